@@ -42,8 +42,8 @@ fn main() {
     ];
     let mut summary = Map::new();
     for (name, show) in limits {
-        let (clock, hand) = Clock::manual();
-        let (told, figures) = show(&clock, &hand);
+        let (clock, time) = Clock::manual();
+        let (told, figures) = show(&clock, &time);
         say(&format!("{name:>18}: {told}"));
         summary.insert(name.replace(' ', "_"), figures);
     }
@@ -59,14 +59,14 @@ fn passes(check: impl Fn() -> bool) -> usize {
     (0..10_000).take_while(|_| check()).count()
 }
 
-fn rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let limiter = RateLimiter::new(Quota::per_second(10).burst(3)).unwrap().with_clock(clock);
     let burst = passes(|| limiter.try_acquire().is_ok());
     assert_eq!(burst, 3);
     let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
-    hand.advance(wait - Duration::from_nanos(1));
+    time.advance(wait - Duration::from_nanos(1));
     assert!(limiter.try_acquire().is_err());
-    hand.advance(Duration::from_nanos(1));
+    time.advance(Duration::from_nanos(1));
     assert!(limiter.try_acquire().is_ok());
     // Doubles the limit at run time.
     limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
@@ -79,12 +79,12 @@ fn rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     )
 }
 
-fn strict_rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn strict_rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let limiter = RateLimiter::new(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap().with_clock(clock);
-    hand.advance(MS(900));
+    time.advance(MS(900));
     let within = passes(|| limiter.try_acquire().is_ok());
     assert_eq!(within, 10);
-    hand.advance(MS(200)); // a limiter that counts by the second of the clock would give ten more here
+    time.advance(MS(200)); // a limiter that counts by the second of the clock would give ten more here
     let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!(wait, MS(800));
     let told = format!("never more than {within} in any second, wherever it begins");
@@ -104,14 +104,14 @@ fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
     (told, json!({ "blue": blue, "green": green, "gold": gold }))
 }
 
-fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(50))).unwrap().with_clock(clock);
     let work = async || {
         clock.sleep(MS(100)).await;
         Ok::<_, ()>(())
     };
     let call = || limiter.call(work);
-    let (a, b, waits, full) = hand.block_on(async { futures::join!(call(), call(), call(), call()) });
+    let (a, b, waits, full) = time.block_on(async { futures::join!(call(), call(), call(), call()) });
     let ran = [&a, &b, &waits, &full].iter().filter(|result| result.is_ok()).count();
     assert!(a.is_ok() && b.is_ok() && ran == 2);
     let reason = |refused: Result<(), steadfast::CallError<()>>| match refused.unwrap_err().into_cause() {
@@ -127,7 +127,7 @@ fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     (told, json!({ "ran": ran, "waited_too_long": waited, "queue_full": full, "free_afterwards": limiter.available() }))
 }
 
-fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn adaptive_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(1));
     // Duration of a call; beyond ten concurrent calls it grows in proportion.
@@ -142,13 +142,13 @@ fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
             let _ = limiter.call(work).await;
         }
     };
-    hand.block_on(futures::future::join_all((0..100).map(|_| caller())));
+    time.block_on(futures::future::join_all((0..100).map(|_| caller())));
     assert!((8..40).contains(&limiter.limit()), "{}", limiter.limit());
     let told = format!("100 callers of a service that can do 10 at once: it lets {} in", limiter.limit());
     (told, json!({ "limit": limiter.limit() }))
 }
 
-fn shares(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn shares(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let config = AdaptiveLimitConfig::default().limits(10, 10, 10).shares(PriorityShares::new(0.5, 0.8, 1.0));
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock);
     let mut served = Vec::new();
@@ -158,7 +158,7 @@ fn shares(clock: &Clock, hand: &ManualClock) -> (String, Value) {
             Ok::<_, ()>(())
         };
         let burst = (0..10).map(|_| limiter.call(with_priority(priority, work)));
-        let results = hand.block_on(futures::future::join_all(burst));
+        let results = time.block_on(futures::future::join_all(burst));
         served.push(results.iter().filter(|result| result.is_ok()).count());
     }
     assert_eq!(served, [5, 8, 10]);
@@ -166,7 +166,7 @@ fn shares(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     (told, json!({ "low": served[0], "normal": served[1], "high": served[2] }))
 }
 
-fn client_throttle(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn client_throttle(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let throttle = ClientThrottle::new(ClientThrottleConfig::sre().window(S(10))).unwrap();
     let throttle = throttle.with_clock(clock).with_entropy(&Entropy::from_seed(1));
     let pipeline = Pipeline::new().then(throttle.clone()).classify(|answer: &Result<(), ()>| match answer {
@@ -177,9 +177,9 @@ fn client_throttle(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     for second in 0..20 {
         let mut taken = 0;
         for _ in 0..1_000 {
-            hand.advance(MS(1));
+            time.advance(MS(1));
             // The service takes a hundred in each second.
-            let _ = hand.block_on(pipeline.call(|| {
+            let _ = time.block_on(pipeline.call(|| {
                 taken += 1;
                 std::future::ready(if taken <= 100 { Ok(()) } else { Err(()) })
             }));
@@ -198,7 +198,7 @@ fn client_throttle(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     (told, json!({ "sent_per_s": sent / 10, "served_per_s": served / 10 }))
 }
 
-fn shedder(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn shedder(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let cpu = Gauge::new();
     let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap().with_clock(clock);
     let shedder = shedder.with_gauge("cpu", cpu.clone()).unwrap();
@@ -207,16 +207,16 @@ fn shedder(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let [low, normal, high] = shares();
     assert_eq!([low, normal, high], [100.0, 50.0, 0.0]);
     cpu.set(0.5);
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert_eq!(shares(), [100.0, 50.0, 0.0], "held");
-    hand.advance(S(4));
+    time.advance(S(4));
     assert_eq!(shares(), [0.0, 0.0, 0.0]);
     let told =
         format!("at 80 % of the processor {low} % of low calls and {normal} % of normal ones; 4 s after the peak none");
     (told, json!({ "low_percent": low, "normal_percent": normal, "high_percent": high, "afterwards": shares() }))
 }
 
-fn degradation(clock: &Clock, hand: &ManualClock) -> (String, Value) {
+fn degradation(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let cpu = Gauge::new();
     let config = DegradationConfig::of(["recommendations", "avatars", "search"]).limit("cpu", 0.7, 0.9);
     let degradation = Degradation::new(config).unwrap().with_clock(clock).with_gauge("cpu", cpu.clone()).unwrap();
@@ -228,7 +228,7 @@ fn degradation(clock: &Clock, hand: &ManualClock) -> (String, Value) {
             cpu.set(0.3);
         }
         course.push(degradation.switched_off().len());
-        hand.advance(S(1));
+        time.advance(S(1));
     }
     assert_eq!((course[0], course[1], course[2]), (1, 2, 3));
     assert_eq!((course[13], course[14], course[24], course[34]), (3, 2, 1, 0));

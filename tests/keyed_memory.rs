@@ -40,7 +40,7 @@ fn a_key_of_text_takes_at_most_200_bytes() {
 /// Traffic from ever new keys uses the memory of the busy ones, however long it goes on.
 #[test]
 fn memory_is_bounded_by_the_keys_that_are_not_idle() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     let mut key = 0u64;
     let mut bytes = 0;
@@ -49,13 +49,13 @@ fn memory_is_bounded_by_the_keys_that_are_not_idle() {
             for _ in 0..10_000 {
                 key += 1;
                 limiter.try_acquire(&key).unwrap();
-                hand.advance(Duration::from_micros(100)); // so that 10,000 are within the second
+                time.advance(Duration::from_micros(100)); // so that 10,000 are within the second
             }
         });
         bytes += used.bytes_current;
     }
     assert!(bytes <= 200 * 10_000, "{bytes} bytes");
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     limiter.forget_idle();
     assert!(limiter.is_empty());
 }

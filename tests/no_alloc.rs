@@ -97,7 +97,7 @@ fn a_boxed_pipeline_makes_two_allocations_a_call() {
 #[test]
 fn a_hedge_whose_first_attempt_ends_in_time_allocates_nothing() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let (clock, hand) = steadfast::time::Clock::manual();
+    let (clock, time) = steadfast::time::Clock::manual();
     for config in [HedgeConfig::default(), HedgeConfig::after(Duration::from_secs(1)).max_attempts(5)] {
         let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
         let hedge = Hedge::new(config).unwrap().with_clock(&clock).with_budget(&budget);
@@ -110,8 +110,8 @@ fn a_hedge_whose_first_attempt_ends_in_time_allocates_nothing() {
             clock.sleep(Duration::from_millis(5)).await;
             Ok::<_, ()>(1)
         };
-        let by_timeout = allocations(|| assert!(hand.block_on(bare.call(waits)).is_ok()));
-        assert_eq!(allocations(|| assert!(hand.block_on(calls.call(waits)).is_ok())), by_timeout);
+        let by_timeout = allocations(|| assert!(time.block_on(bare.call(waits)).is_ok()));
+        assert_eq!(allocations(|| assert!(time.block_on(calls.call(waits)).is_ok())), by_timeout);
         breaker.force_open(Duration::from_secs(3600));
         assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok::<_, ()>(1) })).is_err())), 0);
     }

@@ -22,14 +22,14 @@ use crate::{
 
 struct World {
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
     queue: Arc<InMemoryQueue>,
 }
 
 impl World {
     fn new() -> Self {
-        let (clock, hand) = Clock::manual();
-        Self { queue: Arc::new(InMemoryQueue::new(ITEMS).with_clock(&clock)), clock, hand }
+        let (clock, time) = Clock::manual();
+        Self { queue: Arc::new(InMemoryQueue::new(ITEMS).with_clock(&clock)), clock, time }
     }
 
     /// Takes one item and completes it; without an item it polls each second.
@@ -50,7 +50,7 @@ impl World {
     fn pollers(&self, processes: u32, end: impl Future<Output = ()>) -> u64 {
         let requests = AtomicU64::new(0);
         let polls = join_all((0..processes * config().max_tasks).map(|_| self.poll(&requests)));
-        self.hand.block_on(select(Box::pin(polls), Box::pin(end)));
+        self.time.block_on(select(Box::pin(polls), Box::pin(end)));
         requests.into_inner()
     }
 }
@@ -61,7 +61,7 @@ pub(crate) fn pollers_busy(processes: u32, items: usize) -> Result<u64> {
     let mut left = items;
     while left > 0 {
         let some = left.min(1_000);
-        world.hand.block_on(world.queue.send((0..some).map(|_| Message::new("item")).collect()))?;
+        world.time.block_on(world.queue.send((0..some).map(|_| Message::new("item")).collect()))?;
         left -= some;
     }
     let is_done = async {
@@ -88,6 +88,6 @@ pub(crate) fn listeners_idle(processes: u32, time: Duration) -> Result<u64> {
     };
     let listeners = (0..processes).map(|_| listener()).collect::<std::result::Result<Vec<_>, _>>()?;
     let runs = listeners.iter().map(|listener| listener.run(world.clock.sleep(time), async |_: Work| {}));
-    world.hand.block_on(join_all(runs)).into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
+    world.time.block_on(join_all(runs)).into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
     Ok(listeners.iter().map(|listener| listener.state().requests).sum())
 }

@@ -214,60 +214,60 @@ mod tests {
 
     #[test]
     fn owners_take_turns() {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let dispatch = Dispatch::new(&clock);
         for n in 0..4 {
             dispatch.push("hot", format!("hot {n}"));
         }
         dispatch.push("a", "a 0".to_owned());
         dispatch.push("b", "b 0".to_owned());
-        let order: Vec<String> = (0..6).map(|_| hand.block_on(dispatch.next()).unwrap()).collect();
+        let order: Vec<String> = (0..6).map(|_| time.block_on(dispatch.next()).unwrap()).collect();
         assert_eq!(order, ["hot 0", "a 0", "b 0", "hot 1", "hot 2", "hot 3"]);
     }
 
     #[test]
     fn a_job_that_was_put_back_comes_when_it_is_due_and_not_before() {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let dispatch = Dispatch::new(&clock);
         dispatch.push("a", 1);
-        let start = hand.now();
-        let job = hand.block_on(dispatch.next()).unwrap();
+        let start = time.now();
+        let job = time.block_on(dispatch.next()).unwrap();
         dispatch.put_back("a", job, start + Duration::from_secs(3));
-        assert_eq!(hand.block_on(dispatch.next()), Some(1));
-        assert_eq!(hand.now() - start, Duration::from_secs(3));
+        assert_eq!(time.block_on(dispatch.next()), Some(1));
+        assert_eq!(time.now() - start, Duration::from_secs(3));
         dispatch.done();
         dispatch.close();
-        assert_eq!(hand.block_on(dispatch.next()), None);
+        assert_eq!(time.block_on(dispatch.next()), None);
     }
 
     #[test]
     fn a_stop_drops_what_waits_and_lets_what_is_worked_on_end() {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let dispatch = Dispatch::new(&clock);
         (1..=4).for_each(|n| dispatch.push("a", n));
-        let (put_back, worked_on) = (hand.block_on(dispatch.next()).unwrap(), hand.block_on(dispatch.next()).unwrap());
-        dispatch.put_back("a", put_back, hand.now() + Duration::from_secs(3600));
+        let (put_back, worked_on) = (time.block_on(dispatch.next()).unwrap(), time.block_on(dispatch.next()).unwrap());
+        dispatch.put_back("a", put_back, time.now() + Duration::from_secs(3600));
         dispatch.stop();
         dispatch.push("a", 5);
-        let start = hand.now();
-        hand.block_on(async {
+        let start = time.now();
+        time.block_on(async {
             let mut next = Box::pin(dispatch.next());
             assert!(futures::poll!(&mut next).is_pending(), "one is worked on still");
-            dispatch.put_back("a", worked_on, hand.now() + Duration::from_secs(3600));
+            dispatch.put_back("a", worked_on, time.now() + Duration::from_secs(3600));
             assert_eq!(next.await, None);
         });
-        assert_eq!((hand.now(), dispatch.parked()), (start, 0));
+        assert_eq!((time.now(), dispatch.parked()), (start, 0));
     }
 
     #[test]
     fn what_was_begun_comes_before_what_is_new() {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let dispatch = Dispatch::new(&clock);
         (1..=3).for_each(|n| dispatch.push("a", n));
         dispatch.push("b", 10);
-        let begun = hand.block_on(dispatch.next()).unwrap();
-        dispatch.put_back("a", begun, hand.now());
-        let order: Vec<i32> = (0..4).map(|_| hand.block_on(dispatch.next()).unwrap()).collect();
+        let begun = time.block_on(dispatch.next()).unwrap();
+        dispatch.put_back("a", begun, time.now());
+        let order: Vec<i32> = (0..4).map(|_| time.block_on(dispatch.next()).unwrap()).collect();
         assert_eq!(order, [1, 10, 2, 3]);
     }
 }

@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn into_a_full_queue_they_are_sent_again_and_each_is_accepted_once() {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let queue = InMemoryQueue::new("accepted").bounded(500).with_clock(&clock);
         let arrivals = Arrivals::new((0..1200).collect(), &args(&[]));
         let deepest = Mutex::new(0);
@@ -199,7 +199,7 @@ mod tests {
             }
             taken
         };
-        let (took, taken) = hand.block_on(async { tokio::join!(arrivals.send(&queue, &clock, &deepest), takes) });
+        let (took, taken) = time.block_on(async { tokio::join!(arrivals.send(&queue, &clock, &deepest), takes) });
         assert_eq!((taken, *deepest.lock().unwrap()), (1200, 500));
         // The last 200 wait for two purges, and for the look after the second; on the manual clock, within the histogram's step.
         let longest = took.unwrap().max.as_micros();

@@ -25,7 +25,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 /// State that outlives a run: the stores, and the network in front of them.
 struct World {
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
     network: FaultNetwork,
     own: Arc<InMemoryStore>,
     shards: Arc<Mutex<BTreeMap<ShardId, Arc<InMemoryStore>>>>,
@@ -45,15 +45,15 @@ fn slow() -> FaultConfig {
 
 impl World {
     fn new(first: u32) -> Self {
-        let (clock, hand) = Clock::manual();
-        Self::on(first, &clock, &hand)
+        let (clock, time) = Clock::manual();
+        Self::on(first, &clock, &time)
     }
 
-    fn on(first: u32, clock: &Clock, hand: &ManualClock) -> Self {
-        let (clock, hand) = (clock.clone(), hand.clone());
+    fn on(first: u32, clock: &Clock, time: &ManualClock) -> Self {
+        let (clock, time) = (clock.clone(), time.clone());
         let network = FaultNetwork::new(slow(), 1, &clock).unwrap();
         let own = Arc::new(InMemoryStore::new().with_clock(&clock));
-        Self { clock, hand, network, own, shards: Arc::default(), first }
+        Self { clock, time, network, own, shards: Arc::default(), first }
     }
 
     async fn try_start(&self, patience: Duration) -> Result<Run, String> {
@@ -139,7 +139,7 @@ const fn step(step: usize) -> State {
 #[test]
 fn records_lie_where_the_map_says_and_the_next_run_finds_them() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let mut run = world.start().await;
         world.assert_whole(&run, &step(0), &"entered").await;
         run.all(&step(3), &world.clock).await;
@@ -153,7 +153,7 @@ fn records_lie_where_the_map_says_and_the_next_run_finds_them() {
 #[test]
 fn a_shard_that_is_away_opens_its_own_breaker_and_the_others_go_on() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let mut run = world.start().await;
         world.network.client("shard-1").cut();
         let map = run.ledger.shards.directory.map();
@@ -179,7 +179,7 @@ fn a_shard_that_is_away_opens_its_own_breaker_and_the_others_go_on() {
 #[test]
 fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let Run { ledger, growth, mut entries } = world.start().await;
         let other = world.start().await;
         let before = first_map(4).unwrap();
@@ -221,7 +221,7 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
 fn a_run_that_is_killed_at_any_moment_of_a_move_is_gone_on_with() {
     let whole = |kill: Option<Duration>| {
         let world = World::new(2);
-        world.hand.block_on(async {
+        world.time.block_on(async {
             let mut run = world.start().await;
             let began = world.clock.now();
             // An acknowledged write is never undone.
@@ -269,7 +269,7 @@ fn a_run_that_is_killed_at_any_moment_of_a_move_is_gone_on_with() {
 #[test]
 fn a_mover_whose_shard_is_away_goes_on_when_it_is_back() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let mut run = world.start().await;
         let away = async {
             world.clock.sleep(MS(20)).await;
@@ -288,7 +288,7 @@ fn a_mover_whose_shard_is_away_goes_on_when_it_is_back() {
 #[test]
 fn the_records_are_read_back_whole_or_the_shards_that_are_missing_are_named() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let run = world.start().await;
         world.network.client("shard-2").cut();
         let missing = run.ledger.tally(Duration::ZERO).await.unwrap_err();
@@ -306,7 +306,7 @@ fn the_records_are_read_back_whole_or_the_shards_that_are_missing_are_named() {
 #[test]
 fn a_record_that_is_astray_doubled_or_gone_is_found() {
     let world = World::new(2);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let run = world.start().await;
         let row = format!("{:010}", 7);
         let owner = run.ledger.shards.directory.map().shard_of(row.as_str()).unwrap();
@@ -328,12 +328,12 @@ fn a_record_that_is_astray_doubled_or_gone_is_found() {
 #[test]
 fn a_shard_of_another_job_is_refused_and_one_that_comes_back_empty_is_not_taken_for_new() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         drop(world.start().await);
         let mine = world.shards.lock().unwrap().remove(&ShardId(2)).unwrap();
         let gone = world.try_start(MS(100)).await.err().unwrap();
         assert!(gone.contains("of its records are gone"), "{gone}");
-        let other = World::on(4, &world.clock, &world.hand);
+        let other = World::on(4, &world.clock, &world.time);
         drop(other.start().await);
         let foreign = other.shards.lock().unwrap()[&ShardId(2)].clone();
         let its_neighbour = world.shards.lock().unwrap()[&ShardId(1)].clone();
@@ -351,7 +351,7 @@ fn a_shard_of_another_job_is_refused_and_one_that_comes_back_empty_is_not_taken_
 #[test]
 fn a_lost_answer_is_no_other_process_and_another_process_is_found() {
     let world = World::new(4);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         let (mut run, mut other) = (world.start().await, world.start().await);
         let [mine, its] = [&mut run, &mut other].map(|run| run.entries.remove(&7).unwrap());
         let (mut mine, mut its) = (mine, its);

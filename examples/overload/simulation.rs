@@ -123,7 +123,7 @@ impl Service {
 
 /// Simulates the requests of these classes with this protection.
 pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = Arc::new(Service {
         clock: clock.clone(),
         random: Entropy::from_seed(seed),
@@ -135,17 +135,17 @@ pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
     let timeout = Timeout::new(PATIENCE).with_clock(&clock);
     let entropy = Entropy::from_seed(seed);
     match client {
-        Client::Naive => hand.block_on(all(Pipeline::new().then(timeout), &clock, &service, &arrivals)),
+        Client::Naive => time.block_on(all(Pipeline::new().then(timeout), &clock, &service, &arrivals)),
         Client::Limiter => {
             let config = AdaptiveLimitConfig::default().shares(PriorityShares::default());
             let limiter = limiter(config, &clock, &entropy);
-            hand.block_on(all(Pipeline::new().then(timeout).then(limiter), &clock, &service, &arrivals))
+            time.block_on(all(Pipeline::new().then(timeout).then(limiter), &clock, &service, &arrivals))
         }
         Client::Shedder => {
             let watched = service.clone();
             let config = ShedderConfig::default().limit("backlog", 0.1, 0.5);
             let shedder = shedder(config, &clock, &entropy, move || watched.backlog());
-            hand.block_on(all(Pipeline::new().then(timeout).then(shedder), &clock, &service, &arrivals))
+            time.block_on(all(Pipeline::new().then(timeout).then(shedder), &clock, &service, &arrivals))
         }
     }
 }

@@ -199,14 +199,14 @@ pub struct Idempotent<O>(O);
 /// ```
 /// use steadfast::{FailureKind, Pipeline, Verdict, call::idempotent, retry::{Retry, RetryConfig}, time::Clock};
 ///
-/// let (clock, hand) = Clock::manual();
+/// let (clock, time) = Clock::manual();
 /// let pipeline = Pipeline::new()
 ///     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
 ///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
-/// let error = hand.block_on(pipeline.call(idempotent(|| async { Err("no answer") }))).unwrap_err();
+/// let error = time.block_on(pipeline.call(idempotent(|| async { Err("no answer") }))).unwrap_err();
 /// assert_eq!(error.attempts(), 3);
 /// // Without a mark the card might be charged a second time, so the retry gives up and says why.
-/// let error = hand.block_on(pipeline.call(|| async { Err("no answer") })).unwrap_err();
+/// let error = time.block_on(pipeline.call(|| async { Err("no answer") })).unwrap_err();
 /// assert_eq!(error.attempts(), 1);
 /// ```
 pub fn idempotent<O: Operation>(operation: O) -> Idempotent<O> {

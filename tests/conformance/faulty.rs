@@ -27,10 +27,10 @@ macro_rules! seeds {
                     use super::*;
 
                     steadfast::store_safety!(async || {
-                        let (clock, hand) = Clock::manual();
+                        let (clock, time) = Clock::manual();
                         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
                         let faulty = network($seed, &clock).client("client").store(store.clone());
-                        Fixture::new(faulty).with_second_handle(store).on_manual_time(&hand)
+                        Fixture::new(faulty).with_second_handle(store).on_manual_time(&time)
                     });
                 }
 
@@ -38,12 +38,12 @@ macro_rules! seeds {
                     use super::*;
 
                     steadfast::store_safety!(async || {
-                        let (clock, hand) = Clock::manual();
+                        let (clock, time) = Clock::manual();
                         let folder = tempfile::tempdir().unwrap();
                         let config = SqliteConfig::at(folder.path().join("state.db")).durability(Durability::Relaxed);
                         let store: Arc<dyn Store> = Arc::new(Sqlite::open_with_clock(config, &clock).unwrap().store());
                         let faulty = network($seed, &clock).client("client").store(store.clone());
-                        Fixture::new(faulty).with_second_handle(store).on_manual_time(&hand).keeping(folder)
+                        Fixture::new(faulty).with_second_handle(store).on_manual_time(&time).keeping(folder)
                     });
                 }
 
@@ -51,10 +51,10 @@ macro_rules! seeds {
                     use super::*;
 
                     steadfast::queue_safety!(async || {
-                        let (clock, hand) = Clock::manual();
+                        let (clock, time) = Clock::manual();
                         let queue: Arc<dyn Queue> = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
-                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&hand)
+                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&time)
                     });
                 }
 
@@ -62,13 +62,13 @@ macro_rules! seeds {
                     use super::*;
 
                     steadfast::queue_safety!(async || {
-                        let (clock, hand) = Clock::manual();
+                        let (clock, time) = Clock::manual();
                         let folder = tempfile::tempdir().unwrap();
                         let config = SqliteConfig::at(folder.path().join("state.db")).durability(Durability::Relaxed);
                         let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
                         let queue: Arc<dyn Queue> = Arc::new(sqlite.queue("jobs").unwrap());
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
-                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&hand).keeping(folder)
+                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&time).keeping(folder)
                     });
                 }
             }

@@ -8,10 +8,10 @@ mod store {
     use steadfast::store::{InMemoryStore, Store};
 
     steadfast::store_conformance!(async || {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = InMemoryStore::new().with_clock(&clock);
         let (port, other): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(store.clone()), Arc::new(store));
-        Fixture::new(port).with_second_handle(other).on_manual_time(&hand)
+        Fixture::new(port).with_second_handle(other).on_manual_time(&time)
     });
 }
 
@@ -20,10 +20,10 @@ mod queue {
     use steadfast::queue::{InMemoryQueue, Queue};
 
     steadfast::queue_conformance!(async || {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let queue = InMemoryQueue::new("jobs").with_clock(&clock);
         let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (Arc::new(queue.clone()), Arc::new(queue));
-        Fixture::new(port).with_second_handle(other).on_manual_time(&hand)
+        Fixture::new(port).with_second_handle(other).on_manual_time(&time)
     });
 }
 
@@ -40,10 +40,10 @@ mod wrapped {
     type Wrap = fn(Arc<dyn Queue>, Arc<InMemoryStore>) -> Arc<dyn Queue>;
 
     async fn fixture(wrap: Wrap) -> Fixture<dyn Queue> {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let (queue, store) = (InMemoryQueue::new("jobs").with_clock(&clock), Arc::new(InMemoryStore::new()));
         let door = || wrap(Arc::new(queue.clone()), store.clone());
-        Fixture::new(door()).with_second_handle(door()).on_manual_time(&hand)
+        Fixture::new(door()).with_second_handle(door()).on_manual_time(&time)
     }
 
     mod claim_check {
@@ -68,13 +68,13 @@ mod wrapped {
     mod partitioned_in_two {
         use super::*;
         steadfast::queue_conformance!(async || {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let partitions: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::new(name).with_clock(&clock)).into();
             let door = || -> Arc<dyn Queue> {
                 let partitions = partitions.iter().map(|queue| Arc::new(queue.clone()) as Arc<dyn Queue>);
                 Arc::new(PartitionedQueue::new(partitions.collect()).unwrap())
             };
-            Fixture::new(door()).with_second_handle(door()).on_manual_time(&hand)
+            Fixture::new(door()).with_second_handle(door()).on_manual_time(&time)
         });
     }
 
@@ -91,9 +91,9 @@ mod lease {
     use steadfast::lease::{InMemoryLease, Lease};
 
     steadfast::lease_conformance!(async || {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let lease: Arc<dyn Lease> = Arc::new(InMemoryLease::new().with_clock(&clock));
-        Fixture::new(lease.clone()).with_second_handle(lease).on_manual_time(&hand)
+        Fixture::new(lease.clone()).with_second_handle(lease).on_manual_time(&time)
     });
 }
 
@@ -106,11 +106,11 @@ mod store_lease {
     };
 
     steadfast::lease_conformance!(async || {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let door = || Arc::new(StoreLease::new(store.clone()).unwrap().with_clock(&clock));
         let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(), door());
-        Fixture::new(port).with_second_handle(other).on_manual_time(&hand)
+        Fixture::new(port).with_second_handle(other).on_manual_time(&time)
     });
 }
 
@@ -119,8 +119,8 @@ mod notify {
     use steadfast::notify::{InMemoryNotifier, Notifier};
 
     steadfast::notifier_conformance!(async || {
-        let (_, hand) = Clock::manual();
+        let (_, time) = Clock::manual();
         let notifier: Arc<dyn Notifier> = Arc::new(InMemoryNotifier::new());
-        Fixture::new(notifier.clone()).with_second_handle(notifier).on_manual_time(&hand)
+        Fixture::new(notifier.clone()).with_second_handle(notifier).on_manual_time(&time)
     });
 }

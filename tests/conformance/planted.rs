@@ -86,10 +86,10 @@ macro_rules! finds {
     ($case:ident, $fault:expr) => {{
         let case = || {
             run(async {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
                 let queue: Arc<dyn Queue> = Arc::new(Planted(queue, $fault, AtomicBool::new(false)));
-                queue::$case(&Fixture::new(queue).on_manual_time(&hand)).await;
+                queue::$case(&Fixture::new(queue).on_manual_time(&time)).await;
             });
         };
         std::panic::catch_unwind(case).is_err()

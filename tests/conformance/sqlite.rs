@@ -10,13 +10,13 @@ use steadfast::{
 /// Two handles of a new file with manual time, and the folder that must be kept as long.
 fn two_handles(durability: Durability) -> (Sqlite, Sqlite, ManualClock, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let open = |path: &Path| {
         let config = SqliteConfig::at(path).durability(durability);
         Sqlite::open_with_clock(config, &clock).unwrap()
     };
     let path = folder.path().join("state.db");
-    (open(&path), open(&path), hand, folder)
+    (open(&path), open(&path), time, folder)
 }
 
 macro_rules! suites {
@@ -34,10 +34,10 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::store_conformance!(async || {
-                    let (one, other, hand, folder) = two_handles($durability);
+                    let (one, other, time, folder) = two_handles($durability);
                     let (port, other): (Arc<dyn Store>, Arc<dyn Store>) =
                         (Arc::new(one.store()), Arc::new(other.store()));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
                 });
             }
 
@@ -45,10 +45,10 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::queue_conformance!(async || {
-                    let (one, other, hand, folder) = two_handles($durability);
+                    let (one, other, time, folder) = two_handles($durability);
                     let queue = |sqlite: &Sqlite| Arc::new(sqlite.queue("jobs").unwrap());
                     let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (queue(&one), queue(&other));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
                 });
             }
 
@@ -56,13 +56,13 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::lease_conformance!(async || {
-                    let (one, other, hand, folder) = two_handles($durability);
-                    let clock = hand.clock();
+                    let (one, other, time, folder) = two_handles($durability);
+                    let clock = time.clock();
                     let door = |sqlite: &Sqlite| {
                         Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(&clock))
                     };
                     let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(&one), door(&other));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
                 });
             }
 
@@ -70,10 +70,10 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::notifier_conformance!(async || {
-                    let (one, other, hand, folder) = two_handles($durability);
+                    let (one, other, time, folder) = two_handles($durability);
                     let (port, other): (Arc<dyn Notifier>, Arc<dyn Notifier>) =
                         (Arc::new(one.notifier()), Arc::new(other.notifier()));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
                 });
             }
         }

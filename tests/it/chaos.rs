@@ -28,10 +28,10 @@ static PRICE: OperationName = OperationName::new("price");
 static STOCK: OperationName = OperationName::new("stock");
 
 fn world(rules: impl IntoIterator<Item = ChaosRule>) -> (Chaos, ScriptedService, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok", &clock).unwrap();
     let chaos = Chaos::new(ChaosConfig::of(rules)).unwrap().named("c").with_clock(&clock);
-    (chaos.with_entropy(&Entropy::from_seed(1)), service, clock, hand)
+    (chaos.with_entropy(&Entropy::from_seed(1)), service, clock, time)
 }
 
 fn told(events: &mut Subscription<ChaosEvent>) -> Vec<ChaosEvent> {
@@ -41,13 +41,13 @@ fn told(events: &mut Subscription<ChaosEvent>) -> Vec<ChaosEvent> {
 // Guarantee: chaos 2.
 #[test]
 fn latency_delays_attempts_by_the_clock_of_the_policy() {
-    let (chaos, service, _, hand) = world([ChaosRule::latency(MS(10), MS(200), 1.0)]);
+    let (chaos, service, _, time) = world([ChaosRule::latency(MS(10), MS(200), 1.0)]);
     let mut events = chaos.events();
     let mut seen = Vec::new();
     for _ in 0..200 {
-        let start = hand.now();
-        hand.block_on(chaos.call(|| service.call())).unwrap();
-        seen.push(hand.now() - start);
+        let start = time.now();
+        time.block_on(chaos.call(|| service.call())).unwrap();
+        seen.push(time.now() - start);
     }
     assert!(seen.iter().all(|took| (MS(10)..=MS(200)).contains(took)));
     assert!(seen.iter().any(|took| *took < MS(30)) && seen.iter().any(|took| *took > MS(180)), "{seen:?}");
@@ -63,19 +63,19 @@ fn latency_delays_attempts_by_the_clock_of_the_policy() {
     );
     assert_eq!((chaos.injected().delayed, service.calls()), (200, 200));
     // Several delays add up.
-    let (chaos, service, _, hand) =
+    let (chaos, service, _, time) =
         world([ChaosRule::latency(MS(10), MS(10), 1.0), ChaosRule::latency(MS(5), MS(5), 1.0)]);
-    let start = hand.now();
-    hand.block_on(chaos.call(|| service.call())).unwrap();
-    assert_eq!((hand.now() - start, chaos.injected().delayed), (MS(15), 1));
+    let start = time.now();
+    time.block_on(chaos.call(|| service.call())).unwrap();
+    assert_eq!((time.now() - start, chaos.injected().delayed), (MS(15), 1));
 }
 
 // Guarantee: chaos 2.
 #[test]
 fn a_fault_is_judged_as_its_kind_and_reported_as_injected() {
-    let (chaos, service, _, hand) = world([ChaosRule::fault_with_hint(FailureKind::Throttled, MS(3000), 1.0)]);
+    let (chaos, service, _, time) = world([ChaosRule::fault_with_hint(FailureKind::Throttled, MS(3000), 1.0)]);
     let mut events = chaos.events();
-    let error = hand.block_on(chaos.call(|| service.call())).unwrap_err();
+    let error = time.block_on(chaos.call(|| service.call())).unwrap_err();
     assert_eq!(
         (error.verdict().kind(), error.retry_after(), error.attempts()),
         (Some(FailureKind::Throttled), Some(MS(3000)), 0)
@@ -93,45 +93,45 @@ fn a_fault_is_judged_as_its_kind_and_reported_as_injected() {
 #[test]
 fn every_policy_treats_a_fault_as_real() {
     // A retry repeats it, though it does not repeat rejections; its hint is used; a breaker counts it.
-    let (chaos, service, clock, hand) =
+    let (chaos, service, clock, time) =
         world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
     let breaker = breaker.unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).then(chaos.clone());
-    let start = hand.now();
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
-    assert!(hand.now() - start >= MS(6000));
+    let start = time.now();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
+    assert!(time.now() - start >= MS(6000));
     assert_eq!((service.calls(), chaos.injected().failed, chaos.injected().attempts), (1, 2, 3));
     // A hedge starts the next attempt at once.
-    let (chaos, service, clock, hand) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
+    let (chaos, service, clock, time) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
     let chaos = chaos.with_filter(|cx| cx.hedge() == 0);
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
-    hand.block_on(Pipeline::new().then(hedge).then(chaos.clone()).call(|| service.call())).unwrap();
+    time.block_on(Pipeline::new().then(hedge).then(chaos.clone()).call(|| service.call())).unwrap();
     assert_eq!((service.calls(), chaos.injected().attempts), (1, 1));
     // Three consecutive faults open the breaker.
-    let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
+    let (chaos, service, _, time) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
     let pipeline = Pipeline::new().then(breaker.clone()).then(chaos);
-    (0..3).for_each(|_| drop(hand.block_on(pipeline.call(|| service.call()))));
+    (0..3).for_each(|_| drop(time.block_on(pipeline.call(|| service.call()))));
     assert_eq!(breaker.state(), State::Open);
 }
 
 // Guarantee: chaos 2.
 #[test]
 fn a_result_of_the_operation_s_own_types_can_be_injected() {
-    let (chaos, service, clock, hand) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
+    let (chaos, service, clock, time) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
     let mut events = chaos.events();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(|result: &Result<u16, _>| match result {
         Ok(503) => steadfast::Verdict::failure(FailureKind::Overloaded),
         other => ScriptedService::classify(other),
     });
-    let answer = hand.block_on(pipeline.call(chaos.outcomes(|| service.call(), || Ok(503))));
+    let answer = time.block_on(pipeline.call(chaos.outcomes(|| service.call(), || Ok(503))));
     assert_eq!((answer.unwrap(), service.calls(), chaos.injected().replaced), (200, 1, 1));
     assert_eq!(told(&mut events), [ChaosEvent::Replaced]);
     // The policy alone does not apply such a rule.
-    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     // Otherwise it has the properties of the operation, under a hedge too.
     let wrapped =
         chaos.outcomes(not_idempotent(with_priority(Priority::High, named(&PRICE, || service.call()))), || Ok(1));
@@ -139,20 +139,20 @@ fn a_result_of_the_operation_s_own_types_can_be_injected() {
     assert!(wrapped.is_idempotent() == Some(false) && wrapped.can_overlap());
     assert_eq!((wrapped.priority(), wrapped.name().map(OperationName::as_str)), (Some(Priority::High), Some("price")));
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
-    assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 7);
+    assert_eq!(time.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 7);
     chaos.set_enabled(false);
-    assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);
+    assert_eq!(time.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);
 }
 
 // Guarantee: chaos 2.
 #[test]
 fn a_hang_ends_with_a_time_out_and_frees_all_permits() {
-    let (chaos, service, clock, hand) = world([ChaosRule::hang(1.0)]);
+    let (chaos, service, clock, time) = world([ChaosRule::hang(1.0)]);
     let mut events = chaos.events();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let timeout = Timeout::new(MS(100)).with_clock(&clock);
     let pipeline = Pipeline::new().then(timeout).then(limiter.clone()).then(chaos.clone());
-    assert!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().is_timed_out());
+    assert!(time.block_on(pipeline.call(|| service.call())).unwrap_err().is_timed_out());
     assert_eq!((service.calls(), limiter.available(), chaos.injected().hung), (0, 1, 1));
     assert_eq!(told(&mut events), [ChaosEvent::Hung]);
 }
@@ -160,24 +160,24 @@ fn a_hang_ends_with_a_time_out_and_frees_all_permits() {
 // Guarantee: chaos 2.
 #[test]
 fn an_injected_panic_unwinds_and_other_policies_count_it() {
-    let (chaos, service, clock, hand) = world([ChaosRule::panic(1.0)]);
+    let (chaos, service, clock, time) = world([ChaosRule::panic(1.0)]);
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(breaker.clone()).then(chaos.clone());
-    assert!(catch_unwind(AssertUnwindSafe(|| hand.block_on(pipeline.call(|| service.call())))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| time.block_on(pipeline.call(|| service.call())))).is_err());
     assert_eq!((breaker.state(), chaos.injected().panicked, service.calls()), (State::Open, 1, 0));
 }
 
 // Guarantee: chaos 3.
 #[test]
 fn a_rule_applies_at_its_rate() {
-    let (chaos, service, _, hand) = world([
+    let (chaos, service, _, time) = world([
         ChaosRule::latency(MS(1), MS(2), 0.2),
         ChaosRule::fault(FailureKind::Server, 0.1),
         ChaosRule::panic(0.05),
     ]);
     for _ in 0..10_000 {
-        let _ = hand.block_on(AssertUnwindSafe(chaos.call(|| service.call())).catch_unwind());
+        let _ = time.block_on(AssertUnwindSafe(chaos.call(|| service.call())).catch_unwind());
     }
     let injected = chaos.injected();
     let near = |n: u64, expected: f64| (n as f64 / expected - 1.0).abs() < 0.1;
@@ -193,47 +193,47 @@ fn a_rule_applies_at_its_rate() {
 #[test]
 fn a_rule_applies_by_operation_name_and_attempt_number() {
     let rule = ChaosRule::fault(FailureKind::Server, 1.0);
-    let (chaos, service, clock, hand) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
-    let price = |chaos: &Chaos| hand.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
+    let (chaos, service, clock, time) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
+    let price = |chaos: &Chaos| time.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
     assert!(!price(&chaos));
-    assert!(hand.block_on(chaos.call(named(&STOCK, || service.call()))).is_ok());
-    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert!(time.block_on(chaos.call(named(&STOCK, || service.call()))).is_ok());
+    assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     // Every mark of an operation is kept, inside another call too.
     let marked = || with_priority(Priority::Low, not_idempotent(named(&PRICE, || service.call())));
-    assert!(hand.block_on(chaos.call(marked())).is_err());
+    assert!(time.block_on(chaos.call(marked())).is_err());
     let outer = AttemptInfo::with_deadline(clock.now() + MS(1000));
     let pipeline = Pipeline::new().then(chaos.clone());
-    assert!(hand.block_on(pipeline.call_within(outer, marked())).is_err());
-    assert!(hand.block_on(pipeline.call_within(outer, || service.call())).is_ok());
+    assert!(time.block_on(pipeline.call_within(outer, marked())).is_err());
+    assert!(time.block_on(pipeline.call_within(outer, || service.call())).is_ok());
     // The other rule applies to the second attempt.
     let once = ScriptedService::new("503, ok", &clock).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
-    let error = hand.block_on(Pipeline::new().then(retry).then(chaos).call(|| once.call())).unwrap_err();
+    let error = time.block_on(Pipeline::new().then(retry).then(chaos).call(|| once.call())).unwrap_err();
     assert_eq!((error.is_rejected(), error.attempts()), (true, 1));
 }
 
 // Guarantee: chaos 3.
 #[test]
 fn a_filter_restricts_the_attempts() {
-    let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
+    let (chaos, service, _, time) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
     let chaos = chaos.with_filter(|cx: CallContext<'_>| cx.priority() == Priority::Low);
-    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
-    assert!(hand.block_on(chaos.call(with_priority(Priority::Low, || service.call()))).is_err());
+    assert!(time.block_on(chaos.call(|| service.call())).is_ok());
+    assert!(time.block_on(chaos.call(with_priority(Priority::Low, || service.call()))).is_err());
     assert_eq!(chaos.injected().attempts, 1);
 }
 
 /// Returns the effect on each of 100 consecutive attempts.
 fn effects(seed: u64, rules: &[ChaosRule]) -> Vec<String> {
-    let (chaos, service, _, hand) = world(rules.to_vec());
+    let (chaos, service, _, time) = world(rules.to_vec());
     let chaos = chaos.with_entropy(&Entropy::from_seed(seed));
     let one = |name| {
-        let start = hand.now();
+        let start = time.now();
         let call = AssertUnwindSafe(chaos.call(named(name, || service.call()))).catch_unwind();
-        let came_to = match hand.block_on(call) {
+        let came_to = match time.block_on(call) {
             Err(_) => "panic".to_owned(),
             Ok(result) => result.map_or_else(|e| format!("{:?}", e.verdict().kind()), |_| "ok".into()),
         };
-        format!("{came_to} {:?}", hand.now() - start)
+        format!("{came_to} {:?}", time.now() - start)
     };
     (0..100).map(|i| one(if i % 2 == 0 { &PRICE } else { &STOCK })).collect()
 }
@@ -266,29 +266,29 @@ fn the_scope_of_a_rule_changes_no_other_draw() {
 // Guarantee: chaos 1.
 #[test]
 fn nothing_is_injected_until_chaos_is_enabled() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok", &clock).unwrap();
     assert!(!ChaosConfig::default().enabled);
     let config: ChaosConfig = toml::from_str("rules = [{ inject = \"panic\", rate = 1.0 }]").unwrap();
     let chaos = Chaos::new(config).unwrap().with_clock(&clock);
     let mut events = chaos.events();
-    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     assert_eq!((chaos.is_enabled(), chaos.injected()), (false, Injected::default()));
     let clone = chaos.clone();
     clone.set_enabled(true);
     clone.set_enabled(true);
-    assert!(catch_unwind(AssertUnwindSafe(|| hand.block_on(chaos.call(|| service.call())))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| time.block_on(chaos.call(|| service.call())))).is_err());
     clone.set_enabled(false);
-    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     assert_eq!(told(&mut events), [ChaosEvent::SwitchedOn, ChaosEvent::Panicked, ChaosEvent::SwitchedOff]);
 }
 
 // Guarantee: chaos 5.
 #[test]
 fn a_configuration_is_replaced_for_all_clones_and_an_invalid_one_is_refused_as_a_whole() {
-    let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
+    let (chaos, service, _, time) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
     let pipeline = Pipeline::new().then(chaos.clone());
-    let kind = || hand.block_on(pipeline.call(|| service.call())).err().and_then(|e| e.verdict().kind());
+    let kind = || time.block_on(pipeline.call(|| service.call())).err().and_then(|e| e.verdict().kind());
     assert_eq!(kind(), Some(FailureKind::Server));
     let bad = ChaosConfig::of([ChaosRule::fault(FailureKind::Connect, 1.0), ChaosRule::hang(1.5)]);
     let before = chaos.config();
@@ -364,12 +364,12 @@ fn explain_warns_of_chaos_in_a_build_and_of_its_position() {
 
 #[test]
 fn a_call_dropped_at_any_await_frees_all_permits() {
-    let (chaos, service, clock, hand) = world([ChaosRule::latency(MS(10), MS(10), 1.0)]);
+    let (chaos, service, clock, time) = world([ChaosRule::latency(MS(10), MS(10), 1.0)]);
     let slow = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(limiter.clone()).then(chaos);
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call(|| slow.call()),
         |_| assert_eq!((slow.running(), limiter.available()), (0, 1)),
     );
@@ -385,7 +385,7 @@ proptest! {
         rates in prop::collection::vec(0.01f64..=1.0, 4),
         calls in 1usize..60,
     ) {
-        let (chaos, service, clock, hand) = world([
+        let (chaos, service, clock, time) = world([
             ChaosRule::latency(MS(1), MS(50), rates[0]),
             ChaosRule::fault(FailureKind::Server, rates[1]),
             ChaosRule::hang(rates[2]),
@@ -396,9 +396,9 @@ proptest! {
         let pipeline = Pipeline::new().then(Timeout::new(MS(100)).with_clock(&clock)).then(chaos.clone());
         let mut seen = Injected::default();
         for _ in 0..calls {
-            let start = hand.now();
-            let result = hand.block_on(AssertUnwindSafe(pipeline.call(|| service.call())).catch_unwind());
-            let took = hand.now() - start;
+            let start = time.now();
+            let result = time.block_on(AssertUnwindSafe(pipeline.call(|| service.call())).catch_unwind());
+            let took = time.now() - start;
             seen.attempts += 1;
             match result {
                 Err(_) => seen.panicked += 1,

@@ -38,11 +38,11 @@ async fn polls<F: Future>(future: F, count: &AtomicUsize) -> F::Output {
 // Guarantee: coalesce 1, 2.
 #[test]
 fn a_key_has_one_execution_and_each_waiting_caller_two_polls() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let calls = Arc::new(AtomicUsize::new(0));
     let coalesce: Coalesce<u32, usize> = Coalesce::new();
     let counts: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
-    let results = hand.block_on(join_all(counts.iter().map(|count| {
+    let results = time.block_on(join_all(counts.iter().map(|count| {
         let (calls, clock) = (calls.clone(), clock.clone());
         let work = move || async move {
             for _ in 0..50 {
@@ -64,7 +64,7 @@ fn a_key_has_one_execution_and_each_waiting_caller_two_polls() {
 // Guarantee: coalesce 3.
 #[test]
 fn a_dropped_driver_is_replaced_by_a_waiting_caller() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let started = Arc::new(AtomicUsize::new(0));
     let coalesce: Coalesce<String, u32> = Coalesce::new();
     let ask = || {
@@ -80,7 +80,7 @@ fn a_dropped_driver_is_replaced_by_a_waiting_caller() {
     };
     let waits = Mutex::new(None);
     drop_at_every_await(
-        &hand,
+        &time,
         || {
             let leader = ask();
             started.store(0, SeqCst);
@@ -107,7 +107,7 @@ fn a_dropped_driver_is_replaced_by_a_waiting_caller() {
         },
         |_| {
             if let Some(other) = waits.lock().unwrap().take() {
-                assert_eq!(hand.block_on(other), Ok(7));
+                assert_eq!(time.block_on(other), Ok(7));
                 assert_eq!(started.load(SeqCst), 1);
             }
             assert_eq!(coalesce.under_way(), 0);
@@ -118,7 +118,7 @@ fn a_dropped_driver_is_replaced_by_a_waiting_caller() {
 // Guarantee: coalesce 4.
 #[test]
 fn work_without_callers_is_dropped_or_finished() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let ended = Arc::new(AtomicUsize::new(0));
     let work = |ended: &Arc<AtomicUsize>| {
         let (ended, clock) = (ended.clone(), clock.clone());
@@ -135,7 +135,7 @@ fn work_without_callers_is_dropped_or_finished() {
     let mut only: std::pin::Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(coalesce.run(&1, work(&ended)));
     polled_once(&mut only);
     drop(only);
-    hand.advance(S(2));
+    time.advance(S(2));
     assert_eq!((ended.load(SeqCst), coalesce.under_way()), (0, 0));
 
     let spawned: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
@@ -145,27 +145,27 @@ fn work_without_callers_is_dropped_or_finished() {
     polled_once(&mut only);
     drop(only);
     let task = spawned.lock().unwrap().pop().unwrap();
-    hand.block_on(task);
+    time.block_on(task);
     assert_eq!((ended.load(SeqCst), coalesce.under_way()), (1, 0));
 }
 
 // Guarantee: coalesce 5.
 #[test]
 fn a_panic_ends_one_execution_and_leaves_the_key_usable() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let coalesce: Coalesce<u32, u32> = Coalesce::new();
-    let panics = catch_unwind(AssertUnwindSafe(|| hand.block_on(coalesce.run(&1, || async { panic!("on purpose") }))));
+    let panics = catch_unwind(AssertUnwindSafe(|| time.block_on(coalesce.run(&1, || async { panic!("on purpose") }))));
     assert!(panics.is_err());
     let next = coalesce.run(&1, || async move {
         clock.sleep(S(1)).await;
         7
     });
-    assert_eq!(hand.block_on(next), Ok(7));
+    assert_eq!(time.block_on(next), Ok(7));
 }
 
 #[test]
 fn a_forgotten_execution_is_not_joined() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let coalesce: Coalesce<u32, u32> = Coalesce::new();
     let (old_clock, new_clock) = (clock.clone(), clock.clone());
     let old = coalesce.run(&1, || async move {
@@ -182,7 +182,7 @@ fn a_forgotten_execution_is_not_joined() {
             })
             .await
     };
-    assert_eq!(hand.block_on(futures::future::join(old, new)), (Ok(1), Ok(2)));
+    assert_eq!(time.block_on(futures::future::join(old, new)), (Ok(1), Ok(2)));
 }
 
 type Shared = Result<u16, Arc<CallError<ScriptedError>>>;
@@ -192,7 +192,7 @@ type Shared = Result<u16, Arc<CallError<ScriptedError>>>;
 // Guarantee: coalesce 1.
 #[test]
 fn around_a_pipeline_k_callers_are_one_call_of_it() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(0))).unwrap().with_clock(&clock);
@@ -203,11 +203,11 @@ fn around_a_pipeline_k_callers_are_one_call_of_it() {
         let (pipeline, service) = (pipeline.clone(), service.clone());
         coalesce.run(&1, || async move { pipeline.call(|| service.call()).await.map_err(Arc::new) })
     };
-    let answers = hand.block_on(join_all((0..100).map(|_| ask())));
+    let answers = time.block_on(join_all((0..100).map(|_| ask())));
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(200)))), "{answers:?}");
     assert_eq!((service.calls(), limiter.available()), (2, 1));
     // An error is also a result, and the same for all.
-    let answers = hand.block_on(join_all((0..100).map(|_| ask())));
+    let answers = time.block_on(join_all((0..100).map(|_| ask())));
     let errors: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().unwrap_err()).collect();
     assert!(errors.iter().all(|error| Arc::ptr_eq(error, &errors[0]) && error.attempts() == 2));
     assert_eq!(service.calls(), 4);
@@ -217,7 +217,7 @@ fn around_a_pipeline_k_callers_are_one_call_of_it() {
 // Guarantee: coalesce 3.
 #[test]
 fn a_time_out_of_one_caller_does_not_end_the_others() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok in 10s", &clock).unwrap();
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
     let ask = || {
@@ -226,7 +226,7 @@ fn a_time_out_of_one_caller_does_not_end_the_others() {
     };
     let impatient = Timeout::new(S(1)).with_clock(&clock);
     let first = impatient.call(|| async { Ok::<_, ()>(ask().await) });
-    let (first, others) = hand.block_on(futures::future::join(first, join_all((0..10).map(|_| ask()))));
+    let (first, others) = time.block_on(futures::future::join(first, join_all((0..10).map(|_| ask()))));
     assert!(first.unwrap_err().is_timed_out());
     assert!(others.into_iter().all(|answer| matches!(answer, Ok(Ok(200)))));
     assert_eq!((service.calls(), service.dropped()), (1, 0));
@@ -236,14 +236,14 @@ fn a_time_out_of_one_caller_does_not_end_the_others() {
 // Guarantee: coalesce 4.
 #[test]
 fn a_call_dropped_around_a_pipeline_releases_everything() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(limiter.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || {
             let (pipeline, service) = (pipeline.clone(), service.clone());
             coalesce.run(&1, || async move { pipeline.call(|| service.call()).await.map_err(Arc::new) })
@@ -257,10 +257,10 @@ fn a_call_dropped_around_a_pipeline_releases_everything() {
 // Guarantee: coalesce 6.
 #[test]
 fn work_that_asks_for_its_own_key_is_refused() {
-    let (_clock, hand) = Clock::manual();
+    let (_clock, time) = Clock::manual();
     let prices: Coalesce<u32, Result<u32, Lost>> = Coalesce::new();
     let inner = prices.clone();
-    let answer = hand.block_on(prices.run(&1, || async move {
+    let answer = time.block_on(prices.run(&1, || async move {
         // The work of another key may ask for keys, except for one that waits for it.
         let again = inner.clone();
         let through = inner.run(&2, || async move { again.run(&1, || async { Ok(1) }).await? }).await?;
@@ -269,5 +269,5 @@ fn work_that_asks_for_its_own_key_is_refused() {
     }));
     assert_eq!(answer, Ok(Err(Lost::OwnKey)));
     assert_eq!(prices.under_way(), 0);
-    assert_eq!(hand.block_on(prices.run(&1, || async { Ok(7) })), Ok(Ok(7)));
+    assert_eq!(time.block_on(prices.run(&1, || async { Ok(7) })), Ok(Ok(7)));
 }

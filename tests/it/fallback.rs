@@ -26,9 +26,9 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn world(script: &str, config: FallbackConfig) -> (Fallback, ScriptedService, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new(script, &clock).unwrap();
-    (Fallback::new(config).unwrap().named("f").with_clock(&clock), service, clock, hand)
+    (Fallback::new(config).unwrap().named("f").with_clock(&clock), service, clock, time)
 }
 
 fn told(events: &mut Subscription<FallbackEvent>) -> Vec<FallbackEvent> {
@@ -38,10 +38,10 @@ fn told(events: &mut Subscription<FallbackEvent>) -> Vec<FallbackEvent> {
 // Guarantee: fallback 1.
 #[test]
 fn the_fallback_can_be_a_value() {
-    let (fallback, service, _, hand) = world("503, ok", FallbackConfig::default());
+    let (fallback, service, _, time) = world("503, ok", FallbackConfig::default());
     let mut events = fallback.events();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert!(answer.is_degraded());
     assert_eq!(*answer.value(), 7);
     assert_eq!(
@@ -51,7 +51,7 @@ fn the_fallback_can_be_a_value() {
     let after = Setback::Failure(FailureKind::Overloaded);
     assert_eq!(told(&mut events), [FallbackEvent::FellBack { after }]);
     // A success is not replaced, its fallback does not run, and there is no event.
-    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| -> std::future::Ready<_> { panic!("asked") }));
+    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| -> std::future::Ready<_> { panic!("asked") }));
     assert!(matches!(answer, Ok(Answer::Own(200))));
     assert_eq!((answer.unwrap().into_value(), told(&mut events)), (200, vec![]));
 }
@@ -59,9 +59,9 @@ fn the_fallback_can_be_a_value() {
 // Guarantee: fallback 1.
 #[test]
 fn the_fallback_can_be_a_function_of_the_error() {
-    let (fallback, service, _, hand) = world("503 retry-after 3s", FallbackConfig::default());
+    let (fallback, service, _, time) = world("503 retry-after 3s", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let answer = hand.block_on(pipeline.call_or(
+    let answer = time.block_on(pipeline.call_or(
         || service.call(),
         |failed| {
             assert!(failed.value().is_none() && failed.rejection().is_none() && failed.error().is_some());
@@ -79,31 +79,31 @@ fn the_fallback_can_be_a_function_of_the_error() {
 // Guarantee: fallback 1, 4.
 #[test]
 fn the_fallback_can_be_another_operation_within_the_remaining_time() {
-    let (fallback, service, clock, hand) = world("503 in 100ms", FallbackConfig::default().timeout(MS(300)));
+    let (fallback, service, clock, time) = world("503 in 100ms", FallbackConfig::default().timeout(MS(300)));
     let replica = ScriptedService::new("204 in 100ms", &clock).unwrap();
     let to_replica = Pipeline::new();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let start = hand.now();
+    let start = time.now();
     let other = |failed: steadfast::fallback::Failed<'_, u16, ScriptedError>| {
         let within = failed.within();
         assert_eq!(within.deadline(), Some(start + MS(400)));
         let (to_replica, replica) = (&to_replica, &replica);
         async move { Ok(to_replica.call_within(within, || replica.call()).await.unwrap()) }
     };
-    let answer = hand.block_on(pipeline.call_or(|| service.call(), other)).unwrap();
-    assert_eq!((answer.is_degraded(), answer.into_value(), hand.now() - start), (true, 204, MS(200)));
+    let answer = time.block_on(pipeline.call_or(|| service.call(), other)).unwrap();
+    assert_eq!((answer.is_degraded(), answer.into_value(), time.now() - start), (true, 204, MS(200)));
 }
 
 // Guarantee: fallback 2.
 #[test]
 fn a_rejection_triggers_the_fallback_only_if_configured() {
     for (on, degraded) in [(true, true), (false, false)] {
-        let (fallback, service, clock, hand) = world("ok", FallbackConfig::default().on_rejections(on));
+        let (fallback, service, clock, time) = world("ok", FallbackConfig::default().on_rejections(on));
         let mut events = fallback.events();
         let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
         breaker.isolate();
         let pipeline = Pipeline::new().then(fallback).then(breaker);
-        let answer = hand.block_on(pipeline.call_or(
+        let answer = time.block_on(pipeline.call_or(
             || service.call(),
             |failed| {
                 assert_eq!(failed.rejection().unwrap().by(), PolicyKind::CircuitBreaker);
@@ -127,25 +127,25 @@ fn the_kinds_of_failure_are_configurable() {
         (FallbackConfig::default().fall_back_on(only), "404", true),
         (FallbackConfig::default().fall_back_on(only), "503", false),
     ] {
-        let (fallback, service, _, hand) = world(script, config);
+        let (fallback, service, _, time) = world(script, config);
         let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-        let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
+        let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
         assert_eq!(answer.is_ok(), degraded, "{config:?} {script}");
     }
     // An ignored outcome is not a failure.
-    let (fallback, service, _, hand) = world("503", FallbackConfig::default());
+    let (fallback, service, _, time) = world("503", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(|_: &Result<u16, ScriptedError>| Verdict::ignore());
-    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+    assert!(time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
 }
 
 // Guarantee: fallback 3.
 #[test]
 fn a_failed_fallback_keeps_the_error_of_the_call() {
-    let (fallback, service, clock, hand) = world("503 retry-after 2s", FallbackConfig::default());
+    let (fallback, service, clock, time) = world("503 retry-after 2s", FallbackConfig::default());
     let mut events = fallback.events();
     let replica = ScriptedService::new("reset", &clock).unwrap();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
+    let error = time.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
     assert_eq!((error.verdict().kind(), error.retry_after()), (Some(FailureKind::Overloaded), Some(MS(2000))));
     assert!(matches!(error.cause(), Cause::Operation(_)));
     assert!(error.to_string().contains("; the fallback also failed: "), "{error}");
@@ -157,7 +157,7 @@ fn a_failed_fallback_keeps_the_error_of_the_call() {
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(fallback).then(retry).classify(ScriptedService::classify);
-    let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
+    let error = time.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
     assert_eq!((error.attempts(), error.history().unwrap().first_kind), (2, Some(FailureKind::Overloaded)));
     assert!(error.fallback().is_some());
     // A rejection stays a rejection.
@@ -165,7 +165,7 @@ fn a_failed_fallback_keeps_the_error_of_the_call() {
     let _taken = limiter.try_acquire().unwrap();
     let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
     let error =
-        hand.block_on(Pipeline::new().then(fallback).then(&limiter).call_or(|| service.call(), |_| replica.call()));
+        time.block_on(Pipeline::new().then(fallback).then(&limiter).call_or(|| service.call(), |_| replica.call()));
     let error = error.unwrap_err();
     assert!(error.is_rejected() && error.fallback().is_some() && error.history().is_none());
 }
@@ -174,11 +174,11 @@ fn a_failed_fallback_keeps_the_error_of_the_call() {
 #[test]
 fn the_time_of_the_fallback_is_bounded_by_its_limit_and_by_the_deadline() {
     for (limit, left, given) in [(MS(50), 5000, 50), (MS(50), 30, 30), (Duration::MAX, 40, 40)] {
-        let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(limit));
+        let (fallback, service, clock, time) = world("503", FallbackConfig::default().timeout(limit));
         let mut events = fallback.events();
         let held = Arc::new(());
         let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-        let start = hand.now();
+        let start = time.now();
         let outer = AttemptInfo::with_deadline(clock.now() + MS(left));
         let hangs = |_: steadfast::fallback::Failed<'_, u16, ScriptedError>| {
             let held = held.clone();
@@ -187,8 +187,8 @@ fn the_time_of_the_fallback_is_bounded_by_its_limit_and_by_the_deadline() {
                 pending().await
             }
         };
-        let error = hand.block_on(pipeline.call_within_or(outer, || service.call(), hangs)).unwrap_err();
-        assert_eq!((hand.now() - start, Arc::strong_count(&held)), (MS(given), 1));
+        let error = time.block_on(pipeline.call_within_or(outer, || service.call(), hangs)).unwrap_err();
+        assert_eq!((time.now() - start, Arc::strong_count(&held)), (MS(given), 1));
         assert_eq!(error.verdict().kind(), Some(FailureKind::Overloaded), "the first cause");
         assert!(
             matches!(error.fallback(), Some(Cause::TimedOut(t)) if t.after == MS(given) && t.name.as_ref().is_some_and(|name| name.as_str() == "f"))
@@ -197,10 +197,10 @@ fn the_time_of_the_fallback_is_bounded_by_its_limit_and_by_the_deadline() {
         assert_eq!(told(&mut events), [FallbackEvent::TimedOut { after, given: MS(given) }]);
     }
     // Without any time left the fallback is polled once: a ready value is used.
-    let (fallback, service, clock, hand) = world("hang", FallbackConfig::default());
+    let (fallback, service, clock, time) = world("hang", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).then(Timeout::new(Duration::MAX).with_clock(&clock));
     let outer = AttemptInfo::with_deadline(clock.now() + MS(10));
-    let answer = hand.block_on(pipeline.call_within_or(outer, || service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_within_or(outer, || service.call(), |_| ready(Ok(7)))).unwrap();
     assert_eq!((answer.error().unwrap().is_timed_out(), answer.into_value()), (true, 7));
 }
 
@@ -212,9 +212,9 @@ fn a_value_that_was_judged_a_failure_is_replaced_but_not_lost() {
         Ok(_) => Verdict::success(),
         Err(()) => Verdict::failure(FailureKind::Connect),
     };
-    let (fallback, _, _, hand) = world("ok", FallbackConfig::default());
+    let (fallback, _, _, time) = world("ok", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(judge);
-    let answer = hand.block_on(pipeline.call_or(
+    let answer = time.block_on(pipeline.call_or(
         || ready(Ok(500)),
         |failed| {
             assert_eq!((failed.value(), failed.cause().is_none()), (Some(&500), true));
@@ -224,20 +224,20 @@ fn a_value_that_was_judged_a_failure_is_replaced_but_not_lost() {
     let Ok(Answer::Degraded { value: 200, instead_of }) = answer else { panic!("{answer:?}") };
     assert_eq!(instead_of.unwrap(), 500);
     // A fallback value that is judged a failure has failed: the first value stays.
-    let answer = hand.block_on(pipeline.call_or(|| ready(Ok(500)), |_| ready(Ok(503))));
+    let answer = time.block_on(pipeline.call_or(|| ready(Ok(500)), |_| ready(Ok(503))));
     assert!(matches!(answer, Ok(Answer::Own(500))), "{answer:?}");
 }
 
 // Guarantee: fallback 2.
 #[test]
 fn an_outermost_fallback_replaces_time_outs_and_retried_failures() {
-    let (fallback, service, clock, hand) = world("503 in 1s, hang", FallbackConfig::default());
+    let (fallback, service, clock, time) = world("503 in 1s, hang", FallbackConfig::default());
     let pipeline = Pipeline::new()
         .then(fallback)
         .then(Timeout::new(MS(3000)).with_clock(&clock))
         .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
         .classify(ScriptedService::classify);
-    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     let error = answer.error().unwrap();
     assert_eq!((error.is_timed_out(), error.attempts(), error.history().is_some()), (true, 2, true));
     assert_eq!((service.running(), answer.into_value()), (0, 7));
@@ -246,46 +246,46 @@ fn an_outermost_fallback_replaces_time_outs_and_retried_failures() {
 // Guarantee: fallback 5.
 #[test]
 fn without_the_policy_a_call_falls_back_at_its_end() {
-    let (fallback, service, _, hand) =
+    let (fallback, service, _, time) =
         world("503", FallbackConfig::default().fall_back_on(KindSet::of(&[FailureKind::Connect])));
     let bare = Pipeline::new().classify(ScriptedService::classify);
-    assert!(hand.block_on(bare.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(bare.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
     let pipeline = bare.clone().then(Some(fallback.clone()));
-    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+    assert!(time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
     let absent = bare.clone().then(None::<Fallback>);
-    assert!(hand.block_on(absent.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(absent.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
     let boxed: BoxedPipeline<u16, ScriptedError> = pipeline.boxed();
-    assert!(hand.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+    assert!(time.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
     let boxed = bare.boxed();
-    assert!(hand.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
     // A call without a fallback ignores the policy. An error of kind `client` is not replaced at
     // the end either.
     let (clock, _) = Clock::manual();
     let client = ScriptedService::new("404", &clock).unwrap();
-    assert!(hand.block_on(Pipeline::new().then(fallback).call(|| service.call())).is_err());
+    assert!(time.block_on(Pipeline::new().then(fallback).call(|| service.call())).is_err());
     let bare = Pipeline::new().classify(ScriptedService::classify);
-    assert!(hand.block_on(bare.call_or(|| client.call(), |_| ready(Ok(7)))).is_err());
+    assert!(time.block_on(bare.call_or(|| client.call(), |_| ready(Ok(7)))).is_err());
 }
 
 // Guarantee: fallback 1.
 #[test]
 fn a_fallback_policy_can_be_called_without_a_pipeline() {
-    let (fallback, service, _, hand) = world("reset", FallbackConfig::default());
+    let (fallback, service, _, time) = world("reset", FallbackConfig::default());
     let operation = WithAttempt(|attempt: AttemptInfo| {
         assert_eq!(attempt.number(), 1);
         service.call()
     });
-    assert!(hand.block_on(fallback.call(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(fallback.call(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
 // Guarantee: call 3.
 #[test]
 fn explain_warns_about_each_wrong_place_of_a_fallback() {
-    let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
+    let (fallback, service, clock, time) = world("503", FallbackConfig::default());
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(breaker.clone()).then(fallback.clone());
-    hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert_eq!(breaker.state(), State::Closed);
     let warns = |explained: Vec<String>, of: &str| assert!(explained.iter().any(|w| w.contains(of)), "{explained:?}");
     warns(pipeline.explain().warnings(), "never sees the failures");
@@ -305,9 +305,9 @@ fn explain_warns_about_each_wrong_place_of_a_fallback() {
 // Guarantee: fallback 2.
 #[test]
 fn a_fallback_inside_a_hedge_lets_failures_pass() {
-    let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
+    let (fallback, service, clock, time) = world("503", FallbackConfig::default());
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
-    let error = hand.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
+    let error = time.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
     assert_eq!((error.unwrap_err().attempts(), service.calls()), (2, 2));
 }
 
@@ -322,20 +322,20 @@ fn a_call_repeated_after_its_fallback_is_not_degraded() {
             inner.attempt(cx).await
         }
     }
-    let (fallback, service, _, hand) = world("503, ok, 503 x2", FallbackConfig::default());
+    let (fallback, service, _, time) = world("503, ok, 503 x2", FallbackConfig::default());
     let pipeline = Pipeline::new().then(Twice).then(fallback);
-    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert!(matches!(answer, Answer::Own(200)), "{answer:?}");
     // The fallback runs once per call: the second failure stands.
-    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+    assert!(time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
 }
 
 #[test]
 fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
-    let (fallback, service, _, hand) = world("503", FallbackConfig::default());
+    let (fallback, service, _, time) = world("503", FallbackConfig::default());
     let clone = fallback.clone();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let degraded = || hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_ok();
+    let degraded = || time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_ok();
     assert!(degraded());
     let never = FallbackConfig::default().fall_back_on(KindSet::NONE).on_rejections(false).timeout(MS(5));
     let refusal = clone.reconfigure(never).unwrap_err();
@@ -346,28 +346,28 @@ fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
     assert!(!degraded());
     clone.reconfigure(FallbackConfig::default().timeout(MS(5))).unwrap();
     assert!(degraded());
-    let start = hand.now();
+    let start = time.now();
     let hung = pipeline.call_or(|| service.call(), |_| pending());
-    assert!(hand.block_on(hung).is_err());
-    assert_eq!(hand.now() - start, MS(5));
+    assert!(time.block_on(hung).is_err());
+    assert_eq!(time.now() - start, MS(5));
 }
 
 // Guarantee: fallback 4.
 #[test]
 fn a_running_fallback_keeps_its_time_when_the_settings_change() {
-    let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(MS(100)));
+    let (fallback, service, clock, time) = world("503", FallbackConfig::default().timeout(MS(100)));
     let pipeline = Pipeline::new().then(fallback.clone());
-    let start = hand.now();
+    let start = time.now();
     let change = async {
         clock.sleep(MS(50)).await;
         fallback.reconfigure(FallbackConfig::default().timeout(MS(5000))).unwrap();
     };
     let hangs = pipeline.call_or(|| service.call(), |_| pending());
-    let (ended, ()) = hand.block_on(futures::future::join(hangs, change));
+    let (ended, ()) = time.block_on(futures::future::join(hangs, change));
     assert!(ended.unwrap_err().fallback().is_some());
-    assert_eq!(hand.now() - start, MS(100), "it keeps its time");
-    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| pending())).is_err());
-    assert_eq!(hand.now() - start, MS(5100));
+    assert_eq!(time.now() - start, MS(100), "it keeps its time");
+    assert!(time.block_on(pipeline.call_or(|| service.call(), |_| pending())).is_err());
+    assert_eq!(time.now() - start, MS(5100));
 }
 
 #[test]
@@ -386,12 +386,12 @@ fn a_fallback_configuration_survives_a_round_trip_through_a_document() {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_call_drops_its_fallback_and_returns_all_permits() {
-    let (fallback, service, clock, hand) = world("503 in 10ms", FallbackConfig::default());
+    let (fallback, service, clock, time) = world("503 in 10ms", FallbackConfig::default());
     let replica = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(fallback).then(limiter.clone());
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call_or(|| service.call(), |_| replica.call()),
         |_| assert_eq!((service.running(), replica.running(), limiter.available()), (0, 0, 1)),
     );
@@ -401,10 +401,10 @@ fn a_dropped_call_drops_its_fallback_and_returns_all_permits() {
 // Guarantee: call 5.
 #[test]
 fn a_panic_in_the_fallback_unwinds() {
-    let (fallback, service, _, hand) = world("503", FallbackConfig::default());
+    let (fallback, service, _, time) = world("503", FallbackConfig::default());
     let call = fallback.call(|| service.call(), |_| async { panic!("on purpose") });
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hand.block_on(call))).is_err());
-    assert!(hand.block_on(fallback.call(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| time.block_on(call))).is_err());
+    assert!(time.block_on(fallback.call(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
 // Guarantee: call 1.
@@ -445,7 +445,7 @@ proptest! {
     ) {
         prop_assume!(on_rejections || !kinds.is_empty());
         let config = FallbackConfig::default().fall_back_on(KindSet::of(&kinds)).on_rejections(on_rejections);
-        let (fallback, service, clock, hand) = world(&status.to_string(), config);
+        let (fallback, service, clock, time) = world(&status.to_string(), config);
         let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
         let _taken = rejected.then(|| limiter.try_acquire().unwrap());
         let pipeline = Pipeline::new().then(fallback).then(limiter.clone()).classify(ScriptedService::classify);
@@ -453,18 +453,18 @@ proptest! {
             let other = ScriptedService::new(match sub { Sub::Gives => "299", Sub::Fails => "500", Sub::Hangs => "hang" }, &clock);
             other.unwrap().call()
         };
-        let start = hand.now();
+        let start = time.now();
         let answer = if boxed {
-            hand.block_on(pipeline.boxed::<u16, ScriptedError>().call_or(|| service.call(), instead))
+            time.block_on(pipeline.boxed::<u16, ScriptedError>().call_or(|| service.call(), instead))
         } else {
-            hand.block_on(pipeline.call_or(|| service.call(), instead))
+            time.block_on(pipeline.call_or(|| service.call(), instead))
         };
 
         let kind = match status { 200 => None, 404 => Some(FailureKind::Client), 429 => Some(FailureKind::Throttled),
             503 => Some(FailureKind::Overloaded), _ => Some(FailureKind::Server) };
         let asked = if rejected { on_rejections } else { kind.is_some_and(|kind| kinds.contains(&kind)) };
         let waited = if asked && matches!(sub, Sub::Hangs) { Duration::from_secs(1) } else { Duration::ZERO };
-        prop_assert_eq!(hand.now() - start, waited);
+        prop_assert_eq!(time.now() - start, waited);
         match answer {
             Ok(Answer::Own(value)) => prop_assert!(value == 200 && !rejected),
             Ok(Answer::Degraded { value, instead_of }) => {

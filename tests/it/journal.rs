@@ -66,7 +66,7 @@ impl Bank {
         if *self.is_down.lock().unwrap() {
             return Err("the bank is closed");
         }
-        self.done.lock().unwrap().push((key, self.world.hand.now()));
+        self.done.lock().unwrap().push((key, self.world.time.now()));
         Ok(())
     }
 
@@ -307,8 +307,8 @@ fn an_entry_whose_replay_was_killed_is_replayed_again_under_the_same_key() {
         assert!(before < 20, "there is one to kill at");
         while service.bank.keys().len() == before {
             let _: std::task::Poll<()> = service.world.begin(&mut run);
-            let next = service.world.hand.next_timer().unwrap();
-            service.world.hand.advance_to(next);
+            let next = service.world.time.next_timer().unwrap();
+            service.world.time.advance_to(next);
         }
         drop(run);
         service.world.pass(S(31));
@@ -389,10 +389,10 @@ fn a_run_that_waits_for_the_gate_stops_at_once_and_replays_after_a_manual_close(
         service.world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
     }
     service.breaker.isolate();
-    let start = service.world.hand.now();
+    let start = service.world.time.now();
     let stop = service.world.clock.sleep(S(600));
     service.world.run(service.run(&service.journal, stop));
-    assert!(service.world.hand.now() - start < S(602), "{:?}", service.world.hand.now() - start);
+    assert!(service.world.time.now() - start < S(602), "{:?}", service.world.time.now() - start);
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (10, 0, 0));
     // Visible at once, for the next process.
     assert_eq!(service.world.run(service.queue.depth()).unwrap().visible, 10);
@@ -505,16 +505,16 @@ fn a_journal_dropped_at_any_await_loses_no_entry() {
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &service.world.clock).unwrap();
     let queue = network.client("a").queue(service.queue.clone());
     let journal = Journal::new(queue, config()).unwrap().with_clock(&service.world.clock);
-    let hand = &service.world.hand;
+    let time = &service.world.time;
     // Deferred or not, and only once.
-    let polls = drop_at_every_await(hand, || journal.defer("order-1", ""), |_| assert!(service.left() <= 1));
+    let polls = drop_at_every_await(time, || journal.defer("order-1", ""), |_| assert!(service.left() <= 1));
     assert!(polls >= 2 && service.left() == 1, "{polls}");
     let (clock, done) = (&service.world.clock, &Mutex::new(0));
     let polls = drop_at_every_await(
-        hand,
+        time,
         || {
-            let open_at = hand.now() + S(2);
-            let gate = move || Gate::shut_for(open_at - hand.now());
+            let open_at = time.now() + S(2);
+            let gate = move || Gate::shut_for(open_at - time.now());
             let replay = async move |_: Replay| {
                 clock.sleep(MS(5)).await;
                 *done.lock().unwrap() += 1;
@@ -522,7 +522,7 @@ fn a_journal_dropped_at_any_await_loses_no_entry() {
             journal.run(clock.sleep(S(4)), gate, replay)
         },
         |_| {
-            hand.advance(S(31));
+            time.advance(S(31));
             // It is in the queue or was replayed, never neither.
             let left = service.left();
             assert_eq!(service.dead(), 0);
@@ -588,11 +588,11 @@ fn a_rejected_entry_is_tried_again_within_30_s_of_the_recovery_whatever_the_dela
         for i in 0..10 {
             world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
         }
-        let begin = world.hand.now();
-        let (hand, asked, done) = (&world.hand, &Mutex::new(0), &Mutex::new(Vec::new()));
+        let begin = world.time.now();
+        let (time, asked, done) = (&world.time, &Mutex::new(0), &Mutex::new(Vec::new()));
         let replay = |entry: Replay| {
             *asked.lock().unwrap() += 1;
-            let is_back = hand.now() - begin >= S(60);
+            let is_back = time.now() - begin >= S(60);
             if is_back {
                 done.lock().unwrap().push(entry.key.clone());
             }
@@ -614,14 +614,14 @@ fn a_rejected_entry_is_replayed_when_a_gate_that_shut_meanwhile_opens() {
     let service = Service::new(config());
     let world = &service.world;
     world.run(service.journal.defer("order", "")).unwrap();
-    let begin = world.hand.now();
-    let (hand, tries) = (&world.hand, &Mutex::new(Vec::new()));
+    let begin = world.time.now();
+    let (time, tries) = (&world.time, &Mutex::new(Vec::new()));
     let replay = |_: Replay| {
-        let at = hand.now() - begin;
+        let at = time.now() - begin;
         tries.lock().unwrap().push(at.as_secs());
         std::future::ready(if at < S(5) { Replayed::Refused { after: Some(S(25)) } } else { Replayed::Done })
     };
-    let gate = move || if (S(2)..S(10)).contains(&(hand.now() - begin)) { Gate::Shut(S(1)) } else { Gate::Open };
+    let gate = move || if (S(2)..S(10)).contains(&(time.now() - begin)) { Gate::Shut(S(1)) } else { Gate::Open };
     world.run(service.journal.run(world.clock.sleep(S(40)), gate, replay)).unwrap();
     assert_eq!((&*tries.lock().unwrap(), service.left()), (&vec![0, 10], 0));
 }

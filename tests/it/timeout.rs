@@ -25,7 +25,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 // Guarantee: timeout 1.
 #[test]
 fn a_time_out_covers_the_whole_call_with_retries() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms", &clock).unwrap();
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(1000)).named("total").with_clock(&clock))
@@ -36,9 +36,9 @@ fn a_time_out_covers_the_whole_call_with_retries() {
                 .with_delays(|| std::iter::repeat(MS(100))),
         )
         .classify(ScriptedService::classify);
-    let start = hand.now();
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
-    assert_eq!((hand.now() - start, error.attempts(), service.dropped()), (MS(1000), 3, 1));
+    let start = time.now();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!((time.now() - start, error.attempts(), service.dropped()), (MS(1000), 3, 1));
     let Cause::TimedOut(timed_out) = error.cause() else { panic!("{error}") };
     assert_eq!((timed_out.name.as_ref().unwrap().as_str(), timed_out.after), ("total", MS(1000)));
     assert_eq!(error.to_string(), "timed out after 1s (`total`)");
@@ -47,7 +47,7 @@ fn a_time_out_covers_the_whole_call_with_retries() {
 // Guarantee: timeout 1.
 #[test]
 fn an_attempt_is_clipped_to_the_remaining_time() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms, hang", &clock).unwrap();
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(500)).named("total").with_clock(&clock))
@@ -59,9 +59,9 @@ fn an_attempt_is_clipped_to_the_remaining_time() {
         )
         .then(Timeout::new(MS(400)).named("attempt").with_clock(&clock))
         .classify(ScriptedService::classify);
-    let start = hand.now();
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
-    assert_eq!(hand.now() - start, MS(500));
+    let start = time.now();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!(time.now() - start, MS(500));
     let Cause::TimedOut(timed_out) = error.cause() else { panic!("{error}") };
     assert_eq!((timed_out.name.as_ref().unwrap().as_str(), timed_out.after), ("attempt", MS(150)));
 }
@@ -69,42 +69,42 @@ fn an_attempt_is_clipped_to_the_remaining_time() {
 // Guarantee: timeout 1.
 #[test]
 fn the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let outer = Pipeline::new().then(Timeout::new(MS(500)).with_clock(&clock));
     let inner = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
-    let start = hand.now();
+    let start = time.now();
     let clock = &clock;
     let inner = &inner;
-    let error = hand.block_on(outer.call_with(|attempt| async move {
+    let error = time.block_on(outer.call_with(|attempt| async move {
         assert_eq!(attempt.remaining(clock.now()), Some(MS(500)));
         clock.sleep(MS(200)).await;
         assert_eq!(attempt.remaining(clock.now()), Some(MS(300)));
         inner.call_within(attempt, pending::<Result<(), ()>>).await
     }));
     let error = error.unwrap_err();
-    assert_eq!(hand.now() - start, MS(500));
+    assert_eq!(time.now() - start, MS(500));
     assert!(error.is_timed_out() || error.into_operation().is_some_and(|inner| inner.is_timed_out()));
 }
 
 // Guarantee: timeout 1.
 #[test]
 fn a_deadline_from_outside_is_kept() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
-    let start = hand.now();
+    let start = time.now();
     let from_header = AttemptInfo::with_deadline(start + MS(70));
-    let error = hand.block_on(pipeline.call_within(from_header, pending::<Result<(), ()>>)).unwrap_err();
+    let error = time.block_on(pipeline.call_within(from_header, pending::<Result<(), ()>>)).unwrap_err();
     assert!(error.is_timed_out());
-    assert_eq!(hand.now() - start, MS(70));
+    assert_eq!(time.now() - start, MS(70));
 }
 
 // Guarantee: timeout 2.
 #[test]
 fn the_work_is_dropped_before_the_error_returns() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(MS(10)).with_clock(&clock);
     let held = Arc::new(());
-    hand.block_on(async {
+    time.block_on(async {
         let error = timeout.call(|| {
             let held = held.clone();
             async move {
@@ -121,9 +121,9 @@ fn the_work_is_dropped_before_the_error_returns() {
 // Guarantee: timeout 2.
 #[test]
 fn a_result_ready_in_the_same_poll_wins() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(MS(10)).with_clock(&clock);
-    let answer = hand.block_on(timeout.call(|| async {
+    let answer = time.block_on(timeout.call(|| async {
         clock.sleep(MS(10)).await;
         Ok::<_, ()>("just in time")
     }));
@@ -133,9 +133,9 @@ fn a_result_ready_in_the_same_poll_wins() {
 // Guarantee: timeout 2.
 #[test]
 fn a_time_out_of_zero_polls_the_work_once() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(Duration::ZERO).with_clock(&clock);
-    assert_eq!(hand.block_on(timeout.call(|| async { Ok::<_, ()>(1) })).unwrap(), 1);
+    assert_eq!(time.block_on(timeout.call(|| async { Ok::<_, ()>(1) })).unwrap(), 1);
     let polls = AtomicU32::new(0);
     let never = || {
         poll_fn(|_| {
@@ -143,16 +143,16 @@ fn a_time_out_of_zero_polls_the_work_once() {
             Poll::<Result<(), ()>>::Pending
         })
     };
-    assert!(hand.block_on(timeout.call(never)).unwrap_err().is_timed_out());
+    assert!(time.block_on(timeout.call(never)).unwrap_err().is_timed_out());
     assert_eq!(polls.load(SeqCst), 1);
 }
 
 // Guarantee: timeout 2.
 #[test]
 fn the_longest_duration_does_not_overflow() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(Duration::MAX).with_clock(&clock);
-    let answer = hand.block_on(timeout.call(|| async {
+    let answer = time.block_on(timeout.call(|| async {
         clock.sleep(Duration::from_secs(100 * 365 * 86_400)).await;
         Ok::<_, ()>(1)
     }));
@@ -192,12 +192,12 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
         .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
         .then(breaker)
         .then(Timeout::new(MS(100)).with_clock(&clock));
-    let (_, hand) = Clock::manual();
+    let (_, time) = Clock::manual();
     // Creating a breaker reads the clock once; calls do not.
     let made = source.0.load(SeqCst);
     assert!(made <= 1);
     for _ in 0..500 {
-        hand.block_on(pipeline.call(|| async { Ok::<_, ()>(1) })).unwrap();
+        time.block_on(pipeline.call(|| async { Ok::<_, ()>(1) })).unwrap();
     }
     assert_eq!(source.0.load(SeqCst), made);
 }
@@ -207,20 +207,20 @@ fn the_time_of_a_fallback_counts_from_its_first_wait() {
     let source = Counted::default();
     let fallback = Fallback::new(FallbackConfig::default()).unwrap();
     let pipeline = Pipeline::new().then(fallback.clone().with_clock(&Clock::from_source(source.clone())));
-    let (clock, hand) = Clock::manual();
-    let answer = hand.block_on(pipeline.call_or(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
+    let (clock, time) = Clock::manual();
+    let answer = time.block_on(pipeline.call_or(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
     assert_eq!((answer.error().unwrap().to_string(), answer.into_value()), ("away".into(), 2));
     assert_eq!(source.0.load(SeqCst), 0);
 
     let pipeline = Pipeline::new().then(fallback.with_clock(&clock));
-    let start = hand.now();
+    let start = time.now();
     let slow = |_: Failed<'_, u32, &'static str>| {
-        hand.advance(MS(300)); // before it waits
+        time.advance(MS(300)); // before it waits
         pending()
     };
-    let error = hand.block_on(pipeline.call_or(|| async { Err("away") }, slow)).unwrap_err();
+    let error = time.block_on(pipeline.call_or(|| async { Err("away") }, slow)).unwrap_err();
     assert!(matches!(error.fallback(), Some(Cause::TimedOut(timed_out)) if timed_out.after == MS(1000)));
-    assert_eq!(hand.now() - start, MS(1300));
+    assert_eq!(time.now() - start, MS(1300));
 }
 
 #[test]
@@ -238,10 +238,10 @@ fn the_default_clock_follows_the_paused_clock_of_tokio() {
 
 #[test]
 fn a_time_out_that_fires_causes_an_event() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(MS(10)).named("db").with_clock(&clock);
     let mut events = timeout.events();
-    hand.block_on(timeout.call(pending::<Result<(), ()>>)).unwrap_err();
+    time.block_on(timeout.call(pending::<Result<(), ()>>)).unwrap_err();
     let event = events.try_recv().unwrap().unwrap();
     assert_eq!((event.number, event.source.unwrap().as_str()), (1, "db"));
     assert_eq!(event.what, TimeoutEvent::TimedOut { after: MS(10) });
@@ -250,23 +250,23 @@ fn a_time_out_that_fires_causes_an_event() {
 // Guarantee: timeout 1.
 #[test]
 fn of_two_deadlines_the_nearer_one_counts() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
     let remaining = |outer, inner| {
         let pipeline = Pipeline::new().then(timeout(outer)).then(timeout(inner));
-        let now = hand.now();
-        hand.block_on(pipeline.call_with(|attempt| async move { Ok::<_, ()>(attempt.remaining(now)) })).unwrap()
+        let now = time.now();
+        time.block_on(pipeline.call_with(|attempt| async move { Ok::<_, ()>(attempt.remaining(now)) })).unwrap()
     };
     assert_eq!((remaining(5000, 300), remaining(300, 5000)), (Some(MS(300)), Some(MS(300))));
-    let from_outside = AttemptInfo::with_deadline(hand.now() + MS(50));
-    let (timeout, start) = (timeout(5000), hand.now());
+    let from_outside = AttemptInfo::with_deadline(time.now() + MS(50));
+    let (timeout, start) = (timeout(5000), time.now());
     let retry = Retry::new(RetryConfig::default().idempotent(true))
         .unwrap()
         .with_clock(&clock)
         .with_delays(|| std::iter::repeat(MS(60)));
     let pipeline = Pipeline::new().then(timeout).then(retry);
-    let error = hand.block_on(pipeline.call_within(from_outside, || async { Err::<(), _>(()) })).unwrap_err();
-    assert_eq!((error.attempts(), hand.now()), (1, start));
+    let error = time.block_on(pipeline.call_within(from_outside, || async { Err::<(), _>(()) })).unwrap_err();
+    assert_eq!((error.attempts(), time.now()), (1, start));
 }
 
 /// A policy that does not poll its work as an executor would.
@@ -308,30 +308,30 @@ fn an_outer_time_out_fires_even_if_the_inner_timer_is_lost() {
     for (odd, after) in
         [(Odd::Neglects, MS(2000)), (Odd::Drops, MS(2000)), (Odd::Deafens, MS(2000)), (Odd::Passes, MS(300))]
     {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
         for nested in [false, true] {
             let (outer, inner) = (timeout(2000), timeout(300));
-            let start = hand.now();
+            let start = time.now();
             let error = if nested {
                 let pipeline =
                     Pipeline::new().then(outer).then(timeout(5000)).then(odd).then(timeout(1000)).then(inner);
-                hand.block_on(pipeline.call(pending::<Result<(), ()>>)).unwrap_err()
+                time.block_on(pipeline.call(pending::<Result<(), ()>>)).unwrap_err()
             } else {
-                hand.block_on(Pipeline::new().then(outer).then(odd).then(inner).call(pending::<Result<(), ()>>))
+                time.block_on(Pipeline::new().then(outer).then(odd).then(inner).call(pending::<Result<(), ()>>))
                     .unwrap_err()
             };
             assert!(error.is_timed_out());
-            assert_eq!(hand.now() - start, after, "{odd:?}, nested: {nested}");
+            assert_eq!(time.now() - start, after, "{odd:?}, nested: {nested}");
         }
     }
 }
 
 #[test]
 fn nested_time_outs_arm_only_the_innermost_timer() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
-    let timers = || format!("{hand:?}").split("timers: ").nth(1).unwrap().trim_end_matches([' ', '}']).to_owned();
+    let timers = || format!("{time:?}").split("timers: ").nth(1).unwrap().trim_end_matches([' ', '}']).to_owned();
     let service = ScriptedService::new("hang, 503", &clock).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
         .unwrap()
@@ -347,15 +347,15 @@ fn nested_time_outs_arm_only_the_innermost_timer() {
     let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
     assert!(poll());
     assert_eq!(timers(), "1");
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert!(poll());
     assert_eq!(timers(), "1");
     // The attempt is over: the retry waits, and the inner one of the two outer time-outs waits
     // beside it.
-    hand.advance(MS(200));
+    time.advance(MS(200));
     assert!(poll());
     assert_eq!(timers(), "2");
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert!(!poll());
     assert_eq!(timers(), "0");
 }

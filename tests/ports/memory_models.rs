@@ -95,7 +95,7 @@ fn words(error: StoreError) -> String {
 proptest! {
     #[test]
     fn the_store_equals_its_model(ops in proptest::collection::vec(store_op(), 1..80)) {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = InMemoryStore::new().with_clock(&clock);
         let mut model: [Row; 3] = Default::default();
         for (i, op) in ops.into_iter().enumerate() {
@@ -106,7 +106,7 @@ proptest! {
                     let when = row.precondition(when);
                     let mut options = PutOptions::new().when(when);
                     (options.ttl, options.fence) = (ttl.map(MS), fence.map(FencingToken::new));
-                    let put = hand.block_on(store.put(Key::new("p", name), i.to_string().into(), options));
+                    let put = time.block_on(store.put(Key::new("p", name), i.to_string().into(), options));
                     match row.refusal(when, fence, now) {
                         Some(refusal) => prop_assert_eq!(put.map_err(words), Err(refusal)),
                         None => {
@@ -126,7 +126,7 @@ proptest! {
                     };
                     let mut options = DeleteOptions::new().when(when);
                     options.fence = fence.map(FencingToken::new);
-                    let deleted = hand.block_on(store.delete(Key::new("p", name), options)).map_err(words);
+                    let deleted = time.block_on(store.delete(Key::new("p", name), options)).map_err(words);
                     let expected = match row.refusal(when, fence, now) {
                         Some(refusal) => Err(refusal),
                         None => {
@@ -139,17 +139,17 @@ proptest! {
                     prop_assert_eq!(deleted, expected);
                 }
                 StoreOp::Get { row } => {
-                    let got = hand.block_on(store.get(Key::new("p", ROWS[row]))).unwrap();
+                    let got = time.block_on(store.get(Key::new("p", ROWS[row]))).unwrap();
                     let got = got.map(|r| (String::from_utf8(r.value.to_vec()).unwrap(), r.version));
                     prop_assert_eq!(got, model[row].current(now));
                 }
                 StoreOp::Scan => {
-                    let rows = hand.block_on(store.scan_all(Scan::partition("p").limit(2))).unwrap();
+                    let rows = time.block_on(store.scan_all(Scan::partition("p").limit(2))).unwrap();
                     let rows: Vec<_> = rows.into_iter().map(|r| (r.row, r.version)).collect();
                     let live = |(name, row): (&&str, &Row)| Some(((*name).to_owned(), row.current(now)?.1));
                     prop_assert_eq!(rows, ROWS.iter().zip(&model).filter_map(live).collect::<Vec<_>>());
                 }
-                StoreOp::Pass(ms) => hand.advance(MS(ms)),
+                StoreOp::Pass(ms) => time.advance(MS(ms)),
             }
         }
     }
@@ -207,7 +207,7 @@ struct Sent {
 proptest! {
     #[test]
     fn the_queue_equals_its_model(ops in proptest::collection::vec(queue_op(), 1..100)) {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let window = MS(60);
         let queue = InMemoryQueue::new("jobs").deduplicating_for(window).with_clock(&clock);
         let dead = queue.dead_letters().unwrap();
@@ -225,7 +225,7 @@ proptest! {
                     let mut message = Message::new(i.to_string()).delay(MS(delay));
                     message.group = group.map(|g| g.to_string());
                     message.deduplication_id = id.map(|id| id.to_string());
-                    hand.block_on(queue.send_one(message)).unwrap();
+                    time.block_on(queue.send_one(message)).unwrap();
                     sent.retain(|(_, end)| now < *end);
                     if id.is_none_or(|id| sent.iter().all(|(known, _)| *known != id)) {
                         sent.extend(id.map(|id| (id, now + window)));
@@ -233,7 +233,7 @@ proptest! {
                     }
                 }
                 QueueOp::Receive { max, visibility } => {
-                    let taken = hand.block_on(queue.receive(Receive::new(max, MS(visibility)))).unwrap();
+                    let taken = time.block_on(queue.receive(Receive::new(max, MS(visibility)))).unwrap();
                     let mut expected = Vec::new();
                     for at in 0..model.len() {
                         let behind = model[at].group.is_some() && model[..at].iter().any(|m| m.group == model[at].group);
@@ -255,21 +255,21 @@ proptest! {
                 }
                 QueueOp::Complete(n) => {
                     let Some(number) = pick(n, &receipts) else { continue };
-                    let done = hand.block_on(queue.complete(&receipts[number].receipt));
+                    let done = time.block_on(queue.complete(&receipts[number].receipt));
                     let at = holder(number, &model);
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     at.map(|at| model.remove(at));
                 }
                 QueueOp::DeadLetter(n) => {
                     let Some(number) = pick(n, &receipts) else { continue };
-                    let done = hand.block_on(queue.dead_letter(&receipts[number].receipt, "no"));
+                    let done = time.block_on(queue.dead_letter(&receipts[number].receipt, "no"));
                     let at = holder(number, &model);
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     dead_letters += u64::from(at.map(|at| model.remove(at)).is_some());
                 }
                 QueueOp::Abandon(n, after) => {
                     let Some(number) = pick(n, &receipts) else { continue };
-                    let done = hand.block_on(queue.abandon(&receipts[number].receipt, MS(after)));
+                    let done = time.block_on(queue.abandon(&receipts[number].receipt, MS(after)));
                     let at = holder(number, &model);
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     if let Some(at) = at {
@@ -279,7 +279,7 @@ proptest! {
                 }
                 QueueOp::Release(n, after) => {
                     let Some(number) = pick(n, &receipts) else { continue };
-                    let done = hand.block_on(queue.release(&receipts[number].receipt, MS(after)));
+                    let done = time.block_on(queue.release(&receipts[number].receipt, MS(after)));
                     let at = holder(number, &model);
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     if let Some(at) = at {
@@ -288,17 +288,17 @@ proptest! {
                 }
                 QueueOp::Extend(n, visibility) => {
                     let Some(number) = pick(n, &receipts) else { continue };
-                    let done = hand.block_on(queue.extend(&receipts[number].receipt, MS(visibility)));
+                    let done = time.block_on(queue.extend(&receipts[number].receipt, MS(visibility)));
                     let at = holder(number, &model);
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     if let Some(at) = at {
                         model[at].visible_at = now + MS(visibility);
                     }
                 }
-                QueueOp::Pass(ms) => hand.advance(MS(ms)),
+                QueueOp::Pass(ms) => time.advance(MS(ms)),
             }
-            prop_assert_eq!(hand.block_on(queue.depth()).unwrap().total(), model.len() as u64);
-            prop_assert_eq!(hand.block_on(dead.depth()).unwrap().total(), dead_letters);
+            prop_assert_eq!(time.block_on(queue.depth()).unwrap().total(), model.len() as u64);
+            prop_assert_eq!(time.block_on(dead.depth()).unwrap().total(), dead_letters);
         }
     }
 }

@@ -18,9 +18,9 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 // Guarantee: queue 9.
 #[test]
 fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").bounded(3).with_clock(&clock);
-    hand.block_on(async {
+    time.block_on(async {
         queue.send(vec![Message::new("a"), Message::new("b")]).await.unwrap();
         let full = queue.send(vec![Message::new("c"), Message::new("d")]).await.unwrap_err();
         assert_eq!((full.class(), full.backend().unwrap().kind()), (ErrorClass::Throttled, PortErrorKind::Full));
@@ -40,38 +40,38 @@ fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
 /// next receiver.
 #[test]
 fn a_dropped_receiver_leaves_the_timer_of_a_redelivery_to_the_next() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").with_clock(&clock);
-    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
-    let held = hand.block_on(queue.receive_one(S(5))).unwrap().unwrap();
+    time.block_on(queue.send_one(Message::new("a"))).unwrap();
+    let held = time.block_on(queue.receive_one(S(5))).unwrap().unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     let mut patient = pin!(queue.receive(Receive::new(1, S(60)).wait(S(60))));
     let mut hasty = Box::pin(queue.receive(Receive::new(1, S(60)).wait(S(60))));
     assert!(hasty.as_mut().poll(&mut cx).is_pending());
     assert!(patient.as_mut().poll(&mut cx).is_pending());
-    hand.block_on(queue.abandon(&held.receipt, S(1))).unwrap();
+    time.block_on(queue.abandon(&held.receipt, S(1))).unwrap();
     // The first waiting receiver is notified, learns the time of the redelivery, and is dropped.
     assert!(hasty.as_mut().poll(&mut cx).is_pending());
     drop(hasty);
     assert!(patient.as_mut().poll(&mut cx).is_pending());
-    assert_eq!(hand.next_timer(), Some(clock.now() + S(1)));
-    hand.advance(S(1));
+    assert_eq!(time.next_timer(), Some(clock.now() + S(1)));
+    time.advance(S(1));
     assert!(matches!(patient.poll(&mut cx), Poll::Ready(Ok(taken)) if taken.len() == 1));
 }
 
 // Guarantee: queue 6.
 #[test]
 fn futures_of_the_queue_dropped_at_every_await_lose_no_message() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").with_clock(&clock);
-    let total = || hand.block_on(queue.depth()).unwrap().total();
+    let total = || time.block_on(queue.depth()).unwrap().total();
     // A receive that waits for the redelivery of the only message loses nothing, wherever it is
     // dropped.
-    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
+    time.block_on(queue.send_one(Message::new("a"))).unwrap();
     drop_at_every_await(
-        &hand,
+        &time,
         || {
-            let held = hand.block_on(queue.receive_one(S(1))).unwrap();
+            let held = time.block_on(queue.receive_one(S(1))).unwrap();
             assert!(held.is_some());
             let queue = &queue;
             async move {
@@ -81,10 +81,10 @@ fn futures_of_the_queue_dropped_at_every_await_lose_no_message() {
         },
         |_| {
             assert_eq!(total(), 1);
-            hand.advance(S(20));
+            time.advance(S(20));
         },
     );
-    drop_at_every_await(&hand, || queue.send_one(Message::new("b")), |_| assert!(total() >= 1));
+    drop_at_every_await(&time, || queue.send_one(Message::new("b")), |_| assert!(total() >= 1));
 }
 
 /// A receiver that waits for a minute, and has been polled once.
@@ -106,57 +106,57 @@ fn at_once(receiver: std::pin::Pin<&mut impl Future<Output = Vec<steadfast::queu
 
 #[test]
 fn a_waiting_receiver_gets_sent_abandoned_and_unblocked_messages_at_once() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
     waiting!(sent, queue);
-    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
+    time.block_on(queue.send_one(Message::new("a"))).unwrap();
     assert_eq!(at_once(sent), ["a"]);
-    hand.block_on(queue.purge()).unwrap();
+    time.block_on(queue.purge()).unwrap();
 
-    hand.block_on(queue.send_one(Message::new("b"))).unwrap();
-    let held = hand.block_on(queue.receive_one(S(60))).unwrap().unwrap();
+    time.block_on(queue.send_one(Message::new("b"))).unwrap();
+    let held = time.block_on(queue.receive_one(S(60))).unwrap().unwrap();
     waiting!(abandoned, queue);
-    hand.block_on(queue.abandon(&held.receipt, Duration::ZERO)).unwrap();
+    time.block_on(queue.abandon(&held.receipt, Duration::ZERO)).unwrap();
     assert_eq!(at_once(abandoned), ["b"]);
-    hand.block_on(queue.purge()).unwrap();
+    time.block_on(queue.purge()).unwrap();
 
     for how in [Settle::Complete, Settle::dead_letter("no")] {
-        hand.block_on(queue.send(vec![Message::new("c").group("g"), Message::new("d").group("g")])).unwrap();
-        let first = hand.block_on(queue.receive_one(S(60))).unwrap().unwrap();
+        time.block_on(queue.send(vec![Message::new("c").group("g"), Message::new("d").group("g")])).unwrap();
+        let first = time.block_on(queue.receive_one(S(60))).unwrap().unwrap();
         waiting!(behind, queue);
-        hand.block_on(queue.settle(vec![(first.receipt, how)])).unwrap();
+        time.block_on(queue.settle(vec![(first.receipt, how)])).unwrap();
         assert_eq!(at_once(behind), ["d"]);
-        hand.block_on(queue.purge()).unwrap();
+        time.block_on(queue.purge()).unwrap();
     }
 
     let letters = queue.dead_letters().unwrap();
-    hand.block_on(letters.purge()).unwrap();
-    hand.block_on(queue.send_one(Message::new("e"))).unwrap();
-    let bad = hand.block_on(queue.receive_one(S(60))).unwrap().unwrap();
+    time.block_on(letters.purge()).unwrap();
+    time.block_on(queue.send_one(Message::new("e"))).unwrap();
+    let bad = time.block_on(queue.receive_one(S(60))).unwrap().unwrap();
     waiting!(operator, letters);
-    hand.block_on(queue.dead_letter(&bad.receipt, "no")).unwrap();
+    time.block_on(queue.dead_letter(&bad.receipt, "no")).unwrap();
     assert_eq!(at_once(operator), ["e"]);
 }
 
 #[test]
 fn a_waiting_receiver_gets_a_message_whose_visibility_was_shortened() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
-    let held = hand.block_on(queue.receive_one(S(50))).unwrap().unwrap();
+    time.block_on(queue.send_one(Message::new("a"))).unwrap();
+    let held = time.block_on(queue.receive_one(S(50))).unwrap().unwrap();
     waiting!(receiver, queue);
-    hand.block_on(queue.extend(&held.receipt, S(2))).unwrap();
+    time.block_on(queue.extend(&held.receipt, S(2))).unwrap();
     assert_eq!(at_once(receiver.as_mut()), Vec::<String>::new());
-    hand.advance(S(2));
+    time.advance(S(2));
     assert_eq!(at_once(receiver), ["a"]);
 }
 
 #[test]
 fn a_receipt_of_a_queue_is_stale_for_its_dead_letters() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").with_clock(&clock);
     let letters = queue.dead_letters().unwrap();
-    hand.block_on(async {
+    time.block_on(async {
         queue.send_one(Message::new("a")).await.unwrap();
         let old = queue.receive_one(S(60)).await.unwrap().unwrap().receipt;
         queue.dead_letter(&old, "no").await.unwrap();
@@ -169,10 +169,10 @@ fn a_receipt_of_a_queue_is_stale_for_its_dead_letters() {
 // Guarantee: queue 7, 9.
 #[test]
 fn duplicates_within_one_send_take_one_place() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").bounded(1).with_clock(&clock);
     let message = || Message::new("a").deduplicate("x");
-    let ids = hand.block_on(queue.send(vec![message(), message()])).unwrap();
+    let ids = time.block_on(queue.send(vec![message(), message()])).unwrap();
     assert_eq!(ids[0], ids[1]);
-    assert_eq!(hand.block_on(queue.depth()).unwrap().total(), 1);
+    assert_eq!(time.block_on(queue.depth()).unwrap().total(), 1);
 }

@@ -20,9 +20,9 @@ use steadfast::{
 const SECOND: Duration = Duration::from_secs(1);
 
 fn open(path: &Path) -> (Sqlite, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = SqliteConfig::at(path).durability(Durability::Relaxed).deduplication_window(SECOND);
-    (Sqlite::open_with_clock(config, &clock).unwrap(), hand)
+    (Sqlite::open_with_clock(config, &clock).unwrap(), time)
 }
 
 /// Returns the number of rows of a table.
@@ -38,24 +38,24 @@ fn expired_records_are_deleted_as_fast_as_new_ones_are_written() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
-        let (sqlite, hand) = open(&path);
+        let (sqlite, time) = open(&path);
         let (store, queue) = (sqlite.store(), sqlite.queue("jobs").unwrap());
         let options = PutOptions::new().ttl(SECOND);
         for i in 0..15_000 {
-            hand.advance(SECOND / 2500);
+            time.advance(SECOND / 2500);
             store.put(Key::new("p", &i.to_string()), "x".into(), options).await.unwrap();
         }
         let left = rows(&path, "records");
         assert!(left < 2500 + 200, "{left} of 15,000 records are there, 2,500 have not ended");
         for i in 0..100 {
-            hand.advance(SECOND / 25);
+            time.advance(SECOND / 25);
             let writes = (0..100).map(|j| Write::put(format!("{i} {j}"), "x", options)).collect();
             store.batch("batches", writes).await.unwrap();
         }
         let left = rows(&path, "records");
         assert!(left < 2500 + 400, "{left} of 10,000 records of batches are there");
         for i in 0..7_500 {
-            hand.advance(SECOND / 2500);
+            time.advance(SECOND / 2500);
             queue.send_one(Message::new("a").deduplicate(i.to_string())).await.unwrap();
         }
         let left = rows(&path, "sent");
@@ -69,14 +69,14 @@ fn expired_records_are_deleted_after_a_scan_skipped_them() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
-        let (sqlite, hand) = open(&path);
+        let (sqlite, time) = open(&path);
         let store = sqlite.store();
         for i in 0..20 {
             let options = PutOptions::new().ttl(SECOND);
             let writes = (0..1000).map(|j| Write::put(format!("{i} {j}"), "x", options)).collect();
             store.batch("p", writes).await.unwrap();
         }
-        hand.advance(SECOND * 2);
+        time.advance(SECOND * 2);
         // The writer's thread is a real one.
         for looks in 0.. {
             assert_eq!(store.scan(&Scan::partition("p")).await.unwrap().rows, []);
@@ -106,10 +106,10 @@ async fn subscribe(sqlite: &Sqlite, topic: &str) -> Notices {
 fn a_busy_topic_makes_no_gap_in_a_quiet_one() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
-        let (sqlite, hand) = open(&folder.path().join("state.db"));
+        let (sqlite, time) = open(&folder.path().join("state.db"));
         let mut quiet = subscribe(&sqlite, "quiet").await;
         for i in 0..24_000 {
-            hand.advance(SECOND / 3000);
+            time.advance(SECOND / 3000);
             publish(&sqlite, "busy", i).await;
             if i % 1000 == 0 {
                 publish(&sqlite, "quiet", i).await;
@@ -125,7 +125,7 @@ fn a_busy_topic_makes_no_gap_in_a_quiet_one() {
 fn a_subscriber_behind_the_kept_notices_receives_a_gap_and_then_all_kept_ones() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
-        let (sqlite, hand) = open(&folder.path().join("state.db"));
+        let (sqlite, time) = open(&folder.path().join("state.db"));
         let mut behind = subscribe(&sqlite, "t").await;
         let mut before_any = subscribe(&sqlite, "t").await;
         publish(&sqlite, "t", "first").await;
@@ -142,7 +142,7 @@ fn a_subscriber_behind_the_kept_notices_receives_a_gap_and_then_all_kept_ones() 
         // Notices also expire by age, for a subscriber that read none of them.
         let mut late = subscribe(&sqlite, "t").await;
         publish(&sqlite, "t", "old").await;
-        hand.advance(SECOND * 601);
+        time.advance(SECOND * 601);
         publish(&sqlite, "other", "x").await;
         for looks in 0.. {
             let left = rows(&folder.path().join("state.db"), "notices");

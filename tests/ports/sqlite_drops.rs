@@ -38,26 +38,26 @@ impl Wake for Woken {
 
 impl Woken {
     /// Waits for a response of a thread; if none comes, advances to the next timer.
-    fn wait(&self, hand: &ManualClock) {
+    fn wait(&self, time: &ManualClock) {
         let told = self.told.lock().unwrap();
-        let wait = Duration::from_millis(if hand.next_timer().is_some() { 20 } else { 20_000 });
+        let wait = Duration::from_millis(if time.next_timer().is_some() { 20 } else { 20_000 });
         let (mut told, _) = self.tell.wait_timeout_while(told, wait, |told| !*told).unwrap();
         if !std::mem::take(&mut *told) {
             drop(told);
-            let next = hand.next_timer().expect("it waits, no thread answers, and there is no timer");
-            hand.advance_to(next);
+            let next = time.next_timer().expect("it waits, no thread answers, and there is no timer");
+            time.advance_to(next);
         }
     }
 }
 
 /// Polls the future up to `polls` times, then drops it. Returns its output if it completed.
-fn poll_up_to<F: Future>(hand: &ManualClock, future: F, polls: usize) -> Option<F::Output> {
+fn poll_up_to<F: Future>(time: &ManualClock, future: F, polls: usize) -> Option<F::Output> {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
     let mut future = pin!(future);
     for poll in 0..polls {
         if poll > 0 {
-            woken.wait(hand);
+            woken.wait(time);
         }
         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
@@ -69,12 +69,12 @@ fn poll_up_to<F: Future>(hand: &ManualClock, future: F, polls: usize) -> Option<
 /// Creates the future again for each number of polls, until it completes. `check` receives `true`
 /// if it did.
 fn drop_everywhere<T, F: Future<Output = T>>(
-    hand: &ManualClock,
+    time: &ManualClock,
     mut make: impl FnMut() -> F,
     mut check: impl FnMut(Option<T>),
 ) {
     for polls in 0..100 {
-        let output = poll_up_to(hand, make(), polls);
+        let output = poll_up_to(time, make(), polls);
         let ended = output.is_some();
         check(output);
         if ended {
@@ -85,43 +85,43 @@ fn drop_everywhere<T, F: Future<Output = T>>(
     panic!("the future did not come to its end");
 }
 
-fn to_the_end<F: Future>(hand: &ManualClock, future: F) -> F::Output {
-    poll_up_to(hand, future, 10_000).expect("it comes to its end")
+fn to_the_end<F: Future>(time: &ManualClock, future: F) -> F::Output {
+    poll_up_to(time, future, 10_000).expect("it comes to its end")
 }
 
 fn with_each(test: impl Fn(Sqlite, ManualClock)) {
     for durability in [Durability::Full, Durability::Relaxed] {
         let folder = tempfile::tempdir().unwrap();
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let config = SqliteConfig::at(folder.path().join("state.db")).durability(durability);
-        test(Sqlite::open_with_clock(config, &clock).unwrap(), hand);
+        test(Sqlite::open_with_clock(config, &clock).unwrap(), time);
     }
 }
 
 // Guarantee: store 9.
 #[test]
 fn futures_of_the_store_dropped_at_every_await_write_all_or_nothing() {
-    with_each(|sqlite, hand| {
+    with_each(|sqlite, time| {
         let store = sqlite.store();
-        let end = |future| to_the_end(&hand, future);
+        let end = |future| to_the_end(&time, future);
         let mut number = 0;
         let pair = |number: u32| {
             ["a", "b"].map(|row| Write::put(row, number.to_string(), PutOptions::new())).into_iter().collect::<Vec<_>>()
         };
         drop_everywhere(
-            &hand,
+            &time,
             || {
                 number += 1;
                 store.batch("p", pair(number))
             },
             |_| {
-                let rows = to_the_end(&hand, store.scan_all(Scan::partition("p"))).unwrap();
+                let rows = to_the_end(&time, store.scan_all(Scan::partition("p"))).unwrap();
                 assert!(rows.is_empty() || (rows.len() == 2 && rows[0].value == rows[1].value), "{rows:?}");
             },
         );
         let mut before = None;
         drop_everywhere(
-            &hand,
+            &time,
             || store.put(Key::new("p", "c"), "x".into(), PutOptions::new()),
             |put| {
                 let version = end(store.get(Key::new("p", "c"))).unwrap().map(|record| record.version);
@@ -131,56 +131,56 @@ fn futures_of_the_store_dropped_at_every_await_write_all_or_nothing() {
             },
         );
         drop_everywhere(
-            &hand,
+            &time,
             || store.delete(Key::new("p", "c"), DeleteOptions::new()),
             |deleted| {
                 let there = end(store.get(Key::new("p", "c"))).unwrap().is_some();
                 assert!(deleted.is_none() || !there);
             },
         );
-        drop_everywhere(&hand, || store.get(Key::new("p", "a")), |got| assert!(got.is_none_or(|got| got.is_ok())));
+        drop_everywhere(&time, || store.get(Key::new("p", "a")), |got| assert!(got.is_none_or(|got| got.is_ok())));
         let all = Scan::partition("p");
-        drop_everywhere(&hand, || store.scan(&all), |page| assert!(page.is_none_or(|page| page.is_ok())));
-        drop_everywhere(&hand, || sqlite.limit_pages(1 << 20), |set| assert!(set.is_none_or(|set| set.is_ok())));
+        drop_everywhere(&time, || store.scan(&all), |page| assert!(page.is_none_or(|page| page.is_ok())));
+        drop_everywhere(&time, || sqlite.limit_pages(1 << 20), |set| assert!(set.is_none_or(|set| set.is_ok())));
     });
 }
 
 // Guarantee: queue 6.
 #[test]
 fn futures_of_the_queue_dropped_at_every_await_lose_and_duplicate_no_message() {
-    with_each(|sqlite, hand| {
+    with_each(|sqlite, time| {
         let queue = sqlite.queue("jobs").unwrap();
         // A dropped write may still be pending. A later write runs after it.
         let store = sqlite.store();
         let after_all_writes =
-            || assert!(to_the_end(&hand, store.put(Key::new("p", "r"), "x".into(), PutOptions::new())).is_ok());
+            || assert!(to_the_end(&time, store.put(Key::new("p", "r"), "x".into(), PutOptions::new())).is_ok());
         let total = || {
             after_all_writes();
-            to_the_end(&hand, queue.depth()).unwrap().total()
+            to_the_end(&time, queue.depth()).unwrap().total()
         };
         // With its id a message is accepted once, however often it is sent.
         let send = || queue.send(vec![Message::new("a").deduplicate("1"), Message::new("b").deduplicate("2")]);
-        drop_everywhere(&hand, send, |_| assert!([0, 2].contains(&total())));
+        drop_everywhere(&time, send, |_| assert!([0, 2].contains(&total())));
         assert_eq!(total(), 2);
         // Messages that a dropped receive took come back.
         drop_everywhere(
-            &hand,
+            &time,
             || queue.receive(Receive::new(1, MINUTE)),
             |taken| {
                 assert_eq!(total(), 2);
-                hand.advance(MINUTE * 2);
-                let again = to_the_end(&hand, queue.receive(Receive::new(10, MINUTE))).unwrap();
+                time.advance(MINUTE * 2);
+                let again = to_the_end(&time, queue.receive(Receive::new(10, MINUTE))).unwrap();
                 assert_eq!(again.len(), 2, "after {taken:?}");
-                hand.advance(MINUTE * 2);
+                time.advance(MINUTE * 2);
             },
         );
         let take = || -> Delivery {
             after_all_writes();
-            hand.advance(MINUTE * 2);
-            to_the_end(&hand, queue.receive(Receive::new(1, MINUTE))).unwrap().remove(0)
+            time.advance(MINUTE * 2);
+            to_the_end(&time, queue.receive(Receive::new(1, MINUTE))).unwrap().remove(0)
         };
         drop_everywhere(
-            &hand,
+            &time,
             || {
                 let receipt = take().receipt;
                 let queue = queue.clone();
@@ -195,17 +195,17 @@ fn futures_of_the_queue_dropped_at_every_await_lose_and_duplicate_no_message() {
             Settle::Complete,
         ] {
             if total() == 0 {
-                to_the_end(&hand, queue.send_one(Message::new("c"))).unwrap();
+                to_the_end(&time, queue.send_one(Message::new("c"))).unwrap();
             }
             let dead = queue.dead_letters().unwrap();
-            let all = || total() + to_the_end(&hand, dead.depth()).unwrap().total();
+            let all = || total() + to_the_end(&time, dead.depth()).unwrap().total();
             let completes = how == Settle::Complete;
             let left = std::cell::Cell::new(all());
             drop_everywhere(
-                &hand,
+                &time,
                 || {
                     if total() == 0 {
-                        to_the_end(&hand, queue.send_one(Message::new("c"))).unwrap();
+                        to_the_end(&time, queue.send_one(Message::new("c"))).unwrap();
                         left.set(left.get() + 1);
                     }
                     let receipt = take().receipt;
@@ -223,39 +223,39 @@ fn futures_of_the_queue_dropped_at_every_await_lose_and_duplicate_no_message() {
                 },
             );
         }
-        to_the_end(&hand, queue.send_one(Message::new("d"))).unwrap();
-        drop_everywhere(&hand, || queue.depth(), |depth| assert!(depth.is_none_or(|depth| depth.is_ok())));
-        drop_everywhere(&hand, || queue.peek(5), |peeked| assert!(peeked.is_none_or(|peeked| peeked.is_ok())));
-        drop_everywhere(&hand, || queue.purge(), |gone| assert!(gone.is_none() || total() == 0));
+        to_the_end(&time, queue.send_one(Message::new("d"))).unwrap();
+        drop_everywhere(&time, || queue.depth(), |depth| assert!(depth.is_none_or(|depth| depth.is_ok())));
+        drop_everywhere(&time, || queue.peek(5), |peeked| assert!(peeked.is_none_or(|peeked| peeked.is_ok())));
+        drop_everywhere(&time, || queue.purge(), |gone| assert!(gone.is_none() || total() == 0));
         // A waiting receive that is dropped takes no message, and the next waiting one is served.
-        drop_everywhere(&hand, || queue.receive(Receive::new(1, MINUTE).wait(Duration::from_millis(120))), |_| {});
-        to_the_end(&hand, queue.send_one(Message::new("e"))).unwrap();
-        assert_eq!(to_the_end(&hand, queue.receive(Receive::new(1, MINUTE).wait(MINUTE))).unwrap().len(), 1);
+        drop_everywhere(&time, || queue.receive(Receive::new(1, MINUTE).wait(Duration::from_millis(120))), |_| {});
+        to_the_end(&time, queue.send_one(Message::new("e"))).unwrap();
+        assert_eq!(to_the_end(&time, queue.receive(Receive::new(1, MINUTE).wait(MINUTE))).unwrap().len(), 1);
     });
 }
 
 // Guarantee: notify 4.
 #[test]
 fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {
-    with_each(|sqlite, hand| {
+    with_each(|sqlite, time| {
         let notifier = sqlite.notifier();
-        drop_everywhere(&hand, || notifier.subscribe("t"), |_| {});
-        let mut notices = to_the_end(&hand, notifier.subscribe("t")).unwrap();
+        drop_everywhere(&time, || notifier.subscribe("t"), |_| {});
+        let mut notices = to_the_end(&time, notifier.subscribe("t")).unwrap();
         let mut published = 0;
         drop_everywhere(
-            &hand,
+            &time,
             || {
                 published += 1;
                 notifier.publish("t", Bytes::from(published.to_string()))
             },
             |_| {},
         );
-        to_the_end(&hand, notifier.publish("t", Bytes::from_static(b"last"))).unwrap();
+        to_the_end(&time, notifier.publish("t", Bytes::from_static(b"last"))).unwrap();
         let mut heard = Vec::new();
         while heard.last().is_none_or(|last| *last != Notice::Message(Bytes::from_static(b"last"))) {
             // Dropped after each number of polls, until one returns a notice.
             for polls in 0.. {
-                if let Some(notice) = poll_up_to(&hand, notices.recv(), polls) {
+                if let Some(notice) = poll_up_to(&time, notices.recv(), polls) {
                     heard.push(notice);
                     break;
                 }
@@ -270,13 +270,13 @@ fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {
 
 #[test]
 fn futures_of_a_lease_in_the_file_dropped_at_every_await_leave_one_holder() {
-    with_each(|sqlite, hand| {
-        let clock = hand.clock();
+    with_each(|sqlite, time| {
+        let clock = time.clock();
         let door = || StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(&clock);
         let (lease, other) = (door(), door());
         let mut token = None;
         drop_everywhere(
-            &hand,
+            &time,
             || lease.acquire("l", "a", MINUTE),
             |granted| {
                 if let Some(Ok(Acquired::Granted(granted))) = granted {
@@ -285,14 +285,14 @@ fn futures_of_a_lease_in_the_file_dropped_at_every_await_leave_one_holder() {
             },
         );
         let token = token.expect("its own dropped tries do not hold it up");
-        let held = to_the_end(&hand, other.acquire("l", "b", MINUTE)).unwrap();
+        let held = to_the_end(&time, other.acquire("l", "b", MINUTE)).unwrap();
         assert!(matches!(held, Acquired::Held(_)), "{held:?}");
         let renewed = |result: Option<Result<Renewed, _>>| assert!(result.is_none_or(|renewed| renewed.is_ok()));
-        drop_everywhere(&hand, || lease.renew("l", "a", token, MINUTE), renewed);
-        drop_everywhere(&hand, || lease.read("l"), |read| assert!(read.is_none_or(|read| read.is_ok())));
+        drop_everywhere(&time, || lease.renew("l", "a", token, MINUTE), renewed);
+        drop_everywhere(&time, || lease.read("l"), |read| assert!(read.is_none_or(|read| read.is_ok())));
         // A dropped release may have been applied.
-        drop_everywhere(&hand, || lease.release("l", "a", token), |_| {});
-        match to_the_end(&hand, other.acquire("l", "b", MINUTE)).unwrap() {
+        drop_everywhere(&time, || lease.release("l", "a", token), |_| {});
+        match to_the_end(&time, other.acquire("l", "b", MINUTE)).unwrap() {
             Acquired::Granted(next) => assert!(next > token),
             held => panic!("it was released: {held:?}"),
         }

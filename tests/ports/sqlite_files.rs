@@ -123,7 +123,7 @@ fn a_file_of_an_older_schema_is_migrated_with_its_data() {
 fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let open = || Sqlite::open_with_clock(SqliteConfig::at(&path), &clock).unwrap();
     drop(open().queue("jobs").unwrap());
     let old = Connection::open(&path).unwrap();
@@ -145,7 +145,7 @@ fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
     )
     .unwrap();
     drop(old);
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     let queue = open().queue("jobs").unwrap();
     let counts = |taken: Vec<Delivery>| {
         let counts = |d: Delivery| (String::from_utf8(d.body.to_vec()).unwrap(), d.deliveries, d.attempts, d.expiries);
@@ -230,7 +230,7 @@ fn the_files_time_never_goes_back() {
 fn expired_records_are_deleted_along_with_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let (clock, hand): (Clock, ManualClock) = Clock::manual();
+    let (clock, time): (Clock, ManualClock) = Clock::manual();
     let sqlite = Sqlite::open_with_clock(SqliteConfig::at(&path).durability(Durability::Relaxed), &clock).unwrap();
     let second = std::time::Duration::from_secs(1);
     block(async {
@@ -239,7 +239,7 @@ fn expired_records_are_deleted_along_with_writes() {
             sqlite.store().put(Key::new("p", &i.to_string()), "x".into(), options).await.unwrap();
         }
         for _ in 0..10 {
-            hand.advance(second * 2);
+            time.advance(second * 2);
             sqlite.store().put(KEY, "x".into(), PutOptions::new()).await.unwrap();
         }
     });

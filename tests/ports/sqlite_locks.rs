@@ -114,7 +114,7 @@ fn the_visibility_time_out_begins_once_a_receive_has_the_lock() {
         run(async {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.db");
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let config = SqliteConfig::at(&path).durability(durability).lock_wait(Duration::from_secs(60));
             let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
             let queue = sqlite.queue("jobs").unwrap();
@@ -123,7 +123,7 @@ fn the_visibility_time_out_begins_once_a_receive_has_the_lock() {
             let receiver = queue.clone();
             let waits = tokio::spawn(async move { receiver.receive(Receive::new(1, Duration::from_secs(2))).await });
             crate::wait_for_a_real_thread(200);
-            hand.advance(Duration::from_secs(3));
+            time.advance(Duration::from_secs(3));
             drop(foreign);
             let taken = waits.await.unwrap().unwrap();
             assert_eq!(taken.len(), 1);

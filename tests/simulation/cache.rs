@@ -82,7 +82,7 @@ impl Truth {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     clock: Clock,
     entropy: Entropy,
     truth: Arc<Mutex<Truth>>,
@@ -168,7 +168,7 @@ fn tagged(key: usize, value: u64) -> Loaded<u64> {
 
 impl World {
     fn new(seed: u64, without: Without) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let share = entropy.unit() * 0.25 * f64::from(u8::from(!seed.is_multiple_of(3)));
         let faults = FaultConfig::default()
@@ -216,7 +216,7 @@ impl World {
             truth: Arc::default(),
             processes: Vec::new(),
             restarts: 0,
-            hand,
+            time,
             clock,
             entropy,
             config,
@@ -356,12 +356,12 @@ impl World {
             self.settle();
             self.disturb();
             self.settle();
-            let next = self.hand.now() + MS(self.entropy.up_to(60));
-            while let Some(at) = self.hand.next_timer().filter(|at| *at <= next) {
-                self.hand.advance_to(at);
+            let next = self.time.now() + MS(self.entropy.up_to(60));
+            while let Some(at) = self.time.next_timer().filter(|at| *at <= next) {
+                self.time.advance_to(at);
                 self.settle();
             }
-            self.hand.advance_to(next);
+            self.time.advance_to(next);
         }
         self.comes_to_rest();
         drop(self.processes);
@@ -410,13 +410,13 @@ impl World {
     }
 
     fn passes(&mut self, time: Duration) {
-        let end = self.hand.now() + time;
+        let end = self.time.now() + time;
         self.settle();
-        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-            self.hand.advance_to(at);
+        while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+            self.time.advance_to(at);
             self.settle();
         }
-        self.hand.advance_to(end);
+        self.time.advance_to(end);
     }
 
     /// Compares each key of each process with the source.

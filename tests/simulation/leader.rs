@@ -72,7 +72,7 @@ struct Node {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     entropy: Entropy,
     store: Arc<InMemoryStore>,
     network: FaultNetwork,
@@ -93,7 +93,7 @@ const RESOURCE: Key<'static> = Key::new("resource", "log");
 
 impl World {
     fn new(seed: u64, without: Without, long_pauses: bool) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         // A quarter of the schedules has no network faults, the others a random rate.
@@ -111,15 +111,15 @@ impl World {
                 running: None,
                 terms: Arc::default(),
                 client: network.client(&format!("node-{i}")),
-                clock: hand.clock_at_rate(rate),
+                clock: time.clock_at_rate(rate),
                 paused_until: None,
-                restarts_at: Some(hand.now() + MS(entropy.up_to(300))),
+                restarts_at: Some(time.now() + MS(entropy.up_to(300))),
             }
         });
         let nodes = nodes.collect();
         let (highest, acts, entered, tally) = (None, Vec::new(), Arc::default(), Tally::default());
         Self {
-            hand,
+            time,
             entropy,
             store,
             network,
@@ -195,7 +195,7 @@ impl World {
         }
         let token = term.token();
         let options = if self.without.token { PutOptions::new() } else { PutOptions::new().fence(token) };
-        let written = self.hand.block_on(self.store.put(RESOURCE, token.to_string().into(), options));
+        let written = self.time.block_on(self.store.put(RESOURCE, token.to_string().into(), options));
         self.tally.writes += 1;
         match written {
             Ok(_) if self.highest.is_some_and(|highest| token < highest) => self.tally.late_writes += 1,
@@ -211,7 +211,7 @@ impl World {
     fn look_then_act(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         if node.paused_until.is_none() && node.election.as_ref().is_some_and(LeaderElection::is_leader) {
-            let at = self.hand.now() + MS(self.entropy.up_to(95));
+            let at = self.time.now() + MS(self.entropy.up_to(95));
             node.paused_until = Some(at);
             self.acts.push((i, at));
         }
@@ -219,7 +219,7 @@ impl World {
 
     /// Performs the acts that are due; no other node may lead then.
     fn act(&mut self) {
-        let now = self.hand.now();
+        let now = self.time.now();
         let (due, later) = std::mem::take(&mut self.acts).into_iter().partition(|(_, at)| *at <= now);
         self.acts = later;
         let due: Vec<(usize, Instant)> = due;
@@ -236,7 +236,7 @@ impl World {
     /// Injects a random event at a node.
     fn disturb(&mut self, calm: bool) {
         let i = self.entropy.up_to(self.nodes.len() as u64 - 1) as usize;
-        let now = self.hand.now();
+        let now = self.time.now();
         match self.entropy.up_to(if calm { 3 } else { 19 }) {
             0 => self.write(i, true),
             1 => (0..self.nodes.len()).for_each(|i| self.look_then_act(i)),
@@ -264,13 +264,13 @@ impl World {
             11 if self.long_pauses => {
                 // The record is deleted behind the lease.
                 let deleted = self.store.delete(Key::new("leases", "lease leader"), Default::default());
-                self.hand.block_on(deleted).unwrap();
+                self.time.block_on(deleted).unwrap();
             }
             12 => {
-                let leases = StoreLease::new(self.store.clone()).unwrap().with_clock(&self.hand.clock());
+                let leases = StoreLease::new(self.store.clone()).unwrap().with_clock(&self.time.clock());
                 use steadfast::lease::Lease;
-                if let Some(held) = self.hand.block_on(leases.read("leader")).unwrap() {
-                    self.hand.block_on(leases.request_release("leader", held.token)).unwrap();
+                if let Some(held) = self.time.block_on(leases.read("leader")).unwrap() {
+                    self.time.block_on(leases.request_release("leader", held.token)).unwrap();
                 }
             }
             _ => {}
@@ -289,11 +289,11 @@ impl World {
                 self.start(i);
             }
         }
-        let end = self.hand.now() + MS(6000);
+        let end = self.time.now() + MS(6000);
         let mut led = false;
         self.settle();
-        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-            self.hand.advance_to(at);
+        while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+            self.time.advance_to(at);
             self.settle();
             self.look();
             led |= self.nodes.iter().any(|node| node.election.as_ref().is_some_and(LeaderElection::is_leader));
@@ -304,7 +304,7 @@ impl World {
     fn run(mut self) -> Tally {
         // Faults for a while, then none, so that a leader must be elected.
         for step in 0..120 {
-            let now = self.hand.now();
+            let now = self.time.now();
             for i in 0..self.nodes.len() {
                 let node = &mut self.nodes[i];
                 node.paused_until = node.paused_until.filter(|until| now < *until);
@@ -321,18 +321,18 @@ impl World {
             if step == 90 {
                 self.nodes.iter().for_each(|node| node.client.heal());
             }
-            let next = self.hand.now() + MS(5 + self.entropy.up_to(60));
+            let next = self.time.now() + MS(5 + self.entropy.up_to(60));
             // Advances from timer to timer, so that each node runs about when it is due.
             loop {
-                let timer = self.hand.next_timer().filter(|at| *at <= next);
+                let timer = self.time.next_timer().filter(|at| *at <= next);
                 let act = self.acts.iter().map(|(_, at)| *at).min().filter(|at| *at <= next);
                 let Some(at) = timer.into_iter().chain(act).min() else { break };
-                self.hand.advance_to(at);
+                self.time.advance_to(at);
                 self.settle();
                 self.look();
                 self.act();
             }
-            self.hand.advance_to(next);
+            self.time.advance_to(next);
         }
         self.comes_to_a_leader();
         let entered = self.entered.lock().unwrap();

@@ -244,7 +244,7 @@ impl Caller {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     truth: Arc<Mutex<Truth>>,
     lines: Vec<Arc<Line>>,
     nodes: Vec<Pin<Box<dyn Future<Output = ()>>>>,
@@ -253,7 +253,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, counts: Counts) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let store = InMemoryStore::new().with_clock(&clock);
         let nodes = 2 + entropy.up_to(1) as usize;
@@ -281,7 +281,7 @@ impl World {
             Box::pin(live(i, clock.clone(), own, Caller { leases, line }, truth.clone())) as Pin<Box<_>>
         });
         let nodes: Vec<Pin<Box<dyn Future<Output = ()>>>> = nodes.map(|node| node as _).collect();
-        Self { hand, truth, lines, nodes, entropy }
+        Self { time, truth, lines, nodes, entropy }
     }
 
     fn settle(&mut self) {
@@ -296,15 +296,15 @@ impl World {
     fn run(mut self) -> Truth {
         self.settle();
         for _ in 0..40 {
-            let end = self.hand.now() + MS(1_000);
+            let end = self.time.now() + MS(1_000);
             for line in &self.lines {
                 line.cut.store(self.entropy.up_to(5) == 0, Ordering::Relaxed);
             }
-            while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-                self.hand.advance_to(at);
+            while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+                self.time.advance_to(at);
                 self.settle();
             }
-            self.hand.advance_to(end);
+            self.time.advance_to(end);
         }
         self.nodes.clear();
         Arc::into_inner(self.truth).unwrap().into_inner().unwrap()

@@ -78,7 +78,7 @@ impl Tally {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     clock: Clock,
     entropy: Entropy,
     under_way: UnderWay,
@@ -102,7 +102,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, kept: Kept, planted: Planted) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let (mut folder, mut queues): (_, Vec<Arc<dyn Queue>>) = (None, Vec::new());
         match kept {
@@ -138,7 +138,7 @@ impl World {
             notices,
             queues,
             planted,
-            hand,
+            time,
             clock,
             entropy,
         }
@@ -357,11 +357,11 @@ impl World {
 /// Runs one schedule.
 fn soak(seed: u64, time: Duration, kept: Kept, planted: Planted) -> Tally {
     let world = World::new(seed, kept, planted);
-    let left = drive(&world.hand, &world.under_way, pin!(world.day(time)));
+    let left = drive(&world.time, &world.under_way, pin!(world.day(time)));
     let dead = world.queues[PROCESSES].dead_letters().unwrap();
     // It uses no counting connection, and all timers may have ended.
     world.under_way.fetch_add(1, SeqCst);
-    let dead = drive(&world.hand, &world.under_way, dead.peek(1000)).unwrap();
+    let dead = drive(&world.time, &world.under_way, dead.peek(1000)).unwrap();
     let number = |body: &[u8]| std::str::from_utf8(body.get(..8)?).ok()?.parse::<u32>().ok();
     let (failing, killing) = (world.failing.borrow(), world.killing.borrow());
     let is_poison = |number: u32| failing.contains(&number) || killing.contains(&number);

@@ -39,7 +39,7 @@ fn line(queue: &Arc<InMemoryQueue>, clock: &Clock, entropy: &Entropy, lost: (f64
 
 #[expect(clippy::print_stderr, reason = "the counts are what is to be seen")]
 fn storm(seed: u64, messages: u64) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let (entropy, ledger) = (Entropy::from_seed(seed), Ledger::default());
     let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
     let (kills, stops) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -118,8 +118,8 @@ fn storm(seed: u64, messages: u64) {
             _ = futures::future::join(process(0), process(1)) => unreachable!("processes do not end"),
         }
     };
-    drive(&hand, &UnderWay::new(AtomicUsize::new(0)), world);
-    let dead = hand.block_on(queue.dead_letters().unwrap().depth()).unwrap().total();
+    drive(&time, &UnderWay::new(AtomicUsize::new(0)), world);
+    let dead = time.block_on(queue.dead_letters().unwrap().depth()).unwrap().total();
     let (causes, unexplained) = ledger.explain();
     let (runs, effects) = (ledger.runs(), ledger.effects.lock().unwrap().len() as u64);
     let explained: u64 = causes.values().sum();
@@ -127,7 +127,7 @@ fn storm(seed: u64, messages: u64) {
         "seed {seed}: {messages} messages, {runs} runs, {} kills, {} stops, {dead} dead letters; further runs: {causes:?}; {:?}",
         kills.load(SeqCst),
         stops.load(SeqCst),
-        hand.now(),
+        time.now(),
     );
     assert_eq!((effects, dead), (messages, 0), "each is handled");
     assert_eq!(ledger.missed_events.load(SeqCst), 0, "all events are heard");
@@ -144,7 +144,7 @@ fn each_of_a_million_messages_is_handled_and_each_further_run_is_explained() {
 
 #[test]
 fn the_full_arrival_curve_is_accepted_in_time_and_refused_by_name_beyond_the_bound() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let entropy = Entropy::from_seed(1);
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(200_000).with_clock(&clock));
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
@@ -180,7 +180,7 @@ fn the_full_arrival_curve_is_accepted_in_time_and_refused_by_name_beyond_the_bou
         }
     };
     let both: std::pin::Pin<Box<dyn Future<Output = _>>> = Box::pin(async { tokio::join!(run, sends).0 });
-    hand.block_on(both).unwrap();
+    time.block_on(both).unwrap();
     times.sort_unstable();
     let percentile = times[times.len() * 99 / 100];
     let (accepted, full) = (accepted.load(SeqCst), full.load(SeqCst));

@@ -270,7 +270,7 @@ impl Ledger {
 
 /// Runs the future to its end: jumps to the next timer when it waits, unless a real backend is
 /// working for it.
-pub(crate) fn drive<F: Future>(hand: &ManualClock, under_way: &UnderWay, future: F) -> F::Output {
+pub(crate) fn drive<F: Future>(time: &ManualClock, under_way: &UnderWay, future: F) -> F::Output {
     struct Flag(AtomicBool, Thread);
     impl Wake for Flag {
         fn wake(self: Arc<Self>) {
@@ -295,8 +295,8 @@ pub(crate) fn drive<F: Future>(hand: &ManualClock, under_way: &UnderWay, future:
             std::thread::park_timeout(Duration::from_millis(5));
             continue;
         }
-        let next = hand.next_timer().expect("the world waits, and no timer is left to wake it");
-        hand.advance_to(next);
+        let next = time.next_timer().expect("the world waits, and no timer is left to wake it");
+        time.advance_to(next);
     }
 }
 

@@ -300,7 +300,7 @@ impl Mover for Moves {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     net: Arc<Net>,
     notifier: Arc<InMemoryNotifier>,
     clients: Vec<FaultClient>,
@@ -313,7 +313,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, without: Without) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let share = entropy.unit() * 0.2;
         let faults = FaultConfig::default()
@@ -339,7 +339,7 @@ impl World {
             let builder = ShardDirectory::builder(store, "rows").config(config).clock(&clock);
             builder.entropy(&Entropy::from_seed(entropy.next_u64())).notifier(notifier.clone())
         };
-        let directories = hand.block_on(async {
+        let directories = time.block_on(async {
             open(store.clone()).create(&first).await.unwrap();
             let mut all = Vec::new();
             for client in &clients {
@@ -364,7 +364,7 @@ impl World {
             store,
             without,
         });
-        Self { hand, net, notifier, clients, directories, calls: Vec::new(), movers: [None, None], stalled: [0, 0] }
+        Self { time, net, notifier, clients, directories, calls: Vec::new(), movers: [None, None], stalled: [0, 0] }
     }
 
     fn settle(&mut self) {
@@ -527,13 +527,13 @@ impl World {
     }
 
     fn advance(&mut self, by: Duration) {
-        let end = self.hand.now() + by;
+        let end = self.time.now() + by;
         self.settle();
-        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-            self.hand.advance_to(at);
+        while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+            self.time.advance_to(at);
             self.settle();
         }
-        self.hand.advance_to(end);
+        self.time.advance_to(end);
     }
 
     fn run(mut self) -> Truth {

@@ -68,7 +68,7 @@ struct Process {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     entropy: Entropy,
     store: Arc<dyn Store>,
     notifier: Arc<InMemoryNotifier>,
@@ -82,7 +82,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, without: Without) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let trouble = entropy.unit() * 0.15;
         let faults = FaultConfig::default()
@@ -96,7 +96,7 @@ impl World {
         let config =
             SharedCircuitBreakerConfig::default().quorum(quorum).poll(MS(500)).stale_after(STALE).call_timeout(CALL);
         let mut world = Self {
-            hand,
+            time,
             entropy,
             store: Arc::new(Poor::new(InMemoryStore::new().with_clock(&clock), move |options: &mut PutOptions| {
                 options.ttl = options.ttl.filter(|_| without != Without::Ending);
@@ -119,7 +119,7 @@ impl World {
 
     fn start(&self, name: String, client: FaultClient, own: Vec<Own>, cut_at: Option<Instant>) -> Process {
         let rate = 1.0 + DRIFT * (2.0 * self.entropy.unit() - 1.0);
-        let clock = self.hand.clock_at_rate(rate);
+        let clock = self.time.clock_at_rate(rate);
         let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
         let breaker = breaker.with_entropy(&Entropy::from_seed(self.entropy.next_u64()));
         let store = client.store(self.store.clone());
@@ -148,7 +148,7 @@ impl World {
 
     /// Opens the breaker of a process by its own rules.
     fn open(&mut self, i: usize, how_long: Duration) {
-        let now = self.hand.now();
+        let now = self.time.now();
         let process = &mut self.processes[i];
         let until = now + how_long.div_f64(process.rate);
         end(&mut process.own, now);
@@ -158,13 +158,13 @@ impl World {
     }
 
     fn close(&mut self, i: usize) {
-        let now = self.hand.now();
+        let now = self.time.now();
         end(&mut self.processes[i].own, now);
         self.processes[i].shared.breaker().close();
     }
 
     fn crash(&mut self, i: usize) {
-        let now = self.hand.now();
+        let now = self.time.now();
         let process = &mut self.processes[i];
         end(&mut process.own, now);
         let (name, client) = (process.name.clone(), process.client.clone());
@@ -177,7 +177,7 @@ impl World {
     fn disturb(&mut self) {
         let i = self.entropy.up_to(PROCESSES as u64 - 1) as usize;
         let how_long = MS(500 + self.entropy.up_to(7_500));
-        let now = self.hand.now();
+        let now = self.time.now();
         match self.entropy.up_to(99) {
             0..=7 => self.open(i, how_long),
             8..=11 => self.close(i),
@@ -230,7 +230,7 @@ impl World {
     /// Checks whether this process may have opened with others now, for this time.
     fn judge(&mut self, i: usize, open_for: Duration) {
         self.followed += 1;
-        let (now, rate) = (self.hand.now(), self.processes[i].rate);
+        let (now, rate) = (self.time.now(), self.processes[i].rate);
         // Maximum age of a report: its lifetime, and the time of one write and one read.
         let beyond = (STALE + CALL * 2).mul_f64(1.0 + 2.0 * DRIFT) + MS(1);
         let mut open: Vec<Instant> = Vec::new();
@@ -257,13 +257,13 @@ impl World {
     }
 
     fn advance(&mut self, by: Duration) {
-        let end = self.hand.now() + by;
+        let end = self.time.now() + by;
         self.settle();
-        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-            self.hand.advance_to(at);
+        while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+            self.time.advance_to(at);
             self.settle();
         }
-        self.hand.advance_to(end);
+        self.time.advance_to(end);
     }
 
     fn run(mut self, without: Without) -> (u64, u64, Vec<String>) {

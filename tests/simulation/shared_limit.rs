@@ -44,7 +44,7 @@ struct Process {
 }
 
 struct World {
-    hand: ManualClock,
+    time: ManualClock,
     clock: Clock,
     entropy: Entropy,
     store: Arc<dyn Store>,
@@ -69,7 +69,7 @@ struct Truth {
 
 impl World {
     fn new(seed: u64, without: Without) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let trouble = entropy.unit() * 0.1;
         let faults = FaultConfig::default()
@@ -95,7 +95,7 @@ impl World {
         let (skew, drift) =
             if seed % 4 < 2 { (Duration::ZERO, 0.0) } else { (MS(entropy.up_to(200)), entropy.unit() * 0.005) };
         let mut world = Self {
-            hand,
+            time,
             clock,
             entropy,
             store,
@@ -121,7 +121,7 @@ impl World {
         let now = self.clock.now().as_nanos() / 1_000_000;
         let ahead = entropy.up_to(self.skew.as_millis() as u64);
         let clock = if self.drift > 0.0 {
-            self.hand.clock_at_rate(1.0 + self.drift * (2.0 * entropy.unit() - 1.0))
+            self.time.clock_at_rate(1.0 + self.drift * (2.0 * entropy.unit() - 1.0))
         } else {
             self.clock.clone()
         };
@@ -175,13 +175,13 @@ impl World {
     }
 
     fn advance(&mut self, by: Duration) {
-        let end = self.hand.now() + by;
+        let end = self.time.now() + by;
         self.settle();
-        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-            self.hand.advance_to(at);
+        while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+            self.time.advance_to(at);
             self.settle();
         }
-        self.hand.advance_to(end);
+        self.time.advance_to(end);
     }
 
     fn run(mut self) -> Truth {
@@ -204,10 +204,10 @@ impl World {
         let mut allowed = burst + f64::from(self.config.slack(Duration::ZERO));
         // Each process that begins with a wrong clock may cost the difference once.
         let wrong =
-            self.skew.as_secs_f64() + 2.0 * self.drift * (self.hand.now() - Instant::from_nanos(0)).as_secs_f64();
+            self.skew.as_secs_f64() + 2.0 * self.drift * (self.time.now() - Instant::from_nanos(0)).as_secs_f64();
         allowed += (self.starts - 1) as f64 * (RATE * wrong).min(burst).ceil();
         if let WhenDown::LocalShare(share) = self.config.when_down {
-            let seconds = (self.hand.now() - admitted.first().copied().unwrap_or_default()).as_secs_f64();
+            let seconds = (self.time.now() - admitted.first().copied().unwrap_or_default()).as_secs_f64();
             allowed += self.starts as f64 * (share * burst + 1.0) + share * RATE * seconds * PROCESSES as f64 + 1.0;
         }
         let violation = (beyond > allowed + 1e-6).then(|| format!("{beyond} beyond the limit, {allowed} are allowed"));

@@ -135,8 +135,8 @@ impl Subject for ByHand {
         Box::pin(async move {
             for i in 0..operations {
                 if self.elsewhere {
-                    let hand = self.clone();
-                    tokio::task::spawn_blocking(move || hand.once(writer, i).expect("SQLite")).await.expect("a thread");
+                    let time = self.clone();
+                    tokio::task::spawn_blocking(move || time.once(writer, i).expect("SQLite")).await.expect("a thread");
                 } else {
                     self.once(writer, i).expect("SQLite");
                     // Where it blocks it must let others run at least in between.

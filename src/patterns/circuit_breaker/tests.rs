@@ -294,13 +294,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Makes one call of the breaker and of the model, and ends both in the same way.
-fn step(breaker: &CircuitBreaker, model: &mut Model, hand: &ManualClock, step: Step) -> Result<(), TestCaseError> {
+fn step(breaker: &CircuitBreaker, model: &mut Model, time: &ManualClock, step: Step) -> Result<(), TestCaseError> {
     let permit = breaker.try_acquire().ok();
-    let admitted = model.admit(hand.now());
+    let admitted = model.admit(time.now());
     prop_assert_eq!(permit.is_some(), admitted.is_some());
     let (Some(permit), Some(generation)) = (permit, admitted) else { return Ok(()) };
     if matches!(step, Step::Slow) {
-        hand.advance(SLOW + Duration::from_nanos(1));
+        time.advance(SLOW + Duration::from_nanos(1));
     }
     let slow = matches!(step, Step::Slow) && model.config.trip.slow_call.is_some();
     let (verdict, failed, weight) = match step {
@@ -308,7 +308,7 @@ fn step(breaker: &CircuitBreaker, model: &mut Model, hand: &ManualClock, step: S
         Step::Ignored => (Verdict::ignore(), false, 0),
         _ => (Verdict::success(), false, 0),
     };
-    let now = hand.now();
+    let now = time.now();
     match step {
         Step::Dropped => drop(permit),
         _ => permit.record(verdict),
@@ -323,22 +323,22 @@ proptest! {
 
     #[test]
     fn the_state_machine_equals_the_naive_model(config in configs(), steps in steps()) {
-        let (clock, hand) = Clock::manual();
-        let began = hand.now();
+        let (clock, time) = Clock::manual();
+        let began = time.now();
         let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
         let closed = Modelled::Closed(Closed::default());
         let mut model = Model { config, state: closed, generation: 0, openings: 0, closed_since: None };
         let mut late: Option<(Permit<'_>, u32)> = None;
         for s in steps {
             match s {
-                Step::Advance(ms) => hand.advance(Duration::from_millis(ms)),
+                Step::Advance(ms) => time.advance(Duration::from_millis(ms)),
                 Step::Reconfigure(config) => {
                     breaker.reconfigure(config).unwrap();
-                    model.reconfigure(config, hand.now());
+                    model.reconfigure(config, time.now());
                 }
                 Step::Late { fails } => match late.take() {
                     None => {
-                        let (permit, admitted) = (breaker.try_acquire().ok(), model.admit(hand.now()));
+                        let (permit, admitted) = (breaker.try_acquire().ok(), model.admit(time.now()));
                         prop_assert_eq!(permit.is_some(), admitted.is_some());
                         late = permit.zip(admitted);
                     }
@@ -346,7 +346,7 @@ proptest! {
                         // Slow only under a slow-call rule, and by its duration.
                         let verdict = if fails { Verdict::failure(FailureKind::Server).weighing(1) } else { Verdict::ignore() };
                         permit.record(verdict);
-                        let now = hand.now();
+                        let now = time.now();
                         if fails && model.config.trip.slow_call.is_some() {
                             // The model does not know the start of the call: other steps cover slowness.
                             return Ok(());
@@ -355,15 +355,15 @@ proptest! {
                         model.record(generation, now, record);
                     }
                 },
-                s => step(&breaker, &mut model, &hand, s)?,
+                s => step(&breaker, &mut model, &time, s)?,
             }
-            let (snapshot, window) = (breaker.snapshot(), model.window(hand.now()));
+            let (snapshot, window) = (breaker.snapshot(), model.window(time.now()));
             prop_assert_eq!(snapshot.state, model.state());
             let count = |what: fn(&Record) -> bool| window.iter().filter(|r| what(r)).count() as u64;
             let held = (count(|_| true), count(|r| r.failed), count(|r| r.slow));
             prop_assert_eq!((snapshot.calls, snapshot.failures, snapshot.slow), held);
             let life = State::ALL.iter().map(|state| snapshot.time_in(*state)).sum::<Duration>();
-            prop_assert_eq!(life, hand.now() - began);
+            prop_assert_eq!(life, time.now() - began);
         }
     }
 }

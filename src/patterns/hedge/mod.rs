@@ -25,11 +25,11 @@
 //! use std::{sync::atomic::{AtomicU32, Ordering::SeqCst}, time::Duration};
 //! use steadfast::{hedge::{Hedge, HedgeConfig}, time::Clock};
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let hedge = Hedge::new(HedgeConfig::after(Duration::from_millis(50))).unwrap().with_clock(&clock);
 //!
-//! let (start, calls) = (hand.now(), AtomicU32::new(0));
-//! let answer = hand.block_on(hedge.call(|| {
+//! let (start, calls) = (time.now(), AtomicU32::new(0));
+//! let answer = time.block_on(hedge.call(|| {
 //!     let slow = calls.fetch_add(1, SeqCst) == 0; // the first replica pauses
 //!     let clock = &clock;
 //!     async move {
@@ -38,7 +38,7 @@
 //!     }
 //! }));
 //! assert_eq!(answer.unwrap(), "the same answer");
-//! assert_eq!(hand.now() - start, Duration::from_millis(70));
+//! assert_eq!(time.now() - start, Duration::from_millis(70));
 //! ```
 //!
 //! # How it works

@@ -42,8 +42,8 @@
 //! use steadfast::{leader_election::LeaderElection, lease::StoreLease};
 //! use steadfast::{store::InMemoryStore, time::Clock};
 //!
-//! # let (clock, hand) = Clock::manual();
-//! # hand.block_on(async {
+//! # let (clock, time) = Clock::manual();
+//! # time.block_on(async {
 //! // One store; in a service, behind SQLite, Redis, PostgreSQL or NATS.
 //! let leases = StoreLease::new(Arc::new(InMemoryStore::new())).unwrap().with_clock(&clock);
 //! let election = LeaderElection::builder(Arc::new(leases), "nightly-report")

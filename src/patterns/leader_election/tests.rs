@@ -107,15 +107,15 @@ fn a_grant_that_arrives_after_the_warning_is_not_used() {
 
 #[test]
 fn a_term_that_has_ended_is_not_revived_by_a_renewal_that_is_counted_late() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = LeaderElectionConfig::default();
     let mut count = Count::granted(&config, clock.now(), clock.now()).unwrap();
     let term = Term::new(&Name::from("job"), FencingToken::new(1), &clock, &config, count);
     assert!(term.is_leader());
     term.end();
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     count.renewed(&config, clock.now());
     term.counted(&config, count);
     assert!(!term.is_leader() && term.is_ending());
-    hand.block_on(term.lost());
+    time.block_on(term.lost());
 }

@@ -29,7 +29,7 @@
 //! ```
 //! use steadfast::{call::idempotent, entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
 //!
 //! let mut calls = 0;
@@ -38,7 +38,7 @@
 //!     let answer = if calls < 3 { Err("busy") } else { Ok("done") };
 //!     async move { answer }
 //! });
-//! assert_eq!(hand.block_on(retry.call(read)).unwrap(), "done");
+//! assert_eq!(time.block_on(retry.call(read)).unwrap(), "done");
 //! assert_eq!(calls, 3);
 //! ```
 //!

@@ -9,8 +9,8 @@
 //! use steadfast::lease::{Acquired, Lease, LeaseError, StoreLease};
 //! use steadfast::{store::InMemoryStore, time::Clock};
 //!
-//! # let (clock, hand) = Clock::manual();
-//! # hand.block_on(async {
+//! # let (clock, time) = Clock::manual();
+//! # time.block_on(async {
 //! let store = Arc::new(InMemoryStore::new());
 //! // Two processes, each with its own instance over the same store.
 //! let [here, there] = [(); 2].map(|()| StoreLease::new(store.clone()).unwrap().with_clock(&clock));

@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_page_reads_the_rows_that_it_returns_and_one_more() {
         run(async {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let store = InMemoryStore::new().with_clock(&clock);
             for i in 0..10_000 {
                 // Every second record expires.
@@ -316,7 +316,7 @@ mod tests {
                 let options = if i % 2 == 0 { options.ttl(Duration::from_secs(1)) } else { options };
                 store.put(Key::new("p", &format!("{i:05}")), "x".into(), options).await.unwrap();
             }
-            hand.advance(Duration::from_secs(2));
+            time.advance(Duration::from_secs(2));
             ROWS_READ.set(0);
             let all = store.scan_all(Scan::partition("p").limit(100)).await.unwrap();
             assert_eq!((all.len(), ROWS_READ.get()), (5000, 5000 + 49));
@@ -328,11 +328,11 @@ mod tests {
     #[test]
     fn expired_records_are_deleted_without_reads_or_scans() {
         run(async {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let store = InMemoryStore::new().with_clock(&clock);
             let options = PutOptions::new().ttl(Duration::from_secs(1));
             for i in 0..20_000 {
-                hand.advance(Duration::from_millis(1));
+                time.advance(Duration::from_millis(1));
                 store.put(Key::new(&i.to_string(), "r"), "x".into(), options).await.unwrap();
             }
             let held = |store: &InMemoryStore| {

@@ -80,10 +80,10 @@ fn case(by: By, load: Load, tiers: Tiers) {
         world.source.set(0);
         assert_eq!(get(&world, &cache).unwrap(), 0, "{what}");
         let until = if load == Load::Background { S(605) } else { S(541) };
-        let start = world.hand.now();
-        while world.hand.now() - start < until {
+        let start = world.time.now();
+        while world.time.now() - start < until {
             // Accessed each second, so that it does not expire by sliding, until it is due for a refresh.
-            if world.hand.now() - start < S(540) && by == By::Sliding {
+            if world.time.now() - start < S(540) && by == By::Sliding {
                 assert_eq!(get(&world, &cache).unwrap(), 0, "{what}");
             }
             world.pass(S(1));

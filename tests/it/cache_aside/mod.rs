@@ -94,7 +94,7 @@ fn a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
     assert!(world.begin(&mut first).is_pending());
     let mut second = Box::pin(cache.get_or_load(&1, || world.source.load()));
     assert!(world.begin(&mut second).is_pending());
-    world.hand.advance(S(1));
+    world.time.advance(S(1));
     assert!(catch_unwind(AssertUnwindSafe(|| world.begin(&mut first))).is_err());
     assert_eq!(world.run(second).unwrap(), 1, "the waiting caller loads by itself");
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
@@ -145,12 +145,12 @@ fn a_soft_time_out_serves_a_stale_value_and_the_load_continues_once() {
     assert_eq!(world.source.loads(), 1);
     world.pass(MIN(6));
     world.source.set(2);
-    let start = world.hand.now();
+    let start = world.time.now();
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
-    assert_eq!(world.hand.now() - start, MS(100));
+    assert_eq!(world.time.now() - start, MS(100));
     // No other get waits for the load or starts another.
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
-    assert_eq!(world.hand.now() - start, MS(100));
+    assert_eq!(world.time.now() - start, MS(100));
     world.pass(S(2));
     assert_eq!(world.get(&cache, 1).unwrap(), 2, "the load's value serves the next get");
     assert_eq!((world.source.loads(), world.background.len()), (2, 0));
@@ -163,10 +163,10 @@ fn a_hard_time_out_applies_always() {
     let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30));
     let cache = world.cache(config.hard_timeout(Some(S(10))));
     world.source.takes(S(60));
-    let start = world.hand.now();
+    let start = world.time.now();
     let error = world.get(&cache, 1).unwrap_err();
     assert!(matches!(error, LoadError::TimedOut { after } if after == S(10)), "{error}");
-    assert_eq!(world.hand.now() - start, S(10));
+    assert_eq!(world.time.now() - start, S(10));
     assert_eq!(error.to_string(), "the load took longer than 10s");
     // A stale value is served instead, if there is one.
     world.source.takes(S(1));
@@ -189,10 +189,10 @@ fn refresh_ahead_starts_once_per_stored_value_and_no_get_waits() {
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     assert_eq!((world.source.loads(), world.background.len()), (1, 0), "at 8:59");
     world.pass(S(2));
-    let start = world.hand.now();
+    let start = world.time.now();
     let gets = (0..100).map(|_| cache.get_or_load(&1, || world.source.load()));
     assert!(world.run(join_all(gets)).iter().all(|value| matches!(value, Ok(1))));
-    assert_eq!(world.hand.now(), start, "all were served at once");
+    assert_eq!(world.time.now(), start, "all were served at once");
     world.pass(S(5));
     assert_eq!((world.source.loads(), world.background.len()), (2, 0));
     assert_eq!(world.get(&cache, 1).unwrap(), 2);
@@ -367,7 +367,7 @@ fn callers_with_other_error_types_load_by_themselves() {
     let other = || async { Err::<u64, u8>(7) };
     let mut second = Box::pin(cache.get_or_load(&1, other));
     assert!(world.begin(&mut second).is_pending());
-    world.hand.advance(S(1));
+    world.time.advance(S(1));
     assert_eq!(world.run(first).unwrap_err().failed(), Some(&"down"));
     assert_eq!(world.run(second).unwrap_err().failed(), Some(&7));
 }
@@ -542,10 +542,10 @@ fn a_waiting_get_takes_over_a_load_whose_driver_is_not_polled() {
         let world = World::new();
         let cache = world.cache(plain().hard_timeout(hard));
         let _driver = stalled(&world, &cache, MS(10));
-        let start = world.hand.now();
+        let start = world.time.now();
         let gets = (0..100).map(|_| cache.get_or_load(&1, || world.source.load()));
         assert!(world.run(join_all(gets)).iter().all(|value| matches!(value, Ok(1))), "{hard:?}");
-        assert!(world.hand.now() - start <= MS(250).min(hard.unwrap_or(S(1))), "{:?}", world.hand.now() - start);
+        assert!(world.time.now() - start <= MS(250).min(hard.unwrap_or(S(1))), "{:?}", world.time.now() - start);
         assert_eq!(world.source.loads(), 1);
     }
 }
@@ -556,11 +556,11 @@ fn no_get_takes_longer_than_the_hard_time_out_even_if_its_driver_stalls() {
     let cache = world.cache(plain().hard_timeout(Some(MS(50))));
     let driver = stalled(&world, &cache, S(300));
     world.pass(MS(20));
-    let start = world.hand.now();
+    let start = world.time.now();
     let gets = (0..10).map(|_| cache.get_or_load(&1, || world.source.load()));
     let errors = world.run(join_all(gets));
     assert!(errors.iter().all(|error| matches!(error, Err(LoadError::TimedOut { after }) if *after == MS(50))));
-    assert!(world.hand.now() - start <= MS(50), "{:?}", world.hand.now() - start);
+    assert!(world.time.now() - start <= MS(50), "{:?}", world.time.now() - start);
     assert_eq!((world.source.loads(), cache.stats().load_failures), (1, 1));
     assert!(matches!(world.run(driver), Err(LoadError::TimedOut { .. })));
 }
@@ -590,7 +590,7 @@ fn a_panicking_loader_runs_once_for_all_waiting_callers() {
         for get in &mut gets {
             assert!(world.begin(get).is_pending());
         }
-        world.hand.advance(S(1));
+        world.time.advance(S(1));
         let mut panics = 0;
         for get in &mut gets {
             match catch_unwind(AssertUnwindSafe(|| world.begin(get))) {

@@ -50,9 +50,9 @@ fn a_get_waits_for_the_load_of_another_process_up_to_the_configured_time() {
     assert!(world.begin(&mut first).is_pending());
     world.source.takes(Duration::ZERO);
     world.source.set(2);
-    let start = world.hand.now();
+    let start = world.time.now();
     assert_eq!(world.get(&caches[1], 1).unwrap(), 2);
-    let waited = world.hand.now() - start;
+    let waited = world.time.now() - start;
     assert!(waited >= S(1) && waited < MS(1100), "{waited:?}");
     assert_eq!(world.run(first).unwrap(), 1, "the first load is not disturbed");
     // A process that dies leaves a claim, which expires by itself.
@@ -62,9 +62,9 @@ fn a_get_waits_for_the_load_of_another_process_up_to_the_configured_time() {
     std::mem::forget(dies);
     world.source.takes(Duration::ZERO);
     world.pass(S(31));
-    let start = world.hand.now();
+    let start = world.time.now();
     assert_eq!(world.get(&caches[1], 7).unwrap(), 2);
-    assert_eq!(world.hand.now(), start, "no claim is waited for");
+    assert_eq!(world.time.now(), start, "no claim is waited for");
 }
 
 #[test]
@@ -77,15 +77,15 @@ fn a_dropped_load_releases_its_claim() {
     drop(first);
     world.turn();
     world.source.takes(Duration::ZERO);
-    let start = world.hand.now();
+    let start = world.time.now();
     assert_eq!(world.get(&caches[1], 1).unwrap(), 1);
-    assert_eq!(world.hand.now(), start);
+    assert_eq!(world.time.now(), start);
     // The claim's own process does not wait for it.
     let mut again = Box::pin(caches[0].get_or_load(&2, std::future::pending::<Result<u64, Error>>));
     assert!(world.begin(&mut again).is_pending());
     drop(again);
     assert_eq!(world.get(&caches[0], 2).unwrap(), 1);
-    assert_eq!(world.hand.now(), start);
+    assert_eq!(world.time.now(), start);
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn while_the_remote_tier_is_down_gets_do_not_wait_for_it_again_and_again() {
     let cache = world.process_on(client.store(world.store.clone()), config, 1);
     let mut events = cache.events();
     client.cut();
-    let start = world.hand.now();
+    let start = world.time.now();
     for key in 0..100 {
         assert_eq!(world.get(&cache, key).unwrap(), 1);
     }
-    assert!(world.hand.now() - start <= MS(50), "{:?}", world.hand.now() - start);
+    assert!(world.time.now() - start <= MS(50), "{:?}", world.time.now() - start);
     assert_eq!(cache.stats().faults, 1);
     let event = events.try_recv().unwrap().unwrap().what;
     assert!(matches!(event, CacheAsideEvent::RemoteFailed { call: RemoteCall::Look, .. }), "{event:?}");
@@ -421,13 +421,13 @@ fn a_future_dropped_at_any_await_loses_nothing() {
     };
     let missing = || assert_eq!(world.run(a.clear()), Reached::Everywhere);
     let polls = [
-        drop_at_every_await(&world.hand, || (missing(), a.get_or_load(&1, load)).1, check),
-        drop_at_every_await(&world.hand, || (missing(), a.get(&1)).1, check),
-        drop_at_every_await(&world.hand, || a.put(&1, Loaded::new(0).tag("t")), check),
-        drop_at_every_await(&world.hand, || a.invalidate(&1), check),
-        drop_at_every_await(&world.hand, || a.invalidate_tag("t"), check),
-        drop_at_every_await(&world.hand, || a.clear(), check),
-        drop_at_every_await(&world.hand, || a.update(&1, write()), check),
+        drop_at_every_await(&world.time, || (missing(), a.get_or_load(&1, load)).1, check),
+        drop_at_every_await(&world.time, || (missing(), a.get(&1)).1, check),
+        drop_at_every_await(&world.time, || a.put(&1, Loaded::new(0).tag("t")), check),
+        drop_at_every_await(&world.time, || a.invalidate(&1), check),
+        drop_at_every_await(&world.time, || a.invalidate_tag("t"), check),
+        drop_at_every_await(&world.time, || a.clear(), check),
+        drop_at_every_await(&world.time, || a.update(&1, write()), check),
     ];
     assert!(polls.iter().all(|polls| *polls >= 2), "{polls:?}");
 }

@@ -55,9 +55,9 @@ impl Slow {
 
     /// Gets the key, and returns the time that it took.
     fn timed(&self, cache: &Cache, key: u32) -> Duration {
-        let start = self.world.hand.now();
+        let start = self.world.time.now();
         assert_eq!(self.world.get(cache, key).unwrap(), self.world.source.value.load(SeqCst));
-        self.world.hand.now() - start
+        self.world.time.now() - start
     }
 
     fn tagged(&self, cache: &Cache, key: u32, tag: &'static str) -> u64 {
@@ -209,9 +209,9 @@ fn with_one_slow_answer_in_a_thousand_at_most_1_percent_of_gets_bypass_the_remot
         let loads = world.source.loads();
         for get in 0..20_000 {
             world.pass(MS(2));
-            let start = world.hand.now();
+            let start = world.time.now();
             assert_eq!(slow.tagged(&cache, get % 100, "t"), 1);
-            assert!(world.hand.now() - start <= MS(100));
+            assert!(world.time.now() - start <= MS(100));
         }
         let past = world.source.loads() - loads;
         assert!(past <= 200, "{past} of 20,000 gets");
@@ -227,11 +227,11 @@ fn a_remote_tier_that_is_down_is_suspended_after_few_gets_and_resumed() {
         world.pass(MS(2));
     }
     slow.tier.script.all(Answer::Never);
-    let start = world.hand.now();
+    let start = world.time.now();
     for key in 0..500 {
         let _ = slow.timed(&cache, key);
     }
-    assert!(world.hand.now() - start <= MS(300), "{:?}", world.hand.now() - start);
+    assert!(world.time.now() - start <= MS(300), "{:?}", world.time.now() - start);
     // One get per second probes the tier.
     let mut waited = 0;
     for key in 0..500 {
@@ -258,10 +258,10 @@ fn a_hanging_backplane_keeps_no_key_from_the_remote_tier() {
     assert_eq!(slow.tagged(&cache, 99, "t"), 1);
     slow.plane.script.all(Answer::Never);
     world.source.set(2);
-    let start = world.hand.now();
+    let start = world.time.now();
     assert_eq!(world.run(cache.invalidate_tag("t")), Reached::ThisProcess);
     assert_eq!(world.run(cache.invalidate(&98)), Reached::ThisProcess);
-    assert!(world.hand.now() - start <= MS(200));
+    assert!(world.time.now() - start <= MS(200));
     world.source.set(1);
     let (hits, loads) = (cache.stats().remote_hits, world.source.loads());
     for round in 0..10 {
@@ -289,9 +289,9 @@ fn a_tag_that_cannot_be_invalidated_keeps_only_its_own_values_from_the_remote_ti
     let (hits, mut waited) = (cache.stats().remote_hits, Duration::ZERO);
     for _ in 0..20 {
         for key in 0..20 {
-            let start = world.hand.now();
+            let start = world.time.now();
             assert_eq!(slow.tagged(&cache, key, if key % 2 == 0 { "good" } else { "bad" }), 1);
-            let took = world.hand.now() - start;
+            let took = world.time.now() - start;
             assert!(took <= MS(100) && (key % 2 == 1 || took.is_zero()), "key {key} took {took:?}");
             waited += took;
         }
@@ -308,9 +308,9 @@ fn the_tag_marks_of_a_value_are_read_concurrently() {
     slow.tier.script.all(Answer::After(MS(3)));
     let many = || async { Ok::<_, Error>(Loaded::new(1).tags((0..40).map(|tag| format!("tag {tag}")))) };
     for cache in [&a, &b] {
-        let start = world.hand.now();
+        let start = world.time.now();
         assert_eq!(world.run(cache.get_or_load(&1, many)).unwrap(), 1);
-        assert!(world.hand.now() - start <= MS(15), "{:?}", world.hand.now() - start);
+        assert!(world.time.now() - start <= MS(15), "{:?}", world.time.now() - start);
     }
     assert_eq!((b.stats().remote_hits, a.stats().faults, b.stats().faults), (1, 0, 0));
     // Each of the tags counts.
@@ -407,9 +407,9 @@ fn the_time_out_of_the_remote_tier_covers_the_whole_call() {
             slow.tier.script.by(rule);
             slow.plane.script.all(Answer::After(MS(time)));
             let took = |future| {
-                let start = world.hand.now();
+                let start = world.time.now();
                 world.run(future);
-                let took = world.hand.now() - start;
+                let took = world.time.now() - start;
                 assert!(took <= MS(100), "{took:?} with request {slow_one} of {time} ms");
             };
             took(Box::pin(async { assert_eq!(slow.tagged_later(&cache).await, 1) }) as Later<'_>);
@@ -593,6 +593,6 @@ fn a_loop_dropped_at_any_await_loses_no_pending_invalidation() {
             assert_eq!(slow.tagged(&b, key, "t"), world.source.value.load(SeqCst), "after {polls} polls");
         }
     };
-    let polls = drop_at_every_await(&world.hand, || (leave_pending(), a.run(world.clock.sleep(MS(200)))).1, check);
+    let polls = drop_at_every_await(&world.time, || (leave_pending(), a.run(world.clock.sleep(MS(200)))).1, check);
     assert!(polls >= 5, "{polls}");
 }

@@ -94,7 +94,7 @@ impl Background {
 
 /// One clock, one source, and the store and notifier that the processes share.
 pub(crate) struct World {
-    pub(crate) hand: ManualClock,
+    pub(crate) time: ManualClock,
     pub(crate) clock: Clock,
     pub(crate) source: Source,
     pub(crate) background: Background,
@@ -104,7 +104,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let source = Source {
             value: Arc::new(AtomicU64::new(1)),
             loads: Arc::default(),
@@ -114,7 +114,7 @@ impl World {
         };
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let notifier = Arc::new(InMemoryNotifier::new());
-        Self { hand, clock, source, background: Background::default(), store, notifier }
+        Self { time, clock, source, background: Background::default(), store, notifier }
     }
 
     pub(crate) fn builder(&self, config: CacheAsideConfig) -> CacheAsideBuilder<u32, u64> {
@@ -162,13 +162,13 @@ impl World {
 
     /// Advances the clock by this time, from timer to timer.
     pub(crate) fn pass(&self, time: Duration) {
-        let end = self.hand.now() + time;
+        let end = self.time.now() + time;
         self.turn();
-        while let Some(next) = self.hand.next_timer().filter(|next| *next <= end) {
-            self.hand.advance_to(next);
+        while let Some(next) = self.time.next_timer().filter(|next| *next <= end) {
+            self.time.advance_to(next);
             self.turn();
         }
-        self.hand.advance_to(end);
+        self.time.advance_to(end);
         self.turn();
     }
 
@@ -182,8 +182,8 @@ impl World {
                 }
                 self.background.poll();
             }
-            let next = self.hand.next_timer().expect("the future waits, and no timer is left to wake it");
-            self.hand.advance_to(next);
+            let next = self.time.next_timer().expect("the future waits, and no timer is left to wake it");
+            self.time.advance_to(next);
         }
     }
 

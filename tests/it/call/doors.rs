@@ -23,7 +23,7 @@ const CALLS: usize = 12;
 
 struct Stage {
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
     service: ScriptedService,
 }
 
@@ -33,8 +33,8 @@ fn seen<E: Clone + Debug>(
     script: &str,
     run: impl FnOnce(&Stage) -> (Vec<String>, Subscription<E>, String),
 ) -> (Vec<String>, String, Vec<String>, String) {
-    let (clock, hand) = Clock::manual();
-    let stage = Stage { service: ScriptedService::new(script, &clock).unwrap(), clock, hand };
+    let (clock, time) = Clock::manual();
+    let stage = Stage { service: ScriptedService::new(script, &clock).unwrap(), clock, time };
     let (answers, mut events, state) = run(&stage);
     let mut told = Vec::new();
     while let Ok(Some(event)) = events.try_recv() {
@@ -48,9 +48,9 @@ impl Stage {
     /// Makes calls in a row, 40 ms apart; a panic is an answer, too.
     fn answers<F: Future<Output: Debug>>(&self, mut call: impl FnMut() -> F) -> Vec<String> {
         let mut one = || {
-            self.hand.advance(MS(40));
-            let answer = self.hand.block_on(std::panic::AssertUnwindSafe(call()).catch_unwind());
-            format!("{:?} {:?}", self.hand.now(), answer.map_err(|panic| panic.downcast_ref::<&str>().copied()))
+            self.time.advance(MS(40));
+            let answer = self.time.block_on(std::panic::AssertUnwindSafe(call()).catch_unwind());
+            format!("{:?} {:?}", self.time.now(), answer.map_err(|panic| panic.downcast_ref::<&str>().copied()))
         };
         (0..CALLS).map(|_| one()).collect()
     }

@@ -17,7 +17,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// A stack with every part switched on, and a service that keeps it busy.
 fn busy() -> (Standard, ScriptedService, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let mut config = StandardConfig::default();
     config.retry = Some(RetryConfig::default().idempotent(true));
     let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(2));
@@ -28,7 +28,7 @@ fn busy() -> (Standard, ScriptedService, ManualClock) {
     config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(1000, 1000));
     config.attempt_timeout = Some(MS(50));
     let service = ScriptedService::new("503 in 10ms, hang, ok in 20ms", &clock).unwrap();
-    (Standard::new(config).unwrap().with_clock(&clock), service, hand)
+    (Standard::new(config).unwrap().with_clock(&clock), service, time)
 }
 
 /// Checks that no permit is held, and that the breaker counts calls that ended, never dropped ones.
@@ -43,19 +43,19 @@ fn conserved(stack: &Standard, service: &ScriptedService) {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_call_through_a_boxed_pipeline_returns_all_permits() {
-    let (stack, service, hand) = busy();
+    let (stack, service, time) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify).boxed();
-    let polls = drop_at_every_await(&hand, || pipeline.call(|| service.call()), |_| conserved(&stack, &service));
+    let polls = drop_at_every_await(&time, || pipeline.call(|| service.call()), |_| conserved(&stack, &service));
     assert!(polls >= 2, "{polls}");
 }
 
 // Guarantee: call 5.
 #[test]
 fn a_dropped_call_with_tracing_returns_all_permits() {
-    let (stack, service, hand) = busy();
+    let (stack, service, time) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let polls = tracing::subscriber::with_default(tracing_subscriber::registry(), || {
-        drop_at_every_await(&hand, || pipeline.call(|| service.call()), |_| conserved(&stack, &service))
+        drop_at_every_await(&time, || pipeline.call(|| service.call()), |_| conserved(&stack, &service))
     });
     assert!(polls >= 2, "{polls}");
 }
@@ -63,26 +63,26 @@ fn a_dropped_call_with_tracing_returns_all_permits() {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_call_with_or_within_an_attempt_returns_all_permits() {
-    let (stack, service, hand) = busy();
+    let (stack, service, time) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
-    drop_at_every_await(&hand, || pipeline.call_with(|_| service.call()), |_| conserved(&stack, &service));
-    let (stack, service, hand) = busy();
+    drop_at_every_await(&time, || pipeline.call_with(|_| service.call()), |_| conserved(&stack, &service));
+    let (stack, service, time) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
-    let within = || pipeline.call_within(AttemptInfo::with_deadline(hand.now() + MS(45)), || service.call());
-    drop_at_every_await(&hand, within, |_| conserved(&stack, &service));
+    let within = || pipeline.call_within(AttemptInfo::with_deadline(time.now() + MS(45)), || service.call());
+    drop_at_every_await(&time, within, |_| conserved(&stack, &service));
 }
 
 // Guarantee: call 5.
 /// Three concurrent calls for two permits, dropped at any point.
 #[test]
 fn dropped_calls_that_wait_for_each_other_return_all_permits() {
-    let (stack, service, hand) = busy();
+    let (stack, service, time) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let three = || async {
         let call = || pipeline.call(|| service.call());
         futures::join!(call(), call(), call())
     };
-    let polls = drop_at_every_await(&hand, three, |_| conserved(&stack, &service));
+    let polls = drop_at_every_await(&time, three, |_| conserved(&stack, &service));
     assert!(polls > 4, "{polls}");
     assert_eq!(service.most_running(), 2);
 }
@@ -91,12 +91,12 @@ fn dropped_calls_that_wait_for_each_other_return_all_permits() {
 #[test]
 fn a_dropped_wait_for_several_permits_returns_them() {
     for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
         limiter.try_acquire_n(5).unwrap();
         let before = limiter.try_acquire().unwrap_err().retry_after();
         let polls = drop_at_every_await(
-            &hand,
+            &time,
             || limiter.acquire_n(3, MS(60_000)),
             |polls| {
                 if polls < 2 {
@@ -115,12 +115,12 @@ fn a_dropped_wait_for_several_permits_returns_them() {
 // Guarantee: call 5.
 #[test]
 fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(4, MS(1000))).unwrap().with_clock(&clock);
     let taken = limiter.try_acquire().unwrap();
     let heavy = limiter.weighing(3);
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || heavy.acquire(),
         |_| {
             assert_eq!((limiter.available(), limiter.waiting()), (2, 0));
@@ -135,10 +135,10 @@ fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
 /// The call is dropped after its permit was granted and before it was polled.
 #[test]
 fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(4, MS(1000))).unwrap().with_clock(&clock);
     let taken = limiter.try_acquire().unwrap();
-    hand.block_on(async {
+    time.block_on(async {
         let (mut first, mut second) = (Box::pin(limiter.acquire()), Box::pin(limiter.acquire()));
         assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
         drop(taken); // granted to the first, which has not looked yet
@@ -152,21 +152,21 @@ fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_probe_inside_a_retry_returns_its_permit() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
-    hand.advance(MS(1));
+    time.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone());
-    let full = budget.balance(hand.now());
+    let full = budget.balance(time.now());
     drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call(|| service.call()),
         |polls| {
-            assert!(budget.balance(hand.now()) >= full, "nothing was retried");
+            assert!(budget.balance(time.now()) >= full, "nothing was retried");
             if polls == 1 {
                 assert_eq!(breaker.state(), State::HalfOpen);
                 assert!(breaker.try_acquire().is_ok());
@@ -179,12 +179,12 @@ fn a_dropped_probe_inside_a_retry_returns_its_permit() {
 #[test]
 #[expect(clippy::await_holding_refcell_ref, reason = "one future at a time borrows, and is dropped before the next")]
 fn a_dropped_wait_for_an_event_loses_no_event() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let events = std::cell::RefCell::new(breaker.events());
     let numbers = std::cell::RefCell::new(Vec::new());
     drop_at_every_await(
-        &hand,
+        &time,
         || async {
             let mut events = events.borrow_mut();
             let listens = async { numbers.borrow_mut().push(events.recv().await.unwrap().number) };

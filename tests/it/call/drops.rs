@@ -17,14 +17,14 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 // Guarantee: call 5.
 #[test]
 fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = CircuitBreakerConfig::default().permitted_calls(1, 1.0);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
-    hand.advance(MS(1));
+    time.advance(MS(1));
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || breaker.call(|| service.call()),
         |polls| {
             assert_eq!(service.running(), 0);
@@ -41,37 +41,37 @@ fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
 // Guarantee: call 5.
 #[test]
 fn dropped_calls_return_the_permits_and_queue_places_of_a_limiter() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(5000))).unwrap().with_clock(&clock);
     let taken = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
     // Waits in the queue until its maximum wait ends.
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || limiter.acquire(),
         |_| assert_eq!((limiter.available(), limiter.waiting()), (0, 0)),
     );
     assert_eq!(polls, 2);
     drop(taken);
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
-    drop_at_every_await(&hand, || limiter.call(|| service.call()), |_| assert_eq!(limiter.available(), 2));
+    drop_at_every_await(&time, || limiter.call(|| service.call()), |_| assert_eq!(limiter.available(), 2));
 }
 
 // Guarantee: call 5.
 #[test]
 fn a_dropped_wait_returns_its_slot_of_a_rate_limit() {
     for config in [Quota::per_second(1).into(), RateLimitConfig::from(Quota::per_second(1)).strict()] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
         limiter.try_acquire().unwrap();
-        let start = hand.now();
+        let start = time.now();
         let polls = drop_at_every_await(
-            &hand,
+            &time,
             || limiter.acquire(),
             |polls| {
                 if polls < 2 {
                     // Nothing is reserved beyond the permit that was taken first.
                     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(1000)));
-                    assert_eq!(hand.now(), start);
+                    assert_eq!(time.now(), start);
                 }
             },
         );
@@ -82,7 +82,7 @@ fn a_dropped_wait_returns_its_slot_of_a_rate_limit() {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 10ms", &clock).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true))
         .unwrap()
@@ -90,7 +90,7 @@ fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
         .with_delays(|| [MS(5), MS(5)].into_iter());
     let mut calls = Vec::new();
     drop_at_every_await(
-        &hand,
+        &time,
         || retry.call(|| service.call()),
         |_| {
             assert_eq!(service.running(), 0);
@@ -104,7 +104,7 @@ fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_call_through_a_full_stack_returns_all_permits() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let mut config = StandardConfig::default();
     config.retry = Some(RetryConfig::default().idempotent(true));
     let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(1));
@@ -116,7 +116,7 @@ fn a_dropped_call_through_a_full_stack_returns_all_permits() {
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let service = ScriptedService::new("503 in 10ms, ok in 10ms, reset, ok in 20ms, hang", &clock).unwrap();
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call(|| service.call()),
         |_| {
             assert_eq!(stack.concurrency_limit().unwrap().available(), 1);
@@ -130,9 +130,9 @@ fn a_dropped_call_through_a_full_stack_returns_all_permits() {
 // Guarantee: call 5.
 #[test]
 fn a_dropped_time_out_drops_its_work() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(MS(100)).with_clock(&clock);
     let service = ScriptedService::new("hang", &clock).unwrap();
-    let polls = drop_at_every_await(&hand, || timeout.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+    let polls = drop_at_every_await(&time, || timeout.call(|| service.call()), |_| assert_eq!(service.running(), 0));
     assert_eq!((polls, service.dropped()), (2, service.calls()));
 }

@@ -15,8 +15,8 @@ use steadfast::{
 use tracing_subscriber::layer::SubscriberExt;
 
 fn breaker() -> (CircuitBreaker, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock), hand)
+    let (clock, time) = Clock::manual();
+    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock), time)
 }
 
 /// A `tracing` layer that closes the breaker on an isolation, first from another thread, then

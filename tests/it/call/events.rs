@@ -11,8 +11,8 @@ use steadfast::{
 };
 
 fn breaker() -> (CircuitBreaker, steadfast::testing::ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock), hand)
+    let (clock, time) = Clock::manual();
+    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock), time)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_slow_listener_delays_no_call_and_learns_how_many_events_it_missed() {
 
 #[test]
 fn a_panicking_listener_breaks_no_call() {
-    let (breaker, hand) = breaker();
+    let (breaker, time) = breaker();
     let mut events = breaker.events();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -63,7 +63,7 @@ fn a_panicking_listener_breaks_no_call() {
         breaker.isolate();
         assert!(listener.await.unwrap_err().is_panic());
         breaker.close();
-        assert!(hand.block_on(breaker.call(|| async { Ok::<_, ()>(()) })).is_ok());
+        assert!(time.block_on(breaker.call(|| async { Ok::<_, ()>(()) })).is_ok());
     });
 }
 
@@ -83,15 +83,15 @@ fn a_waiting_listener_is_woken_and_a_dropped_recv_loses_no_event() {
 
 #[test]
 fn no_event_is_kept_without_a_listener() {
-    let (breaker, hand) = breaker();
+    let (breaker, time) = breaker();
     breaker.isolate();
     breaker.force_open(Duration::from_secs(1));
     let mut events = breaker.events();
     assert_eq!(events.try_recv(), Ok(None));
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     drop(breaker.try_acquire());
     let first = events.try_recv().unwrap().unwrap();
-    assert_eq!((first.number, first.what, first.at), (1, Event::HalfOpened, hand.now()));
+    assert_eq!((first.number, first.what, first.at), (1, Event::HalfOpened, time.now()));
 }
 
 /// The lines that a subscriber received.
@@ -143,13 +143,13 @@ fn calls_attempts_and_events_are_traced() {
     let told = Told::default();
     let subscriber = tracing_subscriber::registry().with(told.clone());
     tracing::subscriber::with_default(subscriber, || {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let service = ScriptedService::new("503, ok", &clock).unwrap();
         let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().named("mail").with_clock(&clock);
         let retry = retry.with_delays(|| std::iter::repeat(Duration::from_millis(7)));
         let pipeline = Pipeline::new().named("mail").then(retry).classify(ScriptedService::classify);
-        hand.block_on(pipeline.call(|| service.call())).unwrap();
-        hand.block_on(pipeline.boxed().call(|| service.call())).unwrap();
+        time.block_on(pipeline.call(|| service.call())).unwrap();
+        time.block_on(pipeline.boxed().call(|| service.call())).unwrap();
     });
     let told = told.0.lock().unwrap();
     assert_eq!(
@@ -192,7 +192,7 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
     use tracing::Level;
     use tracing_subscriber::layer::SubscriberExt;
     let told = Levels::default();
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     tracing::subscriber::with_default(tracing_subscriber::registry().with(told.clone()), || {
         let saw = |room: &str, level| {
             let last = told.0.lock().unwrap().pop();
@@ -203,7 +203,7 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
         saw("circuit_breaker", Level::WARN);
         breaker.try_acquire().map(drop).unwrap_err();
         saw("circuit_breaker", Level::DEBUG);
-        hand.advance(Duration::from_secs(1));
+        time.advance(Duration::from_secs(1));
         drop(breaker.try_acquire());
         saw("circuit_breaker", Level::INFO);
         let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
@@ -211,16 +211,16 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
         saw("throttling", Level::INFO);
         let hang = ScriptedService::new("hang", &clock).unwrap();
         let timeout = Timeout::new(Duration::from_secs(1)).with_clock(&clock);
-        hand.block_on(timeout.call(|| hang.call())).unwrap_err();
+        time.block_on(timeout.call(|| hang.call())).unwrap_err();
         saw("timeout", Level::WARN);
         let fails = ScriptedService::new("500", &clock).unwrap();
         let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
-        hand.block_on(retry.call(|| fails.call())).unwrap_err();
+        time.block_on(retry.call(|| fails.call())).unwrap_err();
         saw("retry", Level::WARN); // gave up
         saw("retry", Level::INFO); // retrying
         let slow = ScriptedService::new("hang, ok", &clock).unwrap();
         let hedge = Hedge::new(HedgeConfig::after(Duration::from_millis(5))).unwrap().with_clock(&clock);
-        hand.block_on(hedge.call(|| slow.call())).unwrap();
+        time.block_on(hedge.call(|| slow.call())).unwrap();
         saw("hedge", Level::DEBUG);
     });
 }
@@ -239,7 +239,7 @@ fn fallbacks_and_operation_names_are_traced() {
     let told = Told::default();
     let subscriber = tracing_subscriber::registry().with(told.clone());
     tracing::subscriber::with_default(subscriber, || {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let service = ScriptedService::new("503", &clock).unwrap();
         let fallback = Fallback::new(FallbackConfig::default()).unwrap().named("yesterday").with_clock(&clock);
         let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).on_operations(["none"]);
@@ -247,9 +247,9 @@ fn fallbacks_and_operation_names_are_traced() {
         chaos.set_enabled(false);
         let pipeline = Pipeline::new().named("shop").then(fallback).then(chaos).classify(ScriptedService::classify);
         let price = || named(&PRICE, || service.call());
-        let answer = hand.block_on(pipeline.call_or(price(), |_| std::future::ready(Ok(7)))).unwrap();
+        let answer = time.block_on(pipeline.call_or(price(), |_| std::future::ready(Ok(7)))).unwrap();
         assert_eq!((answer.is_degraded(), answer.into_value()), (true, 7));
-        assert!(hand.block_on(pipeline.boxed().call_or(price(), |_| service.call())).is_err());
+        assert!(time.block_on(pipeline.boxed().call_or(price(), |_| service.call())).is_err());
     });
     let told = told.0.lock().unwrap();
     let failed =

@@ -19,7 +19,7 @@ const TERM: Duration = Duration::from_secs(60);
 
 /// Two leases on the same names, the first behind a slow network.
 struct Doors {
-    hand: ManualClock,
+    time: ManualClock,
     slow: Arc<dyn Lease>,
     quick: Arc<dyn Lease>,
 }
@@ -27,23 +27,23 @@ struct Doors {
 impl Doors {
     fn each(test: impl Fn(&Self)) {
         let over = |store: &dyn Fn(&Clock) -> Arc<dyn Store>| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let store = store(&clock);
             let behind = Arc::new(line(&clock).store(store.clone()));
             let door = |store| Arc::new(StoreLease::new(store).unwrap().with_clock(&clock));
-            test(&Self { hand, slow: door(behind), quick: door(store) });
+            test(&Self { time, slow: door(behind), quick: door(store) });
         };
         over(&|clock| Arc::new(InMemoryStore::new().with_clock(clock)));
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::at(folder.path().join("leases.db")).durability(Durability::Relaxed);
         over(&|clock| Arc::new(Sqlite::open_with_clock(config.clone(), clock).unwrap().store()));
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let leases: Arc<dyn Lease> = Arc::new(InMemoryLease::new().with_clock(&clock));
-        test(&Self { hand, slow: Arc::new(line(&clock).lease(leases.clone())), quick: leases });
+        test(&Self { time, slow: Arc::new(line(&clock).lease(leases.clone())), quick: leases });
     }
 
     fn granted(&self, door: &Arc<dyn Lease>, holder: &str) -> Option<FencingToken> {
-        match self.hand.block_on(door.acquire("job", holder, TERM)).unwrap() {
+        match self.time.block_on(door.acquire("job", holder, TERM)).unwrap() {
             Acquired::Granted(token) => Some(token),
             Acquired::Held(_) => None,
         }
@@ -59,7 +59,7 @@ fn a_dropped_acquire_takes_effect_fully_or_not_at_all() {
     Doors::each(|doors| {
         let mut highest = FencingToken::new(0);
         let polls = drop_at_every_await(
-            &doors.hand,
+            &doors.time,
             || doors.slow.acquire("job", "a", TERM),
             |_| {
                 let token = doors.granted(&doors.slow, "a").expect("a holder does not wait for itself");
@@ -69,7 +69,7 @@ fn a_dropped_acquire_takes_effect_fully_or_not_at_all() {
             },
         );
         assert!(polls >= 2, "{polls}");
-        doors.hand.advance(TERM);
+        doors.time.advance(TERM);
         assert!(doors.granted(&doors.quick, "b").is_some_and(|token| token > highest), "no door is shut for ever");
     });
 }
@@ -79,19 +79,19 @@ fn a_dropped_renewal_shortens_no_term_and_revives_none() {
     Doors::each(|doors| {
         let token = doors.granted(&doors.slow, "a").unwrap();
         let renew = || doors.slow.renew("job", "a", token, TERM);
-        let polls = drop_at_every_await(&doors.hand, renew, |_| {
+        let polls = drop_at_every_await(&doors.time, renew, |_| {
             assert_eq!(doors.granted(&doors.quick, "b"), None);
-            doors.hand.advance(TERM / 4);
-            assert!(doors.hand.block_on(renew()).is_ok(), "the term before goes on");
+            doors.time.advance(TERM / 4);
+            assert!(doors.time.block_on(renew()).is_ok(), "the term before goes on");
         });
         assert!(polls >= 2, "{polls}");
-        doors.hand.advance(TERM);
-        drop_at_every_await(&doors.hand, renew, |_| {
-            assert!(doors.hand.block_on(renew()).unwrap_err().is_not_held());
+        doors.time.advance(TERM);
+        drop_at_every_await(&doors.time, renew, |_| {
+            assert!(doors.time.block_on(renew()).unwrap_err().is_not_held());
         });
         // A challenger over a store must see the last renewal for a whole term.
         if doors.granted(&doors.quick, "b").is_none() {
-            doors.hand.advance(TERM);
+            doors.time.advance(TERM);
             assert!(doors.granted(&doors.quick, "b").is_some());
         }
     });
@@ -102,7 +102,7 @@ fn a_dropped_release_takes_effect_fully_or_not_at_all() {
     Doors::each(|doors| {
         let (mut kept, mut released) = (0, 0);
         let polls = drop_at_every_await(
-            &doors.hand,
+            &doors.time,
             || {
                 let token = doors.granted(&doors.slow, "a").unwrap();
                 doors.slow.release("job", "a", token)
@@ -111,7 +111,7 @@ fn a_dropped_release_takes_effect_fully_or_not_at_all() {
                 // The name is free, so it was granted at once, and is released again.
                 Some(token) => {
                     released += 1;
-                    doors.hand.block_on(doors.quick.release("job", "b", token)).unwrap();
+                    doors.time.block_on(doors.quick.release("job", "b", token)).unwrap();
                 }
                 None => kept += 1,
             },
@@ -124,11 +124,11 @@ fn a_dropped_release_takes_effect_fully_or_not_at_all() {
 fn a_dropped_read_changes_nothing() {
     Doors::each(|doors| {
         let token = doors.granted(&doors.quick, "b").unwrap();
-        let told = || doors.hand.block_on(doors.quick.renew("job", "b", token, TERM)).unwrap().release_requested;
-        let looks = drop_at_every_await(&doors.hand, || doors.slow.read("job"), |_| assert!(!told()));
+        let told = || doors.time.block_on(doors.quick.renew("job", "b", token, TERM)).unwrap().release_requested;
+        let looks = drop_at_every_await(&doors.time, || doors.slow.read("job"), |_| assert!(!told()));
         let made = Cell::new(false);
         let polls = drop_at_every_await(
-            &doors.hand,
+            &doors.time,
             || doors.slow.request_release("job", token),
             |_| {
                 assert!(told() || !made.get(), "a request that was made stays made");

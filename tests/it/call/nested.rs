@@ -43,7 +43,7 @@ fn repeating() -> RetryConfig {
 // Guarantee: call 7.
 #[test]
 fn a_rejection_by_a_nested_pipeline_is_a_rejection_of_the_outer_call() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let outer = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1, 1)).unwrap().with_clock(&clock);
     breaker.force_open(S(30));
@@ -53,16 +53,16 @@ fn a_rejection_by_a_nested_pipeline_is_a_rejection_of_the_outer_call() {
         let pipeline = Pipeline::new().then(retry(&clock, config)).then(outer.clone()).classify(ByCallError);
         asked.set(0);
         let (asked, inner) = (AtomicU32::new(0), &inner);
-        let answer = hand.block_on(pipeline.call(|| {
+        let answer = time.block_on(pipeline.call(|| {
             asked.fetch_add(1, SeqCst);
             inner.call(|| ready(Ok::<_, ()>(7)))
         }));
         (answer, asked.load(SeqCst))
     };
-    let start = hand.now();
+    let start = time.now();
     let (answer, asked) = call(repeating());
     let error = answer.unwrap_err();
-    assert_eq!((asked, hand.now()), (1, start), "an open breaker means: stop asking");
+    assert_eq!((asked, time.now()), (1, start), "an open breaker means: stop asking");
     assert_eq!((error.is_rejected(), error.retry_after()), (true, Some(S(30))));
     assert_eq!(error.history().map(|history| history.stop), None, "not a failure that a retry repeats");
     assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0), "nobody's failure");
@@ -71,20 +71,20 @@ fn a_rejection_by_a_nested_pipeline_is_a_rejection_of_the_outer_call() {
     // If rejections are retried, then after the time that the inner breaker states.
     let (answer, asked) = call(repeating().retry_rejections(true));
     assert_eq!((answer.unwrap(), asked), (7, 2));
-    assert!((S(30)..S(31)).contains(&(hand.now() - start)));
+    assert!((S(30)..S(31)).contains(&(time.now() - start)));
 }
 
 // Guarantee: call 7.
 #[test]
 fn an_error_of_a_nested_pipeline_keeps_its_verdict() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let verdict = Verdict::failure(FailureKind::Throttled).weighing(9).with_retry_after(S(7));
     let inner = Pipeline::new().classify(move |_: &Result<(), ()>| verdict);
     let outer = Pipeline::new().classify(ByCallError);
-    let error = hand.block_on(outer.call(|| inner.call(|| ready(Err(()))))).unwrap_err();
+    let error = time.block_on(outer.call(|| inner.call(|| ready(Err(()))))).unwrap_err();
     assert_eq!((error.verdict(), error.retry_after(), error.is_rejected()), (verdict, Some(S(7)), false));
     let inner = Pipeline::new().then(Timeout::new(S(1)).with_clock(&clock));
-    let error = hand.block_on(outer.call(|| inner.call(std::future::pending::<Result<(), ()>>))).unwrap_err();
+    let error = time.block_on(outer.call(|| inner.call(std::future::pending::<Result<(), ()>>))).unwrap_err();
     assert_eq!(error.verdict().kind(), Some(FailureKind::Timeout));
     assert_eq!(Verdict::refused().class(), Class::Ignore);
     // A fallback runs if rejections trigger it.
@@ -93,7 +93,7 @@ fn an_error_of_a_nested_pipeline_keeps_its_verdict() {
     let (inner, falls) =
         (Pipeline::new().then(breaker), Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock));
     let outer = Pipeline::new().then(falls).classify(ByCallError);
-    let answer = hand.block_on(outer.call_or(|| inner.call(|| ready(Ok::<_, ()>(1))), |_| ready(Ok(2)))).unwrap();
+    let answer = time.block_on(outer.call_or(|| inner.call(|| ready(Ok::<_, ()>(1))), |_| ready(Ok(2)))).unwrap();
     assert!(answer.is_degraded());
 }
 
@@ -101,7 +101,7 @@ fn an_error_of_a_nested_pipeline_keeps_its_verdict() {
 /// An operation that must not run twice, with a hedge and a retry inside its attempt.
 #[test]
 fn the_mark_not_idempotent_travels_into_nested_pipelines() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     for marked in [true, false] {
         for hedged in [true, false] {
             let runs = AtomicU32::new(0);
@@ -122,8 +122,8 @@ fn the_mark_not_idempotent_travels_into_nested_pipelines() {
             let outer = Pipeline::new();
             let call = steadfast::call::WithAttempt(charge);
             let _ = match marked {
-                true => hand.block_on(outer.call(not_idempotent(call))),
-                false => hand.block_on(outer.call(call)),
+                true => time.block_on(outer.call(not_idempotent(call))),
+                false => time.block_on(outer.call(call)),
             };
             let more = if hedged { 2 } else { 3 };
             assert_eq!(runs.load(SeqCst), if marked { 1 } else { more }, "hedged: {hedged}");
@@ -135,7 +135,7 @@ fn the_mark_not_idempotent_travels_into_nested_pipelines() {
     let inner = Pipeline::new().then(retry(&clock, RetryConfig::default()));
     let charge = |attempt: AttemptInfo| {
         let runs = AtomicU32::new(0);
-        let seen = hand.block_on(inner.call_within(
+        let seen = time.block_on(inner.call_within(
             attempt,
             idempotent(|| {
                 runs.fetch_add(1, SeqCst);
@@ -145,7 +145,7 @@ fn the_mark_not_idempotent_travels_into_nested_pipelines() {
         assert!(seen.is_err());
         ready(Ok::<_, ()>(runs.load(SeqCst)))
     };
-    let answer = hand.block_on(Pipeline::new().call(not_idempotent(steadfast::call::WithAttempt(charge))));
+    let answer = time.block_on(Pipeline::new().call(not_idempotent(steadfast::call::WithAttempt(charge))));
     runs.set(answer.unwrap());
     assert_eq!(runs.get(), 3);
 }
@@ -153,7 +153,7 @@ fn the_mark_not_idempotent_travels_into_nested_pipelines() {
 /// Counts the runs of an operation that fails with `kind` inside an outer and an inner retry.
 /// Returns also the reason why the inner one stopped.
 fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: FailureKind) -> (u32, Option<StopReason>) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let (runs, stopped) = (AtomicU32::new(0), std::sync::Mutex::new(None));
     let judge = move |result: &Result<(), ()>| {
         if result.is_err() { Verdict::failure(kind) } else { Verdict::success() }
@@ -173,9 +173,9 @@ fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: Fail
         }
     });
     let _ = match marked {
-        Some(true) => hand.block_on(outer.call(idempotent(operation))),
-        Some(false) => hand.block_on(outer.call(not_idempotent(operation))),
-        None => hand.block_on(outer.call(operation)),
+        Some(true) => time.block_on(outer.call(idempotent(operation))),
+        Some(false) => time.block_on(outer.call(not_idempotent(operation))),
+        None => time.block_on(outer.call(operation)),
     };
     let stop = *stopped.lock().unwrap();
     (runs.load(SeqCst), stop)
@@ -211,12 +211,12 @@ fn an_inner_retry_leaves_only_those_failures_that_the_outer_one_repeats() {
 // Guarantee: retry 7.
 #[test]
 fn an_inner_retry_reports_that_it_leaves_the_attempts_to_the_outer_one() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let (outer, inner) = (retry(&clock, repeating()), retry(&clock, repeating()));
     let mut events = inner.events();
     let pipeline = Pipeline::new().then(outer).then(inner);
     let calls = AtomicU32::new(0);
-    let error = hand.block_on(pipeline.call(|| ready(Err::<(), _>(calls.fetch_add(1, SeqCst))))).unwrap_err();
+    let error = time.block_on(pipeline.call(|| ready(Err::<(), _>(calls.fetch_add(1, SeqCst))))).unwrap_err();
     let history = error.history().unwrap();
     assert_eq!((error.attempts(), history.stop), (3, StopReason::Attempts));
     assert!(matches!(history.first, Some(steadfast::Cause::Operation(0))), "{history:?}");
@@ -259,7 +259,7 @@ impl Service<Request<()>> for Handler {
 // Guarantee: call 7.
 #[test]
 fn the_standard_stack_of_a_server_does_not_suppress_retries_of_its_handler() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     for method in ["GET", "POST"] {
         let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
         let pipeline = Pipeline::new().then(stack).classify(ByStatus::new());
@@ -267,7 +267,7 @@ fn the_standard_stack_of_a_server_does_not_suppress_retries_of_its_handler() {
         let handler = Handler { behind: behind.clone(), retry: retry(&clock, RetryConfig::default()) };
         let mut service = PipelineLayer::new(pipeline).requests(ReceivedRequests::new()).answering().layer(handler);
         let request = Request::builder().method(method).uri("/").body(()).unwrap();
-        let answer = hand.block_on(service.call(request)).unwrap();
+        let answer = time.block_on(service.call(request)).unwrap();
         assert_eq!((answer.status().as_u16(), behind.load(SeqCst)), (200, 3), "{method}");
     }
 }
@@ -295,16 +295,16 @@ impl Service<Request<()>> for Away {
 /// The request is moved into its only attempt; that is recorded beside the server's hint.
 #[test]
 fn a_hint_reaches_every_policy_even_if_the_request_cannot_be_repeated() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     for seconds in [60, 90, 600] {
         let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
         let pipeline = Pipeline::new().then(breaker.clone()).classify(ByStatus::new());
         let away = Away(seconds.to_string().leak(), Arc::default());
         let get = || Request::get("/").body(()).unwrap();
         let mut service = PipelineLayer::new(pipeline).layer(away.clone());
-        assert_eq!(hand.block_on(service.call(get())).unwrap().status(), 503);
+        assert_eq!(time.block_on(service.call(get())).unwrap().status(), 503);
         assert_eq!(breaker.state(), State::Open, "{seconds} s");
-        let error = hand.block_on(service.call(get())).unwrap_err();
+        let error = time.block_on(service.call(get())).unwrap_err();
         assert_eq!((error.retry_after(), away.1.load(SeqCst)), (Some(S(seconds)), 1));
     }
     // The hint also reaches the caller if the answer becomes an error; a retry states why it
@@ -313,7 +313,7 @@ fn a_hint_reaches_every_policy_even_if_the_request_cannot_be_repeated() {
     let judge = move |_: &Result<Response<()>, &'static str>| verdict;
     let pipeline = Pipeline::new().then(retry(&clock, repeating())).classify(judge);
     let mut service = PipelineLayer::new(pipeline).once().layer(Refuses);
-    let error = hand.block_on(service.call(())).unwrap_err();
+    let error = time.block_on(service.call(())).unwrap_err();
     assert_eq!((error.retry_after(), error.history().unwrap().stop), (Some(S(9)), StopReason::Spent));
 }
 
@@ -337,7 +337,7 @@ impl Service<()> for Refuses {
 // Guarantee: call 7.
 #[test]
 fn a_budget_counts_a_call_once_across_nested_pipelines() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     for hedged in [true, false] {
         let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0);
         let budget = RetryBudget::new(config).unwrap();
@@ -348,7 +348,7 @@ fn a_budget_counts_a_call_once_across_nested_pipelines() {
         let inner = Pipeline::new().then(hedge).then(again);
         let outer = Pipeline::new().then(retry(&clock, repeating()).with_budget(&budget));
         for n in 1..=10 {
-            let answer = hand.block_on(outer.call_with(|attempt| {
+            let answer = time.block_on(outer.call_with(|attempt| {
                 let (middle, inner, clock) = (&middle, &inner, &clock);
                 async move {
                     let through = steadfast::call::WithAttempt(|attempt: AttemptInfo| async move {
@@ -362,7 +362,7 @@ fn a_budget_counts_a_call_once_across_nested_pipelines() {
                 }
             }));
             answer.unwrap();
-            assert_eq!(budget.balance(hand.now()), n, "hedged: {hedged}");
+            assert_eq!(budget.balance(time.now()), n, "hedged: {hedged}");
         }
     }
 }
@@ -373,7 +373,7 @@ fn a_retry_without_a_delay_lets_other_tasks_run() {
     for own_delays in [true, false] {
         let flat = BackoffConfig::default().between(MS(1), S(1)).jitter(Jitter::None).immediate_first();
         let config = repeating().max_attempts(if own_delays { u32::MAX } else { 2 }).backoff(flat);
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let retry = retry(&clock, config);
         let retry = if own_delays { retry.with_delays(|| std::iter::repeat(Duration::ZERO)) } else { retry };
         let (ends, ran) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -382,7 +382,7 @@ fn a_retry_without_a_delay_lets_other_tasks_run() {
             ready(if ends.load(SeqCst) == 1 || ran.load(SeqCst) > 10_000 { Ok(()) } else { Err(()) })
         }));
         let other = async { ends.store(1, SeqCst) };
-        let (answer, ()) = hand.block_on(async { futures::join!(work, other) });
+        let (answer, ()) = time.block_on(async { futures::join!(work, other) });
         assert_eq!((answer.is_ok(), ran.load(SeqCst)), (true, 2), "own delays: {own_delays}");
     }
 }
@@ -400,7 +400,7 @@ fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
         (S(7), Jitter::Full, Some(S(5)), S(7), S(7)),
     ] {
         for _ in 0..20 {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let retry = retry(&clock, repeating().max_attempts(2).backoff(flat(jitter)));
             let retry = match own {
                 Some(delay) => retry.with_delays(move || std::iter::repeat(delay)),
@@ -408,9 +408,9 @@ fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
             };
             let busy = Verdict::failure(FailureKind::Overloaded).with_retry_after(asked);
             let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| busy);
-            let start = hand.now();
-            let _ = hand.block_on(pipeline.call(|| ready(Err(()))));
-            let waited = hand.now() - start;
+            let start = time.now();
+            let _ = time.block_on(pipeline.call(|| ready(Err(()))));
+            let waited = time.now() - start;
             assert!((least..=most).contains(&waited), "{asked:?} beside {own:?} with {jitter:?}: {waited:?}");
         }
     }
@@ -420,12 +420,12 @@ fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
 #[test]
 fn one_hint_stops_hedging_for_at_most_a_minute() {
     for seconds in [61, 86_400, 999_999_999] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
         let busy = Verdict::failure(FailureKind::Throttled).with_retry_after(S(seconds));
         let judge = move |result: &Result<u32, ()>| if result.is_err() { busy } else { Verdict::success() };
         let pipeline = Pipeline::new().then(hedge).classify(judge);
-        let _ = hand.block_on(pipeline.call(|| ready(Err(()))));
+        let _ = time.block_on(pipeline.call(|| ready(Err(()))));
         let attempts = || {
             let runs = AtomicU32::new(0);
             let slow = || async {
@@ -433,11 +433,11 @@ fn one_hint_stops_hedging_for_at_most_a_minute() {
                 clock.sleep(MS(100)).await;
                 Ok(n)
             };
-            hand.block_on(pipeline.call(slow)).unwrap();
+            time.block_on(pipeline.call(slow)).unwrap();
             runs.load(SeqCst)
         };
         assert_eq!(attempts(), 1, "left alone");
-        hand.advance(S(60));
+        time.advance(S(60));
         assert_eq!(attempts(), 2, "{seconds} s");
     }
 }
@@ -445,24 +445,24 @@ fn one_hint_stops_hedging_for_at_most_a_minute() {
 // Guarantee: call 7.
 #[test]
 fn a_call_whose_deadline_has_passed_does_not_run() {
-    let (clock, hand) = Clock::manual();
-    hand.advance(S(100));
+    let (clock, time) = Clock::manual();
+    time.advance(S(100));
     for late in [S(0), MS(1), S(50)] {
         let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
-        let attempt = AttemptInfo::with_deadline(hand.now().saturating_sub(late));
+        let attempt = AttemptInfo::with_deadline(time.now().saturating_sub(late));
         let runs = AtomicU32::new(0);
         let work = || ready(Ok::<_, ()>(runs.fetch_add(1, SeqCst)));
-        let error = hand.block_on(Pipeline::new().then(stack).call_within(attempt, work)).unwrap_err();
+        let error = time.block_on(Pipeline::new().then(stack).call_within(attempt, work)).unwrap_err();
         assert!(error.is_timed_out(), "{error:?}");
         assert_eq!((error.attempts(), runs.load(SeqCst)), (0, 0));
         let timeout = Timeout::new(S(5)).with_clock(&clock);
-        let answer = hand.block_on(Pipeline::new().then(timeout).call_within(attempt, work));
+        let answer = time.block_on(Pipeline::new().then(timeout).call_within(attempt, work));
         assert!(answer.unwrap_err().is_timed_out() && runs.load(SeqCst) == 0);
     }
     // With a moment left it runs.
     let timeout = Timeout::new(S(5)).with_clock(&clock);
-    let attempt = AttemptInfo::with_deadline(hand.now() + Duration::from_nanos(1));
-    assert!(hand.block_on(Pipeline::new().then(timeout).call_within(attempt, || ready(Ok::<_, ()>(())))).is_ok());
+    let attempt = AttemptInfo::with_deadline(time.now() + Duration::from_nanos(1));
+    assert!(time.block_on(Pipeline::new().then(timeout).call_within(attempt, || ready(Ok::<_, ()>(())))).is_ok());
 }
 
 #[test]

@@ -102,12 +102,12 @@ fn a_boxed_pipeline_fits_into_a_field_and_behaves_the_same() {
     struct Repository {
         calls: BoxedPipeline<u16, steadfast::testing::ScriptedError>,
     }
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().named("repository").then(retry).classify(ScriptedService::classify);
     let repository = Repository { calls: pipeline.boxed() };
-    assert_eq!(hand.block_on(repository.calls.clone().call(|| service.call())).unwrap(), 200);
+    assert_eq!(time.block_on(repository.calls.clone().call(|| service.call())).unwrap(), 200);
     assert_eq!(service.calls(), 3);
     assert!(repository.calls.explain().to_string().contains("`repository`"));
 }
@@ -124,11 +124,11 @@ fn a_custom_operation_may_keep_state_across_attempts() {
             if *self.0 < 6 { Err("again") } else { Ok(*self.0) }
         }
     }
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let pipeline =
         Pipeline::new().then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock));
     let mut sum = 0;
-    assert_eq!(hand.block_on(pipeline.call(Counting(&mut sum))).unwrap(), 6);
+    assert_eq!(time.block_on(pipeline.call(Counting(&mut sum))).unwrap(), 6);
 }
 
 // Guarantee: call 6.
@@ -147,7 +147,7 @@ fn a_policy_that_makes_no_attempt_causes_an_error_and_no_panic() {
 // Guarantee: call 6.
 #[test]
 fn the_error_is_flat_in_any_order_of_policies() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock);
     breaker.force_open(S(3));
     let retry = || Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
@@ -158,15 +158,15 @@ fn the_error_is_flat_in_any_order_of_policies() {
         assert!(matches!(error.cause(), Cause::Rejected(r) if r.name() == Some("db")));
     };
     let work = || async { Ok::<(), ()>(()) };
-    check(hand.block_on(Pipeline::new().then(timeout()).then(retry()).then(breaker.clone()).call(work)).unwrap_err());
-    check(hand.block_on(Pipeline::new().then(breaker.clone()).then(retry()).then(timeout()).call(work)).unwrap_err());
-    check(hand.block_on(Pipeline::new().then(retry()).then(timeout()).then(breaker).call(work)).unwrap_err());
+    check(time.block_on(Pipeline::new().then(timeout()).then(retry()).then(breaker.clone()).call(work)).unwrap_err());
+    check(time.block_on(Pipeline::new().then(breaker.clone()).then(retry()).then(timeout()).call(work)).unwrap_err());
+    check(time.block_on(Pipeline::new().then(retry()).then(timeout()).then(breaker).call(work)).unwrap_err());
 }
 
 // Guarantee: call 6.
 #[test]
 fn one_classifier_serves_all_policies_and_judges_values() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(3, 3)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
         .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
@@ -184,9 +184,9 @@ fn one_classifier_serves_all_policies_and_judges_values() {
             async move { Ok::<u16, ()>(status) }
         }
     };
-    assert_eq!(hand.block_on(pipeline.call(answer(404))).unwrap(), 404);
+    assert_eq!(time.block_on(pipeline.call(answer(404))).unwrap(), 404);
     assert_eq!((calls.load(SeqCst), breaker.snapshot().calls), (1, 0));
-    assert_eq!(hand.block_on(pipeline.call(answer(503))).unwrap(), 503); // after three attempts, the value itself
+    assert_eq!(time.block_on(pipeline.call(answer(503))).unwrap(), 503); // after three attempts, the value itself
     assert_eq!((calls.load(SeqCst), breaker.state()), (4, State::Open));
 }
 

@@ -68,7 +68,7 @@ impl Nest {
     }
 
     fn run(&self) -> End {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let (outer, inner) = (pipeline(&self.outer, &clock), pipeline(&self.inner, &clock));
         let operation = |attempt: AttemptInfo| {
             let (inner, clock) = (&inner, &clock);
@@ -86,9 +86,9 @@ impl Nest {
                 Ok::<bool, ()>(self.way.poll(call, rest.map(|()| true), clock).await)
             }
         };
-        let start = hand.now();
-        let result = strictly(&hand, self.same_waker, outer.call_with(operation));
-        let end = u64::try_from((hand.now() - start).as_millis()).unwrap();
+        let start = time.now();
+        let result = strictly(&time, self.same_waker, outer.call_with(operation));
+        let end = u64::try_from((time.now() - start).as_millis()).unwrap();
         match result {
             Ok(value) => (value, end),
             Err(error) => {
@@ -180,7 +180,7 @@ impl Wake for Flag {
 }
 
 /// Polls a call only when its last waker was called, and changes the waker after so many polls. Time goes from timer to timer.
-fn strictly<F: Future>(hand: &ManualClock, same_waker: u64, call: F) -> F::Output {
+fn strictly<F: Future>(time: &ManualClock, same_waker: u64, call: F) -> F::Output {
     let mut call = pin!(call);
     let mut flag = Arc::new(Flag(AtomicBool::new(true), None));
     let mut waker = Waker::from(flag.clone());
@@ -190,7 +190,7 @@ fn strictly<F: Future>(hand: &ManualClock, same_waker: u64, call: F) -> F::Outpu
             return output;
         }
         while !flag.0.load(SeqCst) {
-            hand.advance_to(hand.next_timer().expect("a timer that wakes the call"));
+            time.advance_to(time.next_timer().expect("a timer that wakes the call"));
         }
         if polls % same_waker == 0 {
             flag = Arc::new(Flag(AtomicBool::new(true), None));

@@ -50,9 +50,9 @@ fn closing_empties_the_time_windows_after_any_number_of_state_changes() {
 /// half-open breaker.
 #[test]
 fn a_panic_is_a_failure_for_every_set_of_kinds() {
-    let (breaker, hand) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
+    let (breaker, time) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
     let panics = breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
-    assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
+    assert!(time.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
     assert_eq!(breaker.state(), State::Open);
 }
 
@@ -62,12 +62,12 @@ fn a_panic_is_a_failure_for_every_set_of_kinds() {
 fn the_calm_before_a_manual_change_counts() {
     let acts: [fn(&CircuitBreaker); 3] = [|b| b.force_open(S(1)), CircuitBreaker::isolate, |_| ()];
     for act in acts {
-        let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+        let (breaker, time) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
         for _ in 0..4 {
             record(&breaker, FAILED, 1);
             breaker.close();
         }
-        hand.advance(S(2 * 60)); // two of four are forgotten
+        time.advance(S(2 * 60)); // two of four are forgotten
         act(&breaker);
         breaker.close();
         record(&breaker, FAILED, 1);
@@ -104,7 +104,7 @@ fn a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
 fn no_factor_and_no_hint_overflows() {
     let mut open = OpenConfig::default();
     (open.factor, open.max_delay, open.jitter, open.max_hint) = (f64::MAX, Duration::MAX, 1.0, Duration::MAX);
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open));
     for verdict in
         [FAILED, FAILED, FAILED.with_retry_after(Duration::MAX), FAILED.with_hint(Hint::UnavailableFor(Duration::MAX))]
     {
@@ -112,9 +112,9 @@ fn no_factor_and_no_hint_overflows() {
         assert!(breaker.try_acquire().unwrap_err().retry_after() >= Some(S(5)));
         breaker.close();
     }
-    hand.advance(S(1));
+    time.advance(S(1));
     breaker.force_open(Duration::MAX);
-    hand.advance(S(3600 * 24 * 365 * 100));
+    time.advance(S(3600 * 24 * 365 * 100));
     assert!(breaker.try_acquire().is_err());
 }
 
@@ -139,7 +139,7 @@ fn a_manual_change_while_half_open_makes_its_probes_late() {
         (CircuitBreaker::reset, State::Closed),
     ];
     for (act, state) in acts {
-        let (breaker, hand) = ready(probes(3, 1.0).count_window(1, 1));
+        let (breaker, time) = ready(probes(3, 1.0).count_window(1, 1));
         let flying: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
         act(&breaker);
         for (probe, verdict) in flying.into_iter().zip([OK, FAILED, Verdict::ignore()]) {
@@ -147,7 +147,7 @@ fn a_manual_change_while_half_open_makes_its_probes_late() {
             assert_eq!(breaker.state(), state);
         }
         breaker.force_open(S(1));
-        hand.advance(S(1));
+        time.advance(S(1));
         // The next cycle has all its permits.
         let next: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
         assert!(breaker.try_acquire().is_err());
@@ -160,9 +160,9 @@ fn a_manual_change_while_half_open_makes_its_probes_late() {
 #[test]
 fn a_clock_that_jumps_far_ahead_leaves_an_empty_window() {
     let rules = TripConfig::default().failure_rate(0.5).weighted_failures(100, S(10));
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().trip(rules).time_window(S(10), 10, 4));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().trip(rules).time_window(S(10), 10, 4));
     record(&breaker, FAILED, 3);
-    hand.advance(S(3600 * 24 * 365));
+    time.advance(S(3600 * 24 * 365));
     assert_eq!(breaker.snapshot().failures, 0);
     record(&breaker, FAILED, 3);
     assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 3));

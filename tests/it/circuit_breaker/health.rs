@@ -24,9 +24,9 @@ use steadfast::{
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let open = OpenConfig::default().delays(S(1), S(8)).jitter(0.0);
-    (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, hand)
+    (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, time)
 }
 
 /// Returns a probe that fails `fails` times and then succeeds, and that records the times of its
@@ -52,26 +52,26 @@ fn is_send<T: Send>(t: T) -> T {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn the_loop_probes_after_each_open_time() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(2, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(2, 1.0));
     let asked = Mutex::new(Vec::new());
-    let start = hand.now();
+    let start = time.now();
     breaker.force_open(S(3));
-    hand.block_on(is_send(breaker.run(probe(&clock, 3, &asked), clock.sleep(S(60)))));
+    time.block_on(is_send(breaker.run(probe(&clock, 3, &asked), clock.sleep(S(60)))));
     // The forced opening lasts 3 s, those by failed probes 1, 2 and 4 s; then two probes succeed.
     let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
     assert_eq!(after, [3, 4, 6, 10, 10]);
     assert_eq!(breaker.state(), State::Closed);
-    assert_eq!(hand.now() - start, S(60), "the loop runs until shutdown");
+    assert_eq!(time.now() - start, S(60), "the loop runs until shutdown");
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
 fn callers_do_not_probe_while_the_loop_runs() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let gate = tokio::sync::Semaphore::new(0);
     let probe = || async { gate.acquire().await.map(drop) };
-    hand.block_on(async {
+    time.block_on(async {
         let mut run = Box::pin(breaker.run(probe, pending()));
         assert!(futures::poll!(&mut run).is_pending());
         clock.sleep(S(1)).await;
@@ -90,12 +90,12 @@ fn callers_do_not_probe_while_the_loop_runs() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn callers_probe_again_after_the_loop_is_dropped() {
-    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, _clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
-    hand.block_on(async {
+    time.block_on(async {
         let mut run = Box::pin(breaker.run(async || Ok::<_, ()>(()), pending()));
         assert!(futures::poll!(&mut run).is_pending());
-        hand.advance(S(1));
+        time.advance(S(1));
         assert!(breaker.try_acquire().is_err());
         drop(run);
         breaker.try_acquire().unwrap().record(Verdict::success());
@@ -106,7 +106,7 @@ fn callers_probe_again_after_the_loop_is_dropped() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn several_loops_probe_one_at_a_time() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
     breaker.force_open(S(1));
     let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let probe = || async {
@@ -117,7 +117,7 @@ fn several_loops_probe_one_at_a_time() {
         Ok::<_, ()>(())
     };
     let run = || breaker.run(probe, clock.sleep(S(20)));
-    hand.block_on(async { futures::join!(run(), run(), run()) });
+    time.block_on(async { futures::join!(run(), run(), run()) });
     assert_eq!((most.load(SeqCst), all.load(SeqCst), breaker.state()), (1, 5, State::Closed));
 }
 
@@ -126,11 +126,11 @@ fn several_loops_probe_one_at_a_time() {
 fn a_health_probe_that_hangs_is_dropped_and_the_half_open_state_times_out() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         let half_open = HalfOpenConfig::default().permitted_calls(1, 1.0).max_duration(S(10), on_timeout);
-        let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().half_open(half_open));
+        let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open(half_open));
         let service = ScriptedService::new("hang", &clock).unwrap();
         breaker.force_open(S(1));
         let probe = async || service.call().await.map(drop);
-        hand.block_on(breaker.run(probe, clock.sleep(Duration::from_millis(11_500))));
+        time.block_on(breaker.run(probe, clock.sleep(Duration::from_millis(11_500))));
         assert_eq!((service.calls(), service.dropped(), service.running()), (1, 1, 0));
         assert_eq!(breaker.state(), state);
         if state == State::Open {
@@ -145,29 +145,29 @@ fn a_health_probe_that_hangs_is_dropped_and_the_half_open_state_times_out() {
 #[test]
 fn every_error_of_a_health_probe_is_a_failure_and_so_is_slowness_under_a_slow_call_rule() {
     let kinds = CircuitBreakerConfig::default().permitted_calls(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
-    let (one, clock, hand) = breaker(kinds);
+    let (one, clock, time) = breaker(kinds);
     one.force_open(S(1));
-    hand.block_on(one.run(async || Err::<(), _>("ill"), clock.sleep(Duration::from_millis(1500))));
+    time.block_on(one.run(async || Err::<(), _>("ill"), clock.sleep(Duration::from_millis(1500))));
     assert_eq!(one.state(), State::Open);
 
     let slow = TripConfig::default().slow_call_rate(0.5, Duration::from_millis(100));
-    let (one, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).trip(slow));
+    let (one, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).trip(slow));
     one.force_open(S(1));
     let probe = async || {
         clock.sleep(Duration::from_millis(200)).await;
         Ok::<_, ()>(())
     };
-    hand.block_on(one.run(probe, clock.sleep(Duration::from_millis(1500))));
+    time.block_on(one.run(probe, clock.sleep(Duration::from_millis(1500))));
     assert_eq!(one.state(), State::Open);
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
 fn an_isolated_breaker_is_not_probed() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default());
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default());
     let asked = Mutex::new(Vec::new());
     breaker.isolate();
-    hand.block_on(breaker.run(probe(&clock, 0, &asked), clock.sleep(S(100_000))));
+    time.block_on(breaker.run(probe(&clock, 0, &asked), clock.sleep(S(100_000))));
     assert!(asked.lock().unwrap().is_empty());
     assert_eq!(breaker.state(), State::Isolated);
 }
@@ -175,10 +175,10 @@ fn an_isolated_breaker_is_not_probed() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn the_loop_probes_after_each_of_several_openings() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).count_window(1, 1));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).count_window(1, 1));
     let asked = Mutex::new(Vec::new());
-    let start = hand.now();
-    hand.block_on(async {
+    let start = time.now();
+    time.block_on(async {
         let fails = async {
             for at in [10, 100, 200] {
                 clock.sleep_until(start + S(at)).await;
@@ -194,23 +194,23 @@ fn the_loop_probes_after_each_of_several_openings() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn the_loop_waits_for_as_long_as_the_server_announced() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     let asked = Mutex::new(Vec::new());
-    let start = hand.now();
+    let start = time.now();
     let away = steadfast::Hint::UnavailableFor(S(120));
     breaker.try_acquire().unwrap().record(Verdict::failure(FailureKind::Overloaded).with_hint(away));
-    hand.block_on(breaker.run(probe(&clock, 0, &asked), clock.sleep(S(121))));
+    time.block_on(breaker.run(probe(&clock, 0, &asked), clock.sleep(S(121))));
     assert_eq!(*asked.lock().unwrap(), [start + S(120)]);
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
 fn failures_of_health_probes_are_sent_as_events() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let mut events = breaker.events();
     let asked = Mutex::new(Vec::new());
-    hand.block_on(breaker.run(probe(&clock, 1, &asked), clock.sleep(S(10))));
+    time.block_on(breaker.run(probe(&clock, 1, &asked), clock.sleep(S(10))));
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     assert!(
         matches!(
@@ -230,18 +230,18 @@ fn failures_of_health_probes_are_sent_as_events() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn a_health_probe_that_panics_fails_and_the_panic_unwinds() {
-    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, _clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
-    assert!(hand.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
+    assert!(time.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
     assert_eq!(breaker.state(), State::Open);
-    hand.advance(S(60));
+    time.advance(S(60));
     assert!(breaker.try_acquire().is_ok(), "callers probe after the loop has ended");
 }
 
 #[test]
 fn a_loop_dropped_at_any_await_frees_its_permits() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
     let make = || {
         CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0).open(open))
@@ -252,7 +252,7 @@ fn a_loop_dropped_at_any_await_frees_its_permits() {
         (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));
     let made = AtomicU32::new(0);
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || {
             let breaker = make();
             breaker.force_open(S(1));
@@ -265,7 +265,7 @@ fn a_loop_dropped_at_any_await_frees_its_permits() {
             let breaker = current.lock().unwrap().clone();
             assert_eq!(service.running(), 0);
             if breaker.state() != State::Closed {
-                hand.advance(S(2));
+                time.advance(S(2));
                 // No permit is lost: two callers probe, and close the breaker.
                 (0..2).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::success()));
             }
@@ -279,10 +279,10 @@ fn a_loop_dropped_at_any_await_frees_its_permits() {
 /// On real threads: while the loop runs, no caller of many is admitted as a probe.
 #[test]
 fn under_load_no_caller_probes_while_the_loop_runs() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(3, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(3, 1.0));
     breaker.force_open(S(1));
     let admitted = Arc::new(AtomicU32::new(0));
-    hand.block_on(async {
+    time.block_on(async {
         let mut run = Box::pin(breaker.run(pending::<Result<(), ()>>, pending()));
         assert!(futures::poll!(&mut run).is_pending());
         clock.sleep(S(1)).await;

@@ -17,8 +17,8 @@ const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
 fn registry(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (KeyedBreakers::new(config).unwrap().with_clock(&clock).named_by(|key| format!("host-{key}").into()), hand)
+    let (clock, time) = Clock::manual();
+    (KeyedBreakers::new(config).unwrap().with_clock(&clock).named_by(|key| format!("host-{key}").into()), time)
 }
 
 /// Returns a configuration that opens after two failures of two calls.
@@ -34,17 +34,17 @@ fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn each_key_has_its_own_breaker_created_on_first_use() {
-    let (hosts, hand) = registry(quick());
+    let (hosts, time) = registry(quick());
     assert!(hosts.is_empty() && hosts.peek(&1).is_none());
     record(&hosts.get(&1), FAILED, 2);
     record(&hosts.get(&2), OK, 2);
     assert_eq!((hosts.len(), hosts.open_now()), (2, 1));
     assert_eq!((hosts.get(&1).state(), hosts.get(&2).state()), (State::Open, State::Closed));
-    assert!(hand.block_on(hosts.call(&1, async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
-    assert!(hand.block_on(hosts.call(&2, async || Ok::<_, ()>(()))).is_ok());
+    assert!(time.block_on(hosts.call(&1, async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    assert!(time.block_on(hosts.call(&2, async || Ok::<_, ()>(()))).is_ok());
     // A clone of the registry has the same keys, and a key's breaker is a policy like any other.
     let pipeline = Pipeline::new().then(hosts.clone().get(&1));
-    assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    assert!(time.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     assert_eq!(hosts.get(&1).try_acquire().unwrap_err().name(), Some("host-1"));
 }
 
@@ -92,19 +92,19 @@ fn all_keys_are_enumerable() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn an_idle_key_is_removed_and_a_used_one_is_not() {
-    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(100)));
+    let (hosts, time) = registry(KeyedBreakersConfig::from(quick()).idle(S(100)));
     (0..100).for_each(|key| record(&hosts.get(&key), OK, 1));
-    hand.advance(S(99));
+    time.advance(S(99));
     hosts.forget_idle();
     assert_eq!(hosts.len(), 100, "too early to be idle");
-    hand.advance(S(1));
+    time.advance(S(1));
     hosts.forget_idle(); // all were used since the start
     assert_eq!(hosts.len(), 100);
     (0..10).for_each(|key| drop(hosts.get(&key)));
-    hand.advance(S(100));
+    time.advance(S(100));
     hosts.forget_idle();
     assert_eq!(hosts.len(), 10);
-    hand.advance(S(100));
+    time.advance(S(100));
     hosts.forget_idle();
     assert!(hosts.is_empty());
 }
@@ -112,7 +112,7 @@ fn an_idle_key_is_removed_and_a_used_one_is_not() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn breakers_that_are_held_isolated_open_or_have_openings_to_remember_are_not_removed() {
-    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    let (hosts, time) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
     let held = hosts.get(&0); //          held outside the registry
     hosts.get(&1).isolate(); //           until it is closed manually
     hosts.get(&2).force_open(S(1000)); // still open
@@ -121,7 +121,7 @@ fn breakers_that_are_held_isolated_open_or_have_openings_to_remember_are_not_rem
     drop(hosts.get(&4)); //               has nothing to remember
     let sweep = |after| {
         for _ in 0..2 {
-            hand.advance(after);
+            time.advance(after);
             hosts.forget_idle();
         }
         let mut keys: Vec<_> = hosts.iter().map(|(key, _)| key).collect();
@@ -141,10 +141,10 @@ fn breakers_that_are_held_isolated_open_or_have_openings_to_remember_are_not_rem
 /// New keys without end do not grow the table beyond the keys that are not idle.
 #[test]
 fn idle_keys_are_removed_before_the_table_grows() {
-    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    let (hosts, time) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
     for round in 0..50u32 {
         (0..1000).for_each(|key| drop(hosts.get(&(round * 1000 + key))));
-        hand.advance(S(1));
+        time.advance(S(1));
     }
     assert!(hosts.len() <= 10_000, "{}", hosts.len());
 }
@@ -152,7 +152,7 @@ fn idle_keys_are_removed_before_the_table_grows() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn rules_open_at_most_max_open_of_a_registry() {
-    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.3));
+    let (hosts, time) = registry(KeyedBreakersConfig::from(quick()).max_open(0.3));
     (0..10).for_each(|key| drop(hosts.get(&key)));
     let mut events = hosts.events();
     (0..10).for_each(|key| record(&hosts.get(&key), FAILED, 4 - 2 * usize::from(hosts.open_now() < 3)));
@@ -167,7 +167,7 @@ fn rules_open_at_most_max_open_of_a_registry() {
     let snapshot = hosts.get(&9).snapshot();
     assert_eq!((snapshot.total_suppressed, snapshot.failures, snapshot.state), (3, 2, State::Closed));
     // When another one closes, one of those that still fail may open.
-    hand.advance(S(10));
+    time.advance(S(10));
     hosts.get(&0).try_acquire().unwrap().record(OK);
     assert_eq!(hosts.open_now(), 2);
     record(&hosts.get(&9), FAILED, 1);
@@ -177,11 +177,11 @@ fn rules_open_at_most_max_open_of_a_registry() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn max_open_counts_half_open_and_isolated_breakers_and_permits_manual_openings() {
-    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.5));
+    let (hosts, time) = registry(KeyedBreakersConfig::from(quick()).max_open(0.5));
     (0..4).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&0).isolate();
     record(&hosts.get(&1), FAILED, 2);
-    hand.advance(S(10));
+    time.advance(S(10));
     let breaker = hosts.get(&1);
     let probe = breaker.try_acquire().unwrap();
     assert_eq!((hosts.get(&1).state(), hosts.open_now()), (State::HalfOpen, 2));
@@ -286,14 +286,14 @@ fn shadow_mode_can_be_set_for_one_breaker_and_for_the_registry() {
 
 #[test]
 fn a_call_by_key_dropped_at_any_await_frees_its_permit() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let hosts = KeyedBreakers::<u32>::new(quick()).unwrap().with_clock(&clock);
     let kept = hosts.get(&1);
     kept.force_open(S(1));
-    hand.advance(S(1));
+    time.advance(S(1));
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || hosts.call(&1, || service.call()),
         |polls| {
             assert_eq!(service.running(), 0);
@@ -306,9 +306,9 @@ fn a_call_by_key_dropped_at_any_await_frees_its_permit() {
     );
     assert_eq!((polls, hosts.open_now()), (2, 0));
     drop(kept);
-    hand.advance(S(3600));
+    time.advance(S(3600));
     hosts.forget_idle();
-    hand.advance(S(3600));
+    time.advance(S(3600));
     hosts.forget_idle();
     assert!(hosts.is_empty(), "no dropped call holds a key");
 }

@@ -27,10 +27,10 @@ fn told(events: &mut Subscription<CircuitBreakerEvent>) -> Vec<CircuitBreakerEve
 
 /// Returns a breaker that a probe has just closed, with this slow start.
 fn in_slow_start(slow_start: SlowStartConfig) -> (CircuitBreaker, ManualClock) {
-    let (breaker, hand) = ready(probes(1, 1.0).count_window(100, 100).slow_start(slow_start));
+    let (breaker, time) = ready(probes(1, 1.0).count_window(100, 100).slow_start(slow_start));
     breaker.try_acquire().unwrap().record(OK);
     assert_eq!(breaker.state(), State::Closed);
-    (breaker, hand)
+    (breaker, time)
 }
 
 /// Returns the number of calls, of `calls`, that pass.
@@ -48,15 +48,15 @@ fn admitted(breaker: &CircuitBreaker, calls: usize) -> usize {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn a_stepped_slow_start_admits_its_shares() {
-    let (breaker, hand) = in_slow_start(SlowStartConfig::stepped(S(10), 0.2, 4));
+    let (breaker, time) = in_slow_start(SlowStartConfig::stepped(S(10), 0.2, 4));
     for share in [0.2, 0.4, 0.6, 0.8] {
         for at in [S(0), Duration::from_millis(2499)] {
-            hand.advance(at);
+            time.advance(at);
             let passed = admitted(&breaker, 1000);
             assert!(passed.abs_diff((share * 1000.0) as usize) <= 1, "{passed} of 1000 at {share}");
             assert!((breaker.snapshot().share - share).abs() < 1e-9);
         }
-        hand.advance(Duration::from_millis(1));
+        time.advance(Duration::from_millis(1));
     }
     assert_eq!(admitted(&breaker, 1000), 1000);
     assert_eq!(breaker.snapshot().share, 1.0);
@@ -65,7 +65,7 @@ fn a_stepped_slow_start_admits_its_shares() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn the_share_of_a_linear_slow_start_grows_continuously() {
-    let (breaker, hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.1));
+    let (breaker, time) = in_slow_start(SlowStartConfig::linear(S(10), 0.1));
     let mut before = 0;
     for tenth in 0..10 {
         let passed = admitted(&breaker, 1000);
@@ -73,7 +73,7 @@ fn the_share_of_a_linear_slow_start_grows_continuously() {
         assert!(passed.abs_diff(share) <= 1, "{passed}, not {share}");
         assert!(passed > before);
         before = passed;
-        hand.advance(S(1));
+        time.advance(S(1));
     }
     assert_eq!(admitted(&breaker, 1000), 1000);
 }
@@ -116,9 +116,9 @@ fn a_manual_close_skips_the_slow_start_and_ends_one() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn the_end_of_a_slow_start_is_sent_once() {
-    let (breaker, hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
+    let (breaker, time) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
     let mut events = breaker.events();
-    hand.advance(S(10));
+    time.advance(S(10));
     assert_eq!(admitted(&breaker, 10), 10);
     assert_eq!(told(&mut events), [CircuitBreakerEvent::SlowStartEnded]);
 }
@@ -126,7 +126,7 @@ fn the_end_of_a_slow_start_is_sent_once() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn failures_during_a_slow_start_open_the_breaker() {
-    let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).slow_start(SlowStartConfig::linear(S(10), 0.5)));
+    let (breaker, time) = ready(probes(1, 1.0).count_window(4, 4).slow_start(SlowStartConfig::linear(S(10), 0.5)));
     breaker.try_acquire().unwrap().record(OK);
     let mut failures = 0;
     while breaker.state() == State::Closed {
@@ -136,7 +136,7 @@ fn failures_during_a_slow_start_open_the_breaker() {
         }
     }
     assert_eq!((failures, breaker.state()), (4, State::Open));
-    hand.advance(S(60));
+    time.advance(S(60));
     breaker.try_acquire().unwrap().record(OK);
     let passed = admitted(&breaker, 100);
     assert!(passed.abs_diff(50) <= 1, "a new slow start: {passed}");
@@ -145,12 +145,12 @@ fn failures_during_a_slow_start_open_the_breaker() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn a_slow_start_ends_if_it_is_configured_away_and_continues_if_it_is_changed() {
-    let (breaker, hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
+    let (breaker, time) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
     assert!(admitted(&breaker, 100) <= 51);
     breaker.reconfigure(probes(1, 1.0)).unwrap();
     assert_eq!(admitted(&breaker, 100), 100);
     // One that is made longer continues.
-    let (breaker, _) = (in_slow_start(SlowStartConfig::linear(S(10), 0.5)).0, hand);
+    let (breaker, _) = (in_slow_start(SlowStartConfig::linear(S(10), 0.5)).0, time);
     breaker.reconfigure(probes(1, 1.0).slow_start(SlowStartConfig::stepped(S(100), 0.25, 1))).unwrap();
     assert!(admitted(&breaker, 100).abs_diff(25) <= 1);
 }
@@ -179,21 +179,21 @@ fn eight_threads_pass_exactly_the_share_of_a_slow_start() {
 // Guarantee: circuit_breaker 13.
 #[test]
 fn the_snapshot_has_the_state_as_a_number_and_the_time_in_it() {
-    let (breaker, hand) = breaker(probes(1, 1.0));
-    hand.advance(S(100));
+    let (breaker, time) = breaker(probes(1, 1.0));
+    time.advance(S(100));
     let gauge = || (breaker.state().number(), breaker.snapshot().in_state);
     assert_eq!(gauge(), (0, S(100)));
     breaker.force_open(S(10));
-    hand.advance(S(10));
+    time.advance(S(10));
     assert_eq!(gauge(), (1, S(10)));
     let probe = breaker.try_acquire().unwrap();
-    hand.advance(S(3));
+    time.advance(S(3));
     assert_eq!(gauge(), (2, S(3)));
     probe.record(OK);
-    hand.advance(S(7));
+    time.advance(S(7));
     assert_eq!(gauge(), (0, S(7)));
     breaker.isolate();
-    hand.advance(S(5));
+    time.advance(S(5));
     assert_eq!(gauge(), (3, S(5)));
     let snapshot = breaker.snapshot();
     assert_eq!(State::ALL.map(|state| snapshot.time_in(state)), [S(107), S(10), S(3), S(5)]);
@@ -207,29 +207,29 @@ fn the_snapshot_has_the_state_as_a_number_and_the_time_in_it() {
 // Guarantee: circuit_breaker 13.
 #[test]
 fn closing_a_closed_breaker_does_not_restart_its_time_in_the_state() {
-    let (breaker, hand) = breaker(probes(1, 1.0));
-    hand.advance(S(10));
+    let (breaker, time) = breaker(probes(1, 1.0));
+    time.advance(S(10));
     breaker.close();
     breaker.reset();
-    hand.advance(S(10));
+    time.advance(S(10));
     let snapshot = breaker.snapshot();
     assert_eq!((snapshot.in_state, snapshot.time_in(State::Closed)), (S(20), S(20)));
     // Opened again, it remains in the open state.
     breaker.force_open(S(5));
-    hand.advance(S(2));
+    time.advance(S(2));
     breaker.force_open(S(5));
-    hand.advance(S(1));
+    time.advance(S(1));
     assert_eq!((breaker.snapshot().in_state, breaker.snapshot().retry_after), (S(3), Some(S(4))));
 }
 
 // Guarantee: circuit_breaker 13.
 #[test]
 fn totals_cover_the_whole_life_of_a_breaker() {
-    let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
+    let (breaker, time) = breaker(probes(1, 1.0).count_window(4, 4));
     for n in 1..=3 {
         record(&breaker, FAILED, 4);
         assert!(breaker.try_acquire().is_err());
-        hand.advance(S(60));
+        time.advance(S(60));
         breaker.try_acquire().unwrap().record(OK);
         breaker.reset(); // keeps the totals
         let snapshot = breaker.snapshot();
@@ -240,12 +240,12 @@ fn totals_cover_the_whole_life_of_a_breaker() {
 
 /// Opens the breaker `n` times, each time `closed_for` after it has closed, and returns the
 /// flapping events.
-fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Duration) -> Vec<CircuitBreakerEvent> {
+fn flap(breaker: &CircuitBreaker, time: &ManualClock, n: usize, closed_for: Duration) -> Vec<CircuitBreakerEvent> {
     let mut events = breaker.events();
     for _ in 0..n {
-        hand.advance(closed_for);
+        time.advance(closed_for);
         record(breaker, FAILED, 1);
-        hand.advance(breaker.snapshot().retry_after.unwrap());
+        time.advance(breaker.snapshot().retry_after.unwrap());
         breaker.try_acquire().unwrap().record(OK);
         assert_eq!(breaker.state(), State::Closed);
     }
@@ -255,26 +255,26 @@ fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Dura
 #[test]
 fn openings_soon_after_closing_are_sent_as_flapping() {
     let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().reset_after(S(60)));
-    let (breaker, hand) = breaker(config);
+    let (breaker, time) = breaker(config);
     let flapped = |times| CircuitBreakerEvent::Flapped { times };
     // The first opening comes after no closing; the next two are two in a row; then the breaker flaps.
-    assert_eq!(flap(&breaker, &hand, 3, S(59)), []);
-    assert_eq!(flap(&breaker, &hand, 2, S(59)), [flapped(3), flapped(4)]);
+    assert_eq!(flap(&breaker, &time, 3, S(59)), []);
+    assert_eq!(flap(&breaker, &time, 2, S(59)), [flapped(3), flapped(4)]);
     // Calm ends the flapping.
-    assert_eq!(flap(&breaker, &hand, 3, S(60)), []);
-    assert_eq!(flap(&breaker, &hand, 3, S(1)), [flapped(3)]);
+    assert_eq!(flap(&breaker, &time, 3, S(60)), []);
+    assert_eq!(flap(&breaker, &time, 3, S(1)), [flapped(3)]);
     breaker.reset();
-    assert_eq!(flap(&breaker, &hand, 2, S(1)), []);
+    assert_eq!(flap(&breaker, &time, 2, S(1)), []);
 }
 
 /// The breaker does not close during a long outage.
 #[test]
 fn a_long_outage_is_not_flapping() {
-    let (breaker, hand) = breaker(probes(1, 1.0).count_window(1, 1));
+    let (breaker, time) = breaker(probes(1, 1.0).count_window(1, 1));
     let mut events = breaker.events();
     record(&breaker, FAILED, 1);
     for _ in 0..10 {
-        hand.advance(S(60));
+        time.advance(S(60));
         breaker.try_acquire().unwrap().record(FAILED);
     }
     assert!(!told(&mut events).iter().any(|event| matches!(event, CircuitBreakerEvent::Flapped { .. })));

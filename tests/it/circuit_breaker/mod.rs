@@ -32,9 +32,9 @@ const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
 pub(crate) fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(config).unwrap().named("db").with_clock(&clock);
-    (breaker.with_entropy(&Entropy::from_seed(5)), hand)
+    (breaker.with_entropy(&Entropy::from_seed(5)), time)
 }
 
 pub(crate) fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
@@ -112,10 +112,10 @@ fn a_success_ends_consecutive_failures() {
 #[test]
 fn slow_calls_open_the_breaker_though_they_succeed() {
     let config = only(TripConfig::default().slow_call_rate(0.5, MS(100))).count_window(10, 4);
-    let (breaker, hand) = breaker(config);
+    let (breaker, time) = breaker(config);
     for (took, state) in [(100, State::Closed), (101, State::Closed), (101, State::Closed), (5, State::Open)] {
         let permit = breaker.try_acquire().unwrap();
-        hand.advance(MS(took));
+        time.advance(MS(took));
         permit.record(OK);
         assert_eq!(breaker.state(), state);
     }
@@ -136,9 +136,9 @@ fn weights_by_kind_add_up_within_their_period_alone() {
             .unwrap()
     };
     assert_eq!((needed(FailureKind::Connect), needed(FailureKind::Timeout), needed(FailureKind::Server)), (3, 9, 5));
-    let (breaker, hand) = breaker(config);
+    let (breaker, time) = breaker(config);
     record(&breaker, FAILED.weighing(8), 1);
-    hand.advance(S(10));
+    time.advance(S(10));
     record(&breaker, FAILED.weighing(8), 1);
     assert_eq!(breaker.state(), State::Closed);
     record(&breaker, FAILED.weighing(1), 1);
@@ -193,12 +193,12 @@ fn a_failure_leaves_the_count_window_after_as_many_calls_as_it_holds() {
 fn an_outcome_counts_for_the_time_window_less_one_bucket_and_not_for_longer_than_the_window() {
     let config = only(TripConfig::default().failure_rate(1.0)).time_window(S(10), 10, 1000);
     for offset in [0, 1, 250, 999] {
-        let (breaker, hand) = breaker(config);
-        hand.advance(MS(5000 + offset));
+        let (breaker, time) = breaker(config);
+        time.advance(MS(5000 + offset));
         record(&breaker, FAILED, 1);
-        hand.advance(MS(9000));
+        time.advance(MS(9000));
         assert_eq!(breaker.snapshot().failures, 1, "{offset}");
-        hand.advance(MS(1000));
+        time.advance(MS(1000));
         assert_eq!(breaker.snapshot().failures, 0, "{offset}");
     }
 }
@@ -206,11 +206,11 @@ fn an_outcome_counts_for_the_time_window_less_one_bucket_and_not_for_longer_than
 // Guarantee: circuit_breaker 3.
 #[test]
 fn a_time_window_opens_on_the_calls_that_are_left_in_it() {
-    let (breaker, hand) = breaker(only(TripConfig::default().failure_rate(0.5)).time_window(S(10), 10, 4));
+    let (breaker, time) = breaker(only(TripConfig::default().failure_rate(0.5)).time_window(S(10), 10, 4));
     record(&breaker, OK, 100);
-    hand.advance(S(6));
+    time.advance(S(6));
     record(&breaker, FAILED, 3);
-    hand.advance(S(5)); // the successes are gone
+    time.advance(S(5)); // the successes are gone
     assert_eq!(breaker.state(), State::Closed);
     record(&breaker, OK, 1); // 3 of 4, judged at a success
     assert_eq!(breaker.state(), State::Open);
@@ -220,14 +220,14 @@ fn a_time_window_opens_on_the_calls_that_are_left_in_it() {
 #[test]
 fn an_open_breaker_rejects_without_running_the_operation_and_describes_the_opening() {
     let config = CircuitBreakerConfig::default().count_window(4, 4).open_for(S(8), S(8));
-    let (breaker, hand) = breaker(config);
-    hand.advance(S(1));
+    let (breaker, time) = breaker(config);
+    time.advance(S(1));
     record(&breaker, FAILED, 3);
     record(&breaker, Verdict::failure(FailureKind::Timeout), 1);
-    let since = hand.now();
-    hand.advance(S(3));
+    let since = time.now();
+    time.advance(S(3));
     let ran = AtomicU32::new(0);
-    let error = hand.block_on(breaker.call(|| {
+    let error = time.block_on(breaker.call(|| {
         ran.fetch_add(1, SeqCst);
         async { Ok::<_, ()>(()) }
     }));
@@ -249,12 +249,12 @@ fn an_open_breaker_rejects_without_running_the_operation_and_describes_the_openi
 #[test]
 fn of_ten_thousand_racing_callers_exactly_the_permitted_number_pass() {
     const THREADS: usize = 8;
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
     // Transitions instead of events: rejections would push other events out.
     let mut transitions = breaker.transitions();
     for round in 0..20 {
         breaker.force_open(S(1));
-        hand.advance(S(1));
+        time.advance(S(1));
         let (admitted, barrier) = (AtomicU32::new(0), Barrier::new(THREADS));
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -278,25 +278,25 @@ fn of_ten_thousand_racing_callers_exactly_the_permitted_number_pass() {
 // Guarantee: circuit_breaker 4.
 #[test]
 fn the_first_caller_after_the_open_time_is_the_first_probe() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default());
+    let (breaker, time) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(2));
-    hand.advance(S(2) - Duration::from_nanos(1));
+    time.advance(S(2) - Duration::from_nanos(1));
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
-    hand.advance(Duration::from_nanos(1));
+    time.advance(Duration::from_nanos(1));
     let probe = breaker.try_acquire().unwrap();
     assert_eq!(breaker.state(), State::HalfOpen);
     drop(probe);
 }
 
 /// Opens the breaker `n` times, and returns the duration of each opening.
-fn open_times(breaker: &CircuitBreaker, hand: &ManualClock, n: usize) -> Vec<Duration> {
+fn open_times(breaker: &CircuitBreaker, time: &ManualClock, n: usize) -> Vec<Duration> {
     (0..n)
         .map(|_| {
             while breaker.state() == State::Closed {
                 record(breaker, FAILED, 1);
             }
             let wait = breaker.try_acquire().unwrap_err().retry_after().unwrap();
-            hand.advance(wait);
+            time.advance(wait);
             while let Ok(probe) = breaker.try_acquire() {
                 probe.record(OK);
                 if breaker.state() == State::Closed {
@@ -318,29 +318,29 @@ fn open(jitter: f64) -> OpenConfig {
 // Guarantee: circuit_breaker 5.
 #[test]
 fn the_open_time_grows_with_consecutive_openings_up_to_the_maximum() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
-    assert_eq!(open_times(&breaker, &hand, 6), [S(1), S(2), S(4), S(8), S(10), S(10)]);
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
+    assert_eq!(open_times(&breaker, &time, 6), [S(1), S(2), S(4), S(8), S(10), S(10)]);
     assert_eq!(breaker.snapshot().openings, 6);
 }
 
 // Guarantee: circuit_breaker 5.
 #[test]
 fn the_open_time_shrinks_only_after_reset_after_in_the_closed_state() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
-    open_times(&breaker, &hand, 3);
-    hand.advance(S(59));
-    assert_eq!(open_times(&breaker, &hand, 1), [S(8)]);
-    hand.advance(S(120)); // two of four are forgotten
-    assert_eq!(open_times(&breaker, &hand, 1), [S(4)]);
-    hand.advance(S(100_000));
-    assert_eq!(open_times(&breaker, &hand, 1), [S(1)]);
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
+    open_times(&breaker, &time, 3);
+    time.advance(S(59));
+    assert_eq!(open_times(&breaker, &time, 1), [S(8)]);
+    time.advance(S(120)); // two of four are forgotten
+    assert_eq!(open_times(&breaker, &time, 1), [S(4)]);
+    time.advance(S(100_000));
+    assert_eq!(open_times(&breaker, &time, 1), [S(1)]);
 }
 
 // Guarantee: circuit_breaker 5.
 #[test]
 fn jitter_lengthens_the_open_time_within_the_maximum() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.5)));
-    let times = open_times(&breaker, &hand, 8);
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().open(open(0.5)));
+    let times = open_times(&breaker, &time, 8);
     for (time, least) in times.iter().zip([1, 2, 4, 8, 10, 10, 10, 10]) {
         assert!((S(least)..=S(least * 3 / 2).max(MS(least * 1500)).min(S(10))).contains(time), "{times:?}");
     }

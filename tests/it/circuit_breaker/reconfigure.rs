@@ -86,19 +86,19 @@ fn a_count_window_keeps_its_last_outcomes_at_any_new_size() {
 
 #[test]
 fn a_time_window_of_another_shape_starts_empty() {
-    let (breaker, hand) = breaker(rate(1.0).time_window(S(10), 10, 1000));
+    let (breaker, driver) = breaker(rate(1.0).time_window(S(10), 10, 1000));
     for (time, buckets) in [(10, 20), (1000, 1000), (10, 3), (10, 10), (20, 1)] {
         record(&breaker, FAILED, 5);
         assert_eq!(breaker.snapshot().failures, 5);
         breaker.reconfigure(rate(1.0).time_window(S(time), buckets, 1000)).unwrap();
         assert_eq!(breaker.snapshot().failures, 0);
-        hand.advance(S(1000));
+        driver.advance(S(1000));
         record(&breaker, FAILED, 2);
-        hand.advance((S(time) - S(time) / buckets).saturating_sub(Duration::from_nanos(1)));
+        driver.advance((S(time) - S(time) / buckets).saturating_sub(Duration::from_nanos(1)));
         if buckets > 1 {
             assert_eq!(breaker.snapshot().failures, 2, "{time} s in {buckets}");
         }
-        hand.advance(S(time) / buckets + Duration::from_nanos(1));
+        driver.advance(S(time) / buckets + Duration::from_nanos(1));
         assert_eq!(breaker.snapshot().failures, 0, "{time} s in {buckets}");
     }
     record(&breaker, FAILED, 3);
@@ -168,13 +168,13 @@ fn calls_in_flight_from_before_an_opening_do_not_count() {
 
 #[test]
 fn an_open_breaker_keeps_its_open_time_and_opens_by_the_new_times_next() {
-    let (breaker, hand) = breaker(probes(1, 1.0).open(OpenConfig::default().delays(S(10), S(10)).jitter(0.0)));
+    let (breaker, driver) = breaker(probes(1, 1.0).open(OpenConfig::default().delays(S(10), S(10)).jitter(0.0)));
     breaker.force_open(S(10));
-    hand.advance(S(4));
+    driver.advance(S(4));
     let other = probes(2, 1.0).open(OpenConfig::default().delays(S(30), S(60)).jitter(0.0).factor(1.0));
     breaker.reconfigure(other).unwrap();
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(6)));
-    hand.advance(S(6));
+    driver.advance(S(6));
     let (one, two) = (breaker.try_acquire().unwrap(), breaker.try_acquire().unwrap());
     one.record(OK);
     assert_eq!(breaker.state(), State::HalfOpen);

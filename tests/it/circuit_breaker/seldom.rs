@@ -28,10 +28,10 @@ const EVERY: [u64; 14] = [1, 2, 5, 7, 8, 10, 11, 15, 30, 31, 60, 600, 3600, 86_4
 
 /// Fails until the breaker is open, then succeeds at each call, one call per interval. The breaker
 /// must not open again, and must close after exactly as many successes as it requires.
-fn recovers(hand: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBreaker, call: impl Fn(bool) -> bool) {
+fn recovers(time: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBreaker, call: impl Fn(bool) -> bool) {
     while breaker().state() != State::Open {
         assert!(call(false), "closed, it lets every call pass");
-        hand.advance(every);
+        time.advance(every);
     }
     let half_open = breaker().config().half_open;
     let required = (half_open.success_rate * f64::from(half_open.permitted_calls)).ceil() as u32;
@@ -41,7 +41,7 @@ fn recovers(hand: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBr
         let passed = call(true);
         assert_eq!(passed, !rests, "every {every:?}, after {good} good calls");
         *if passed { &mut good } else { &mut refused } += 1;
-        hand.advance(every);
+        time.advance(every);
     }
     assert_eq!((good, breaker().snapshot().total_openings), (required, 1), "every {every:?}");
     assert!((0..100).all(|_| call(true)));
@@ -50,34 +50,34 @@ fn recovers(hand: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBr
 #[test]
 fn a_healthy_service_closes_the_default_breaker_at_any_rate_of_calls() {
     for every in EVERY.map(S) {
-        let (breaker, hand) = breaker(CircuitBreakerConfig::default());
-        recovers(&hand, every, || breaker.clone(), |good| record(&breaker, good));
+        let (breaker, time) = breaker(CircuitBreakerConfig::default());
+        recovers(&time, every, || breaker.clone(), |good| record(&breaker, good));
 
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let hosts = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
         // Held, as in a pipeline, and got anew at each call.
         let held = hosts.get(&"host");
-        recovers(&hand, every, || hosts.get(&"host"), |good| record(&held, good));
+        recovers(&time, every, || hosts.get(&"host"), |good| record(&held, good));
 
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
         let stack = stack.with_entropy(&Entropy::from_seed(1));
         let pipeline = Pipeline::new().then(stack.clone());
         let call = |good: bool| {
             let answer = || ready_with(if good { Ok(()) } else { Err("ill") });
-            !hand.block_on(pipeline.call(answer)).is_err_and(|error| error.is_rejected() && good)
+            !time.block_on(pipeline.call(answer)).is_err_and(|error| error.is_rejected() && good)
         };
         let own = stack.circuit_breaker().unwrap();
         while own.state() != State::Open {
             call(false);
-            hand.advance(every);
+            time.advance(every);
         }
         let mut calls = 0;
         while own.state() != State::Closed {
             let rests = own.snapshot().retry_after.is_some_and(|wait| !wait.is_zero());
             assert_eq!(call(true), !rests, "every {every:?}");
             calls += 1;
-            hand.advance(every);
+            time.advance(every);
         }
         assert!(calls <= 4 + 7, "every {every:?}: {calls}"); // four successes, after up to six seconds of open time
         assert_eq!(own.snapshot().total_openings, 1);
@@ -96,20 +96,20 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
             for lasts in [0, 5, 29].map(S) {
                 let config = CircuitBreakerConfig::default().permitted_calls(permitted, share);
                 let required = (share * f64::from(permitted)).ceil() as usize;
-                let (breaker, hand) = ready(config);
+                let (breaker, time) = ready(config);
                 let (mut flying, mut good) = (VecDeque::new(), 0);
                 while breaker.state() != State::Closed {
-                    let next = hand.now() + every;
+                    let next = time.now() + every;
                     match breaker.try_acquire() {
-                        Ok(permit) => flying.push_back((hand.now() + lasts, permit)),
+                        Ok(permit) => flying.push_back((time.now() + lasts, permit)),
                         Err(refused) => assert_eq!(flying.len() + good, permitted as usize, "{refused}"),
                     }
                     while let Some((ends, permit)) = flying.pop_front_if(|(ends, _)| *ends <= next) {
-                        hand.advance(ends - hand.now());
+                        time.advance(ends - time.now());
                         permit.record(OK);
                         good += usize::from(good < required);
                     }
-                    hand.advance(next - hand.now());
+                    time.advance(next - time.now());
                 }
                 assert_eq!(good, required);
                 assert_eq!(
@@ -126,17 +126,17 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
 #[test]
 fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
     for (every, settled) in EVERY.into_iter().flat_map(|every| [(S(every), true), (S(every), false)]) {
-        let (breaker, hand) =
+        let (breaker, time) =
             ready(CircuitBreakerConfig::default().permitted_calls(3, if settled { 0.6 } else { 1.0 }));
         let hangs = breaker.try_acquire().unwrap();
-        let began = hand.now();
-        while breaker.state() == State::HalfOpen && hand.now() - began < S(1_000_000) {
-            hand.advance(every);
+        let began = time.now();
+        while breaker.state() == State::HalfOpen && time.now() - began < S(1_000_000) {
+            time.advance(every);
             if let Ok(permit) = breaker.try_acquire() {
                 permit.record(OK);
             }
         }
-        let took = hand.now() - began;
+        let took = time.now() - began;
         let in_time = every < S(30);
         assert_eq!(breaker.state(), if settled && in_time { State::Closed } else { State::Open }, "every {every:?}");
         // Decided by the first call after that time without a result.
@@ -152,17 +152,17 @@ fn a_service_that_hangs_is_detected_though_every_caller_gives_up() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         for every in [3, 60, 3600].map(S) {
             let half_open = HalfOpenConfig::default().max_duration(S(30), on_timeout);
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let open = OpenConfig::default().delays(S(5), S(60)).jitter(0.0);
             let config = CircuitBreakerConfig::default().half_open(half_open).open(open);
             let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
             let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock)).then(breaker.clone());
             breaker.force_open(S(1));
-            hand.advance(S(1));
+            time.advance(S(1));
             for _ in 0..15 {
-                assert!(hand.block_on(pipeline.call(pending::<Result<(), ()>>)).unwrap_err().is_timed_out());
+                assert!(time.block_on(pipeline.call(pending::<Result<(), ()>>)).unwrap_err().is_timed_out());
                 assert_eq!(breaker.state(), State::HalfOpen);
-                hand.advance(every);
+                time.advance(every);
             }
             let _ = breaker.try_acquire();
             assert_eq!(breaker.state(), state, "every {every:?}");
@@ -173,11 +173,11 @@ fn a_service_that_hangs_is_detected_though_every_caller_gives_up() {
 /// A result of any kind shows that the probes do not hang.
 #[test]
 fn cancelled_probes_between_results_do_not_open_the_breaker() {
-    let (breaker, hand) = ready(CircuitBreakerConfig::default().permitted_calls(10, 0.1).permitted_calls(10, 1.0));
+    let (breaker, time) = ready(CircuitBreakerConfig::default().permitted_calls(10, 0.1).permitted_calls(10, 1.0));
     for _ in 0..10 {
         for _ in 0..14 {
             let given_up = breaker.try_acquire().unwrap();
-            hand.advance(S(2));
+            time.advance(S(2));
             drop(given_up);
         }
         breaker.try_acquire().unwrap().record(OK);

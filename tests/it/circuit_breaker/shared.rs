@@ -267,7 +267,7 @@ fn a_process_behind_a_partition_neither_reports_nor_follows() {
 fn clocks_that_differ_change_nothing() {
     let shared = Shared::new();
     // Each clock has its own rate and origin.
-    let clocks = [0.98, 1.0, 1.02].map(|rate| shared.world.hand.clock_at_rate(rate));
+    let clocks = [0.98, 1.0, 1.02].map(|rate| shared.world.time.clock_at_rate(rate));
     shared.world.pass(S(1000));
     let [a, b, c] = [("a", &clocks[0]), ("b", &clocks[1]), ("c", &clocks[2])]
         .map(|(name, clock)| shared.start(shared.at(name, config(), clock)));
@@ -442,14 +442,14 @@ fn a_dropped_loop_leaves_the_breaker_unchanged_and_its_report_expires() {
     let world = &shared.world;
     let a = shared.at("a", config(), &world.clock).with_notifier(world.notifier.clone());
     let polls = drop_at_every_await(
-        &world.hand,
+        &world.time,
         || {
             a.breaker().force_open(S(60));
             a.run(world.clock.sleep(MS(1500)))
         },
         |polls| {
             assert!(polls == 0 || is_open(&a));
-            world.hand.advance(S(6));
+            world.time.advance(S(6));
             assert!(world.store.records().is_empty(), "after {polls}");
             a.breaker().reset();
         },
@@ -549,7 +549,7 @@ fn a_damaged_report_opens_a_breaker_for_no_longer_than_its_own_maximum() {
         shared.world.run(shared.world.store.put(Key::new(partition, row), damaged.into(), options)).unwrap();
         shared.world.pass(S(2));
         assert!(is_open(&b) && left(&b) <= S(15 * 60), "{:?}", left(&b));
-        assert!(b.reports().iter().all(|report| report.until <= shared.world.hand.now() + S(15 * 60)));
+        assert!(b.reports().iter().all(|report| report.until <= shared.world.time.now() + S(15 * 60)));
         // The opening ends with the report.
         let key = Key::new(partition, row);
         shared.world.run(shared.world.store.delete(key, steadfast::store::DeleteOptions::default())).unwrap();
@@ -565,8 +565,8 @@ fn a_manual_close_ends_the_opening_elsewhere_and_a_long_opening_is_prolonged() {
         let shared = Shared::new();
         let (a, b) = (shared.process("a", config()), shared.process("b", config()));
         a.breaker().force_open(for_long);
-        let until = shared.world.hand.now() + early;
-        while shared.world.hand.now() < until {
+        let until = shared.world.time.now() + early;
+        while shared.world.time.now() < until {
             shared.world.pass(S(5));
             assert!(is_open(&b), "as long as the report stands");
         }

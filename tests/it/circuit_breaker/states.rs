@@ -18,10 +18,10 @@ const OK: Verdict = Verdict::success();
 
 /// Returns an open breaker whose time is over: the next call is the first probe.
 pub(crate) fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
-    let (breaker, hand) = breaker(config);
+    let (breaker, time) = breaker(config);
     breaker.force_open(S(1));
-    hand.advance(S(1));
-    (breaker, hand)
+    time.advance(S(1));
+    (breaker, time)
 }
 
 pub(crate) fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
@@ -63,9 +63,9 @@ fn a_half_open_breaker_decides_as_soon_as_the_result_is_settled() {
 #[test]
 fn a_slow_probe_fails_under_a_slow_call_rule() {
     let config = probes(1, 1.0).trip(TripConfig::default().slow_call_rate(0.5, S(1)));
-    let (breaker, hand) = ready(config);
+    let (breaker, time) = ready(config);
     let probe = breaker.try_acquire().unwrap();
-    hand.advance(S(2));
+    time.advance(S(2));
     probe.record(OK);
     assert_eq!(breaker.state(), State::Open);
 }
@@ -95,12 +95,12 @@ fn a_probe_that_hangs_cannot_block_the_breaker() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         let mut half_open = HalfOpenConfig::default();
         (half_open.permitted_calls, half_open.max_duration, half_open.on_timeout) = (1, S(30), on_timeout);
-        let (breaker, hand) = ready(CircuitBreakerConfig::default().half_open(half_open));
+        let (breaker, time) = ready(CircuitBreakerConfig::default().half_open(half_open));
         let hangs = breaker.try_acquire().unwrap();
-        hand.advance(S(30) - Duration::from_nanos(1));
+        time.advance(S(30) - Duration::from_nanos(1));
         assert!(breaker.try_acquire().is_err());
         assert_eq!(breaker.state(), State::HalfOpen);
-        hand.advance(Duration::from_nanos(1));
+        time.advance(Duration::from_nanos(1));
         assert_eq!(breaker.try_acquire().is_ok(), state == State::Closed);
         assert_eq!(breaker.state(), state);
         hangs.record(FAILED); // late
@@ -111,11 +111,11 @@ fn a_probe_that_hangs_cannot_block_the_breaker() {
 // Guarantee: circuit_breaker 6.
 #[test]
 fn late_results_from_before_the_opening_change_nothing() {
-    let (breaker, hand) = breaker(probes(2, 1.0).count_window(4, 4));
+    let (breaker, time) = breaker(probes(2, 1.0).count_window(4, 4));
     let late: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
     record(&breaker, FAILED, 4);
     assert_eq!(breaker.state(), State::Open);
-    hand.advance(S(60));
+    time.advance(S(60));
     let probe = breaker.try_acquire().unwrap();
     let mut late = late.into_iter();
     late.by_ref().take(5).for_each(|permit| permit.record(OK));
@@ -134,10 +134,10 @@ fn late_results_from_before_the_opening_change_nothing() {
 fn closing_empties_every_window() {
     let rules = TripConfig::default().failure_rate(0.5).consecutive_failures(4).weighted_failures(100, S(1000));
     for config in [probes(1, 1.0).count_window(10, 4), probes(1, 1.0).time_window(S(1000), 10, 4)] {
-        let (breaker, hand) = breaker(config.trip(rules));
+        let (breaker, time) = breaker(config.trip(rules));
         record(&breaker, FAILED.weighing(30), 3);
         breaker.force_open(S(1));
-        hand.advance(S(1));
+        time.advance(S(1));
         breaker.try_acquire().unwrap().record(OK);
         assert_eq!(breaker.state(), State::Closed);
         record(&breaker, FAILED.weighing(30), 3); // with the three from before, any rule would open it
@@ -150,9 +150,9 @@ fn closing_empties_every_window() {
 // Guarantee: circuit_breaker 9.
 #[test]
 fn an_isolated_breaker_never_probes_by_itself() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default());
+    let (breaker, time) = breaker(CircuitBreakerConfig::default());
     breaker.isolate();
-    hand.advance(S(1_000_000));
+    time.advance(S(1_000_000));
     let rejected = breaker.try_acquire().unwrap_err();
     assert!(matches!(rejected.reason(), Reason::Isolated { .. }));
     assert_eq!((breaker.state(), rejected.retry_after()), (State::Isolated, None));
@@ -178,11 +178,11 @@ fn close_remembers_openings_and_reset_forgets_them() {
 // Guarantee: circuit_breaker 9.
 #[test]
 fn a_breaker_that_is_forced_open_probes_after_its_time() {
-    let (breaker, hand) = breaker(probes(1, 1.0));
+    let (breaker, time) = breaker(probes(1, 1.0));
     breaker.force_open(S(10));
     breaker.force_open(S(20)); // again, while open: the last call counts
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(20)));
-    hand.advance(S(20));
+    time.advance(S(20));
     breaker.try_acquire().unwrap().record(OK);
     assert_eq!(breaker.state(), State::Closed);
 }
@@ -190,14 +190,14 @@ fn a_breaker_that_is_forced_open_probes_after_its_time() {
 // Guarantee: circuit_breaker 9.
 #[test]
 fn shadow_mode_measures_and_never_rejects() {
-    let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
+    let (breaker, time) = breaker(probes(1, 1.0).count_window(4, 4));
     breaker.set_shadow(true);
     let mut events = breaker.events();
     record(&breaker, FAILED, 4);
     assert_eq!(breaker.state(), State::Open);
     record(&breaker, OK, 10);
     assert_eq!((breaker.state(), breaker.snapshot().rejected), (State::Open, 10));
-    hand.advance(S(60));
+    time.advance(S(60));
     record(&breaker, OK, 1);
     assert_eq!(breaker.state(), State::Closed);
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|e| e.what).collect();
@@ -208,11 +208,11 @@ fn shadow_mode_measures_and_never_rejects() {
 /// `metrics.rs` reads the gauges themselves.
 #[test]
 fn each_manual_change_leads_to_one_state_and_each_state_has_its_own_name() {
-    let (breaker, hand) = breaker(probes(1, 1.0));
+    let (breaker, time) = breaker(probes(1, 1.0));
     let acts: [(&dyn Fn(), &str); 7] = [
         (&|| breaker.isolate(), "isolated"),
         (&|| breaker.force_open(S(1)), "open"),
-        (&|| hand.advance(S(2)), "open"), // a call, not time, makes it half-open
+        (&|| time.advance(S(2)), "open"), // a call, not time, makes it half-open
         (&|| drop(breaker.try_acquire()), "half_open"),
         (&|| breaker.close(), "closed"),
         (&|| breaker.isolate(), "isolated"),
@@ -255,10 +255,10 @@ fn ignored_and_dropped_calls_change_no_counter() {
 
 #[test]
 fn a_call_cancelled_after_the_configured_time_counts_as_a_failure() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_cancelled_after(S(3)));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_cancelled_after(S(3)));
     for (ran, failures) in [(2, 0), (3, 1), (9, 2)] {
         let permit = breaker.try_acquire().unwrap();
-        hand.advance(S(ran));
+        time.advance(S(ran));
         drop(permit);
         if failures < 2 {
             assert_eq!(breaker.snapshot().failures, failures);
@@ -269,9 +269,9 @@ fn a_call_cancelled_after_the_configured_time_counts_as_a_failure() {
 
 #[test]
 fn a_panic_counts_as_a_failure_frees_the_permit_and_unwinds() {
-    let (breaker, hand) = ready(probes(1, 1.0));
+    let (breaker, time) = ready(probes(1, 1.0));
     let panics = || breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
-    let caught = hand.block_on(AssertUnwindSafe(panics()).catch_unwind());
+    let caught = time.block_on(AssertUnwindSafe(panics()).catch_unwind());
     assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"boom"));
     assert_eq!(breaker.state(), State::Open);
     let Reason::CircuitOpen { last, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
@@ -280,9 +280,9 @@ fn a_panic_counts_as_a_failure_frees_the_permit_and_unwinds() {
 
 #[test]
 fn a_panic_outside_the_operation_does_not_count() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
     let caught = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        hand.block_on(async {
+        time.block_on(async {
             let mut call = Box::pin(breaker.call(pending::<Result<(), ()>>));
             assert!(futures::poll!(&mut call).is_pending());
             panic!("not the operation");
@@ -294,11 +294,11 @@ fn a_panic_outside_the_operation_does_not_count() {
 
 #[test]
 fn a_rejection_by_an_inner_policy_is_ignored_by_an_outer_breaker() {
-    let (outer, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+    let (outer, time) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
     let (inner, _) = breaker(CircuitBreakerConfig::default());
     inner.isolate();
     let pipeline = Pipeline::new().then(outer.clone()).then(inner);
-    assert!(hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err().is_rejected());
+    assert!(time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err().is_rejected());
     assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0));
 }
 
@@ -321,8 +321,8 @@ fn an_opening_at_a_success_is_sent_at_once() {
 /// half-open breaker.
 #[test]
 fn a_panic_is_a_failure_for_every_set_of_kinds() {
-    let (breaker, hand) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
+    let (breaker, time) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
     let panics = breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
-    assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
+    assert!(time.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
     assert_eq!(breaker.state(), State::Open);
 }

@@ -29,12 +29,12 @@ fn ways(told: &[Event<Transition>]) -> Vec<(State, State)> {
 #[test]
 fn a_subscriber_of_transitions_misses_none_under_load() {
     let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
-    let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4).open(open));
+    let (breaker, time) = breaker(probes(1, 1.0).count_window(4, 4).open(open));
     let (mut events, mut transitions) = (breaker.events(), breaker.transitions());
     for _ in 0..50 {
         record(&breaker, FAILED, 4);
         (0..1000).for_each(|_| assert!(breaker.try_acquire().is_err()));
-        hand.advance(S(1));
+        time.advance(S(1));
         breaker.try_acquire().unwrap().record(OK);
     }
     assert!(matches!(events.try_recv(), Err(Missed::Events(_))));
@@ -47,20 +47,20 @@ fn a_subscriber_of_transitions_misses_none_under_load() {
 
 #[test]
 fn a_transition_has_its_rule_the_open_time_and_the_time_in_the_state_before() {
-    let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4).open_for(S(8), S(8)));
+    let (breaker, time) = breaker(probes(1, 1.0).count_window(4, 4).open_for(S(8), S(8)));
     let mut transitions = breaker.transitions();
-    hand.advance(S(30));
+    time.advance(S(30));
     record(&breaker, FAILED, 4);
-    hand.advance(S(9));
+    time.advance(S(9));
     let probe = breaker.try_acquire().unwrap();
-    hand.advance(S(1));
+    time.advance(S(1));
     probe.record(FAILED);
     let told = all(&mut transitions);
     let of = |n: usize| &told[n].what;
     assert_eq!((of(0).rule, of(0).open_for, of(0).after), (Some(TripRule::FailureRate), Some(S(8)), S(30)));
     assert_eq!((of(1).rule, of(1).open_for, of(1).after), (None, None, S(9)));
     assert_eq!((of(2).rule, of(2).open_for, of(2).after), (Some(TripRule::Probes), Some(S(8)), S(1)));
-    assert_eq!(told[2].at, hand.now());
+    assert_eq!(told[2].at, time.now());
 }
 
 /// A call that changes nothing sends nothing, except if an open breaker is opened again.

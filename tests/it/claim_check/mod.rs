@@ -16,7 +16,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 struct World {
     clock: Clock,
-    hand: steadfast::time::ManualClock,
+    time: steadfast::time::ManualClock,
     plain: Arc<InMemoryQueue>,
     store: Arc<InMemoryStore>,
     queue: Arc<ClaimCheck>,
@@ -24,15 +24,15 @@ struct World {
 
 impl World {
     fn new(config: ClaimCheckConfig) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let plain = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap();
-        Self { clock, hand, plain, store, queue: Arc::new(queue.with_entropy(&Entropy::from_seed(1))) }
+        Self { clock, time, plain, store, queue: Arc::new(queue.with_entropy(&Entropy::from_seed(1))) }
     }
 
     fn stored(&self) -> Vec<(String, usize)> {
-        let rows = self.hand.block_on(self.store.scan_all(Scan::partition("claim-check"))).unwrap();
+        let rows = self.time.block_on(self.store.scan_all(Scan::partition("claim-check"))).unwrap();
         rows.into_iter().map(|row| (row.row, row.value.len())).collect()
     }
 }
@@ -48,36 +48,36 @@ fn a_large_body_is_stored_and_removed_after_completion() {
     let world = World::new(ClaimCheckConfig::default().threshold(1000));
     let bodies = [vec![7; 1000], vec![7; 1001], noise(5000)];
     let messages = bodies.iter().map(|body| Message::new(body.clone()).header("kind", "scan")).collect();
-    world.hand.block_on(world.queue.send(messages)).unwrap();
+    world.time.block_on(world.queue.send(messages)).unwrap();
     let lengths: Vec<_> = world.stored().into_iter().map(|(_, length)| length).collect();
     assert_eq!(lengths.len(), 2, "at the threshold a body stays");
     assert!(lengths.contains(&5000) && lengths.iter().any(|n| *n < 100), "compressed where that shrinks: {lengths:?}");
-    let taken = world.hand.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
+    let taken = world.time.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
     assert_eq!(taken.iter().map(|taken| &taken.body[..]).collect::<Vec<_>>(), bodies);
     assert!(taken.iter().all(|taken| taken.headers.len() == 1), "the claim is not the receiver's business");
-    world.hand.block_on(world.queue.extend(&taken[2].receipt, S(60))).unwrap();
+    world.time.block_on(world.queue.extend(&taken[2].receipt, S(60))).unwrap();
     let settlements = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
-    let settled = world.hand.block_on(world.queue.settle(settlements)).unwrap();
+    let settled = world.time.block_on(world.queue.settle(settlements)).unwrap();
     assert!(settled.iter().all(Result::is_ok));
-    assert_eq!((world.stored().len(), world.hand.block_on(world.plain.depth()).unwrap().total()), (0, 0));
+    assert_eq!((world.stored().len(), world.time.block_on(world.plain.depth()).unwrap().total()), (0, 0));
 }
 
 // Guarantee: claim_check 2.
 #[test]
 fn a_body_stays_while_its_message_may_be_delivered_again() {
     let world = World::new(ClaimCheckConfig::default().threshold(10));
-    world.hand.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
-    let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
-    world.hand.block_on(world.queue.abandon(&taken.receipt, S(1))).unwrap();
-    assert!(world.hand.block_on(world.queue.complete(&taken.receipt)).unwrap_err().is_lease_lost());
+    world.time.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
+    let taken = world.time.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    world.time.block_on(world.queue.abandon(&taken.receipt, S(1))).unwrap();
+    assert!(world.time.block_on(world.queue.complete(&taken.receipt)).unwrap_err().is_lease_lost());
     assert_eq!(world.stored().len(), 1, "an old receipt removes nothing");
-    world.hand.advance(S(2));
-    let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
-    world.hand.block_on(world.queue.dead_letter(&taken.receipt, "bad")).unwrap();
+    world.time.advance(S(2));
+    let taken = world.time.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    world.time.block_on(world.queue.dead_letter(&taken.receipt, "bad")).unwrap();
     let dead = world.queue.dead_letters().unwrap();
-    let letter = world.hand.block_on(dead.receive_one(S(30))).unwrap().unwrap();
+    let letter = world.time.block_on(dead.receive_one(S(30))).unwrap().unwrap();
     assert_eq!((letter.body.len(), letter.reason.as_deref()), (100, Some("bad")));
-    world.hand.block_on(dead.complete(&letter.receipt)).unwrap();
+    world.time.block_on(dead.complete(&letter.receipt)).unwrap();
     assert_eq!(world.stored().len(), 0);
 }
 
@@ -88,11 +88,11 @@ fn a_failed_send_leaves_no_body_and_an_orphan_ends_after_keep() {
     let bounded = Arc::new(InMemoryQueue::new("jobs").bounded(1));
     let queue = ClaimCheck::new(bounded, world.store.clone(), ClaimCheckConfig::default().threshold(10)).unwrap();
     let two = vec![Message::new(noise(100)), Message::new(noise(100))];
-    world.hand.block_on(queue.send(two)).unwrap_err();
+    world.time.block_on(queue.send(two)).unwrap_err();
     assert_eq!(world.stored().len(), 0);
-    world.hand.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
+    world.time.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
     assert_eq!(world.stored().len(), 1);
-    world.hand.advance(S(101));
+    world.time.advance(S(101));
     assert_eq!(world.stored().len(), 0);
 }
 
@@ -101,12 +101,12 @@ fn a_failed_send_leaves_no_body_and_an_orphan_ends_after_keep() {
 fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_reason() {
     let world = World::new(ClaimCheckConfig::default().threshold(10).compress(false));
     for body in ["this one is well", "this one is missing", "this one is corrupted", "this one is cut off"] {
-        world.hand.block_on(world.queue.send_one(Message::new(body))).unwrap();
+        world.time.block_on(world.queue.send_one(Message::new(body))).unwrap();
     }
-    let rows = world.hand.block_on(world.store.scan_all(Scan::partition("claim-check"))).unwrap();
+    let rows = world.time.block_on(world.store.scan_all(Scan::partition("claim-check"))).unwrap();
     for row in rows {
         let key = Key::new("claim-check", &row.row);
-        world.hand.block_on(async {
+        world.time.block_on(async {
             match &row.value[..] {
                 b"this one is missing" => drop(world.store.delete(key, Default::default()).await),
                 b"this one is corrupted" => drop(world.store.replace(key, "this one is corrupteD", row.version).await),
@@ -118,9 +118,9 @@ fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_re
     let listener = QueueListener::builder(world.queue.clone()).clock(&world.clock).build().unwrap();
     let handled = RefCell::new(Vec::new());
     let run = listener.run(world.clock.sleep(S(60)), async |work: Work| handled.borrow_mut().push(work.body.clone()));
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!(*handled.borrow(), ["this one is well"]);
-    let dead = world.hand.block_on(world.plain.dead_letters().unwrap().peek(10)).unwrap();
+    let dead = world.time.block_on(world.plain.dead_letters().unwrap().peek(10)).unwrap();
     let reasons: Vec<_> = dead.into_iter().map(|dead| dead.reason.unwrap()).collect();
     assert_eq!(
         reasons,
@@ -134,14 +134,14 @@ fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_re
 
 #[test]
 fn a_partitioned_queue_delivers_each_group_in_order() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let parts: Vec<_> = (0..4).map(|i| Arc::new(InMemoryQueue::new(format!("{i}")).with_clock(&clock))).collect();
     let queue = PartitionedQueue::new(parts.iter().map(|part| part.clone() as Arc<dyn Queue>).collect()).unwrap();
     let messages = (0..400).map(|i| Message::new(format!("{}", i / 20)).group(format!("key-{}", i % 20)));
-    let ids = hand.block_on(queue.send(messages.collect())).unwrap();
+    let ids = time.block_on(queue.send(messages.collect())).unwrap();
     assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 400, "ids are of one kind");
-    hand.block_on(queue.send((0..8).map(|_| Message::new("no key")).collect())).unwrap();
-    let depths: Vec<_> = parts.iter().map(|part| hand.block_on(part.depth()).unwrap().total()).collect();
+    time.block_on(queue.send((0..8).map(|_| Message::new("no key")).collect())).unwrap();
+    let depths: Vec<_> = parts.iter().map(|part| time.block_on(part.depth()).unwrap().total()).collect();
     assert!(depths.iter().all(|depth| *depth >= 42), "spread: {depths:?}");
     let listener = QueueListener::builder(Arc::new(queue.clone())).clock(&clock).build().unwrap();
     let seen = RefCell::new(std::collections::BTreeMap::<String, Vec<u32>>::new());
@@ -156,15 +156,15 @@ fn a_partitioned_queue_delivers_each_group_in_order() {
             None => panic!("these are set aside"),
         }
     });
-    hand.block_on(run).unwrap();
+    time.block_on(run).unwrap();
     assert_eq!(seen.borrow().len(), 20);
     assert!(seen.borrow().values().all(|seen| seen.iter().copied().eq(0..20)));
-    assert_eq!(hand.block_on(queue.depth()).unwrap().total() + listener.state().dead_lettered, 8);
+    assert_eq!(time.block_on(queue.depth()).unwrap().total() + listener.state().dead_lettered, 8);
     // An old receipt is refused, and so is a foreign one.
-    hand.block_on(queue.send_one(Message::new("x"))).unwrap();
-    let taken = hand.block_on(queue.receive_one(S(1))).unwrap().unwrap();
-    hand.block_on(queue.complete(&taken.receipt)).unwrap();
-    assert!(hand.block_on(queue.complete(&taken.receipt)).unwrap_err().is_lease_lost());
+    time.block_on(queue.send_one(Message::new("x"))).unwrap();
+    let taken = time.block_on(queue.receive_one(S(1))).unwrap().unwrap();
+    time.block_on(queue.complete(&taken.receipt)).unwrap();
+    assert!(time.block_on(queue.complete(&taken.receipt)).unwrap_err().is_lease_lost());
     let foreign = steadfast::queue::Receipt::new("nobody's");
-    assert!(hand.block_on(queue.complete(&foreign)).unwrap_err().is_lease_lost());
+    assert!(time.block_on(queue.complete(&foreign)).unwrap_err().is_lease_lost());
 }

@@ -24,7 +24,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 struct World {
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
     plain: Arc<InMemoryQueue>,
     store: Arc<Moody>,
     queue: Arc<ClaimCheck>,
@@ -33,7 +33,7 @@ struct World {
 impl World {
     /// The claim check gets the clock only if `bounded`.
     fn new(bounded: bool) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let plain = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
         let store = Arc::new(Moody::new(&clock));
         let config = ClaimCheckConfig::default().threshold(10).compress(false);
@@ -41,13 +41,13 @@ impl World {
         if bounded {
             queue = queue.with_clock(&clock);
         }
-        Self { clock, hand, plain, store, queue: Arc::new(queue) }
+        Self { clock, time, plain, store, queue: Arc::new(queue) }
     }
 
     fn send(&self, bodies: impl IntoIterator<Item = String>) {
         let messages: Vec<_> = bodies.into_iter().map(Message::new).collect();
         for some in messages.chunks(100) {
-            self.hand.block_on(self.queue.send(some.to_vec())).unwrap();
+            self.time.block_on(self.queue.send(some.to_vec())).unwrap();
         }
     }
 
@@ -56,23 +56,23 @@ impl World {
     }
 
     fn dead(&self) -> u64 {
-        self.hand.block_on(self.plain.dead_letters().unwrap().depth()).unwrap().total()
+        self.time.block_on(self.plain.dead_letters().unwrap().depth()).unwrap().total()
     }
 
     fn left(&self) -> u64 {
-        self.hand.block_on(self.plain.depth()).unwrap().total()
+        self.time.block_on(self.plain.depth()).unwrap().total()
     }
 
     fn receive(&self, max: usize) -> (Result<Vec<String>, steadfast::queue::QueueError>, Duration) {
         let began = self.clock.now();
-        let taken = self.hand.block_on(self.queue.receive(Receive::new(max, S(30))));
+        let taken = self.time.block_on(self.queue.receive(Receive::new(max, S(30))));
         let bodies = taken.map(|taken| taken.iter().map(|t| String::from_utf8_lossy(&t.body).into_owned()).collect());
         (bodies, self.clock.now() - began)
     }
 
     /// Number of deliveries in the plain queue that were counted as attempts.
     fn attempts(&self) -> u32 {
-        self.hand.block_on(self.plain.peek(1000)).unwrap().iter().map(|peeked| peeked.attempts + peeked.expiries).sum()
+        self.time.block_on(self.plain.peek(1000)).unwrap().iter().map(|peeked| peeked.attempts + peeked.expiries).sum()
     }
 
     /// Runs a listener of default settings for this time. Returns the handled bodies and its
@@ -85,7 +85,7 @@ impl World {
             handled.borrow_mut().push(String::from_utf8_lossy(&work.body).into_owned());
         });
         let told = RefCell::new(Vec::new());
-        self.hand.block_on(async {
+        self.time.block_on(async {
             tokio::select! {
                 biased;
                 () = async {
@@ -117,7 +117,7 @@ fn bodies_are_fetched_concurrently_and_a_slow_store_makes_no_dead_letter() {
         assert!(handled.into_iter().eq(World::large(200)), "each once");
         assert_eq!((world.left(), world.dead()), (0, 0));
         assert!(world.store.most.load(Ordering::Relaxed) > 8, "side by side");
-        let stored = world.hand.block_on(world.store.store.scan_all(Scan::partition("claim-check"))).unwrap();
+        let stored = world.time.block_on(world.store.store.scan_all(Scan::partition("claim-check"))).unwrap();
         assert_eq!(stored.len(), 0, "bodies are removed");
     }
 }
@@ -148,8 +148,8 @@ fn messages_with_bodies_are_returned_and_the_others_released_within_the_time_lim
     let (taken, after) = world.receive(10);
     assert_eq!(taken.unwrap(), ["small", "a body that does come", "tiny"]);
     assert!(after <= S(30) / 8, "{after:?}");
-    world.hand.advance(S(3));
-    let depth = world.hand.block_on(world.plain.depth()).unwrap();
+    world.time.advance(S(3));
+    let depth = world.time.block_on(world.plain.depth()).unwrap();
     assert_eq!((depth.visible, depth.in_flight, world.attempts()), (2, 3, 0), "released");
     // If it can return nothing, it fails with the reason.
     let (taken, after) = world.receive(10);
@@ -177,7 +177,7 @@ fn a_store_that_refuses_does_not_end_the_queue() {
         assert!(error.to_string().contains("the store is away"), "{error}");
         assert_eq!((world.attempts(), world.dead(), world.left()), (0, 0, 5));
         world.store.is(Mode::Well);
-        world.hand.advance(S(3));
+        world.time.advance(S(3));
         assert_eq!(world.receive(10).0.unwrap().len(), 5);
     }
 }
@@ -220,11 +220,11 @@ fn bodies_over_a_slow_connection_arrive_though_many_at_once_would_not() {
     world.store.is(Mode::Narrow(MS(400)));
     let mut came = 0;
     for _ in 0..100 {
-        let taken = world.hand.block_on(world.queue.receive(Receive::new(32, S(30)))).unwrap_or_default();
+        let taken = world.time.block_on(world.queue.receive(Receive::new(32, S(30)))).unwrap_or_default();
         came += taken.len();
         let all = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
-        world.hand.block_on(world.queue.settle(all)).unwrap();
-        world.hand.advance(S(3));
+        world.time.block_on(world.queue.settle(all)).unwrap();
+        world.time.advance(S(3));
     }
     assert_eq!(came, 100);
     assert_eq!((world.dead(), world.attempts()), (0, 0));
@@ -238,16 +238,16 @@ fn a_claim_check_dropped_at_any_await_releases_its_messages() {
     world.store.is(Mode::Slow(MS(170)));
     let came = Cell::new(0);
     let polls = drop_at_every_await(
-        &world.hand,
+        &world.time,
         || async { came.set(world.queue.receive(Receive::new(10, S(30))).await.unwrap().len()) },
         |_| {
             if came.get() == 0 {
                 // The next receive releases them, long before they would be visible again.
                 world.store.is(Mode::Well);
-                let taken = world.hand.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
+                let taken = world.time.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
                 assert_eq!(taken.iter().map(|taken| (taken.attempts, taken.expiries)).collect::<Vec<_>>(), [(0, 0); 4]);
                 let back = taken.into_iter().map(|taken| (taken.receipt, Settle::release(Duration::ZERO))).collect();
-                world.hand.block_on(world.queue.settle(back)).unwrap();
+                world.time.block_on(world.queue.settle(back)).unwrap();
                 world.store.is(Mode::Slow(MS(170)));
             }
         },
@@ -255,22 +255,22 @@ fn a_claim_check_dropped_at_any_await_releases_its_messages() {
     assert!(polls > 1 && came.get() == 4, "{polls}");
 
     // A settlement is applied or not. A send is accepted or not, and no message lacks its body.
-    world.hand.advance(S(31));
+    world.time.advance(S(31));
     drop_at_every_await(
-        &world.hand,
+        &world.time,
         || async {
             let taken = world.queue.receive(Receive::new(10, S(30))).await.unwrap();
             let all = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
             world.queue.settle(all).await.unwrap();
         },
         |_| {
-            world.hand.advance(S(31));
+            world.time.advance(S(31));
             assert!(world.left() == 4 || world.left() == 0);
         },
     );
     assert_eq!((world.left(), world.dead()), (0, 0));
     let batch = || World::large(3).map(|body| Message::new(body.clone()).deduplicate(body)).collect();
-    drop_at_every_await(&world.hand, || world.queue.send(batch()), |_| assert!([0, 3].contains(&world.left())));
+    drop_at_every_await(&world.time, || world.queue.send(batch()), |_| assert!([0, 3].contains(&world.left())));
     world.store.is(Mode::Well);
     assert_eq!(world.receive(10).0.unwrap().len(), 3);
 }

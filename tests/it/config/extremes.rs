@@ -91,7 +91,7 @@ fn as_json(value: &Value) -> serde_json::Value {
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// Polls the future to its end and lets time pass whenever it waits; stops after a bounded number of steps.
-pub(crate) fn drive<F: Future>(hand: &ManualClock, future: F) -> Option<F::Output> {
+pub(crate) fn drive<F: Future>(time: &ManualClock, future: F) -> Option<F::Output> {
     struct Woken(AtomicBool);
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
@@ -111,11 +111,11 @@ pub(crate) fn drive<F: Future>(hand: &ManualClock, future: F) -> Option<F::Outpu
             }
         }
         // A timer at the end of time never falls due.
-        let next = hand.next_timer().filter(|at| *at < Instant::FAR_FUTURE)?;
-        if next > hand.now() {
+        let next = time.next_timer().filter(|at| *at < Instant::FAR_FUTURE)?;
+        if next > time.now() {
             at_one_instant = 0;
         }
-        hand.advance_to(next);
+        time.advance_to(next);
         woken.0.store(true, SeqCst);
     }
     None

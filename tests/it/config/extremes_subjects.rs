@@ -67,16 +67,16 @@ fn of<C: DeserializeOwned + Serialize>(
 }
 
 /// Makes calls through the policy: some succeed, some fail, some are slow; seconds and days pass between them.
-fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, hand: &ManualClock) {
+fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, time: &ManualClock) {
     let service = ScriptedService::new("ok, 503, 429, ok in 50ms, 500, ok in 2s, 503 in 1ms, ok", clock).unwrap();
     let pipeline = Pipeline::new().then(policy.clone()).classify(ScriptedService::classify);
     let _ = pipeline.explain().to_string();
     for pause in [S(0), S(0), S(1), S(0), S(86_400), S(0), S(400 * 86_400), S(0)] {
-        drive(hand, pipeline.call(|| service.call()));
-        drive(hand, async {
+        drive(time, pipeline.call(|| service.call()));
+        drive(time, async {
             let _ = futures::join!(pipeline.call(|| service.call()), pipeline.call(|| service.call()));
         });
-        hand.advance(pause);
+        time.advance(pause);
     }
 }
 
@@ -98,9 +98,9 @@ pub(crate) fn subjects() -> Vec<Subject> {
 fn protected_calls() -> Vec<Subject> {
     vec![
         of("RetryConfig", &["max_elapsed = \"1m\""], |config: RetryConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let retry = Retry::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-            calls(&retry, &clock, &hand);
+            calls(&retry, &clock, &time);
             retry.reconfigure(config)
         }),
         of("BackoffConfig", &[""], |config: BackoffConfig| {
@@ -109,10 +109,10 @@ fn protected_calls() -> Vec<Subject> {
             Ok(())
         }),
         of("RetryBudgetConfig", &[""], |config: RetryBudgetConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let budget = RetryBudget::new(config)?;
             let retry = Retry::new(RetryConfig::default())?.with_clock(&clock).with_budget(&budget);
-            calls(&retry, &clock, &hand);
+            calls(&retry, &clock, &time);
             budget.balance(clock.now());
             budget.reconfigure(config, clock.now())
         }),
@@ -120,44 +120,44 @@ fn protected_calls() -> Vec<Subject> {
             "CircuitBreakerConfig",
             &[BREAKER, &format!("{BREAKER}\n min_calls = 2\n window = {{ time = \"10s\", buckets = 10 }}")],
             |config: CircuitBreakerConfig| {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let breaker = CircuitBreaker::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-                calls(&breaker, &clock, &hand);
+                calls(&breaker, &clock, &time);
                 breaker.reconfigure(config)?;
-                calls(&breaker, &clock, &hand);
+                calls(&breaker, &clock, &time);
                 Ok(())
             },
         ),
         of("KeyedBreakersConfig", &[BREAKER_WITHIN], |config: KeyedBreakersConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let breakers = KeyedBreakers::<u32>::new(config)?.with_clock(&clock);
             for key in 0..3 {
-                calls(&breakers.get(&key), &clock, &hand);
+                calls(&breakers.get(&key), &clock, &time);
             }
             breakers.forget_idle();
             breakers.reconfigure(config)
         }),
         of("SharedCircuitBreakerConfig", &["", "agreement = { quorum = 2 }"], |config: SharedCircuitBreakerConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let store = Arc::new(InMemoryStore::new().with_clock(&clock));
             let rules = toml::from_str::<CircuitBreakerConfig>("trip = { consecutive_failures = 1 }").unwrap();
             let breaker = CircuitBreaker::new(rules)?.with_clock(&clock);
             let shared = SharedCircuitBreaker::new(breaker.clone(), store, "x", config)?;
-            drive(&hand, shared.run(pending()));
-            calls(&breaker, &clock, &hand);
-            drive(&hand, shared.run(pending()));
+            drive(&time, shared.run(pending()));
+            calls(&breaker, &clock, &time);
+            drive(&time, shared.run(pending()));
             shared.reconfigure(config)
         }),
         of("FallbackConfig", &[""], |config: FallbackConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let fallback = Fallback::new(config)?.with_clock(&clock);
             let service = ScriptedService::new("503, ok, hang", &clock).unwrap();
             let pipeline = Pipeline::new().then(fallback.clone()).classify(ScriptedService::classify);
             for _ in 0..3 {
-                drive(&hand, pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
+                drive(&time, pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
                 let late = || clock.sleep(S(5));
                 drive(
-                    &hand,
+                    &time,
                     pipeline.call_or(
                         || service.call(),
                         |_| async {
@@ -173,12 +173,12 @@ fn protected_calls() -> Vec<Subject> {
             "HedgeConfig",
             &["delay = \"50ms\"", "delay = { percentile = 0.9, min_samples = 2 }"],
             |config: HedgeConfig| {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let hedge = Hedge::new(config)?.with_clock(&clock);
                 let service = ScriptedService::new("ok, ok in 50ms, 503, ok in 2s, 500", &clock).unwrap();
                 for pause in [0, 1, 0, 86_400, 0, 0, 0, 0] {
-                    drive(&hand, hedge.call(|| service.call()));
-                    hand.advance(S(pause));
+                    drive(&time, hedge.call(|| service.call()));
+                    time.advance(S(pause));
                 }
                 hedge.delay();
                 hedge.reconfigure(config)
@@ -195,9 +195,9 @@ fn protected_calls() -> Vec<Subject> {
                 if config.rules.iter().any(|rule| rule.inject == steadfast::chaos::Injection::Panic) {
                     return Chaos::new(config).map(drop);
                 }
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let chaos = Chaos::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-                calls(&chaos, &clock, &hand);
+                calls(&chaos, &clock, &time);
                 Ok(())
             },
         ),
@@ -205,15 +205,15 @@ fn protected_calls() -> Vec<Subject> {
             "StandardConfig",
             &[&format!("{STANDARD}\nadaptive_limit = {{ {ADAPTIVE} }}\n[circuit_breaker]\n{BREAKER}"), STANDARD_PLAIN],
             |config| {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let stack = Standard::new(StandardConfig::clone(&config))?.with_clock(&clock);
                 let stack = stack.with_entropy(&Entropy::from_seed(1));
                 let service = ScriptedService::new("ok, 503, ok in 2s, 500, 429", &clock).unwrap();
                 let pipeline = stack.clone().into_pipeline().classify(ScriptedService::classify);
                 let _ = stack.explain().to_string();
                 for pause in [0, 1, 0, 86_400] {
-                    drive(&hand, pipeline.call(|| service.call()));
-                    hand.advance(S(pause));
+                    drive(&time, pipeline.call(|| service.call()));
+                    time.advance(S(pause));
                 }
                 stack.reconfigure(config)
             },
@@ -246,9 +246,9 @@ const STANDARD_PLAIN: &str = "concurrency_limit = true";
 fn limits() -> Vec<Subject> {
     vec![
         of("RateLimitConfig", &["burst = 5", "mode = \"strict\""], |config: RateLimitConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let limiter = RateLimiter::new(config)?.with_clock(&clock);
-            calls(&limiter, &clock, &hand);
+            calls(&limiter, &clock, &time);
             let _ = (
                 limiter.try_acquire(),
                 limiter.try_acquire_n(0),
@@ -257,14 +257,14 @@ fn limits() -> Vec<Subject> {
             );
             for wait in [Duration::ZERO, S(1), Duration::MAX] {
                 let turns = || [limiter.acquire_n(1, wait), limiter.acquire_n(2, wait), limiter.acquire_n(1, wait)];
-                drive(&hand, futures::future::join_all(turns()));
+                drive(&time, futures::future::join_all(turns()));
             }
             limiter.reconfigure(config)?;
-            calls(&limiter, &clock, &hand);
+            calls(&limiter, &clock, &time);
             Ok(())
         }),
         of("Quota", &["permits = 5\nper = \"1s\"\nburst = 2"], |quota: Quota| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let limiter = KeyedRateLimiter::<u32>::new(quota)?.with_clock(&clock);
             for key in 0..100 {
                 let _ = (
@@ -272,39 +272,39 @@ fn limits() -> Vec<Subject> {
                     limiter.try_acquire_n(&(key % 3), 2),
                     limiter.try_acquire_n(&key, u32::MAX),
                 );
-                hand.advance(Duration::from_millis(200));
+                time.advance(Duration::from_millis(200));
             }
             limiter.reconfigure(quota, &[quota])?;
             limiter.forget_idle();
             Ok(())
         }),
         of("ConcurrencyLimitConfig", &[""], |config: ConcurrencyLimitConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let limiter = ConcurrencyLimiter::new(config)?.with_clock(&clock);
-            calls(&limiter, &clock, &hand);
+            calls(&limiter, &clock, &time);
             drop(limiter.weighing(u32::MAX).try_acquire());
-            drive(&hand, futures::future::join(limiter.acquire(), limiter.acquire()));
+            drive(&time, futures::future::join(limiter.acquire(), limiter.acquire()));
             limiter.reconfigure(config)
         }),
         of("AdaptiveLimitConfig", &[ADAPTIVE, "by = \"aimd\""], |config: AdaptiveLimitConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let limiter = AdaptiveLimiter::new(config)?.with_clock(&clock);
-            calls(&limiter, &clock, &hand);
+            calls(&limiter, &clock, &time);
             limiter.reconfigure(config)?;
-            calls(&limiter, &clock, &hand);
+            calls(&limiter, &clock, &time);
             let _ = (limiter.load(), limiter.base_latency(), limiter.in_flight());
             Ok(())
         }),
         of("ClientThrottleConfig", &[""], |config: ClientThrottleConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let throttle = ClientThrottle::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-            calls(&throttle, &clock, &hand);
+            calls(&throttle, &clock, &time);
             throttle.reconfigure(config)?;
-            calls(&throttle, &clock, &hand);
+            calls(&throttle, &clock, &time);
             Ok(())
         }),
         of("ShedderConfig", &["limits = { cpu = { soft = 0.7, hard = 0.9 } }"], |config: ShedderConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let gauge = Gauge::new();
             let mut shedder = Shedder::new(config.clone())?.with_clock(&clock);
             if config.limits.contains_key("cpu") {
@@ -313,17 +313,17 @@ fn limits() -> Vec<Subject> {
             for value in GAUGE {
                 gauge.set(value);
                 Priority::ALL.iter().for_each(|priority| _ = shedder.try_acquire(*priority));
-                hand.advance(S(1));
-                drive(&hand, shedder.run(pending()));
+                time.advance(S(1));
+                drive(&time, shedder.run(pending()));
             }
-            calls(&shedder, &clock, &hand);
+            calls(&shedder, &clock, &time);
             shedder.reconfigure(config)
         }),
         of(
             "DegradationConfig",
             &["features = [\"a\", \"b\"]\nlimits = { cpu = { soft = 0.7, hard = 0.9 } }"],
             |config: DegradationConfig| {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let gauge = Gauge::new();
                 let mut degradation = Degradation::new(config.clone())?.with_clock(&clock);
                 if config.limits.contains_key("cpu") {
@@ -333,10 +333,10 @@ fn limits() -> Vec<Subject> {
                 for value in GAUGE {
                     gauge.set(value);
                     feature.is_enabled();
-                    hand.advance(S(1));
-                    drive(&hand, degradation.run(pending()));
+                    time.advance(S(1));
+                    drive(&time, degradation.run(pending()));
                 }
-                calls(&feature, &clock, &hand);
+                calls(&feature, &clock, &time);
                 degradation.reconfigure(config)
             },
         ),
@@ -351,16 +351,16 @@ fn limits() -> Vec<Subject> {
                 for skew in [Duration::ZERO, Duration::MAX] {
                     config.slack(skew);
                 }
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let network = FaultNetwork::new(FaultConfig::default(), 1, &clock)?;
                 let client = network.client("here");
                 let store = client.store(Arc::new(InMemoryStore::new().with_clock(&clock)));
                 let limiter = SharedRateLimiter::new(store, "x", config)?.with_clock(&clock);
-                calls(&limiter, &clock, &hand);
-                drive(&hand, limiter.run(pending()));
+                calls(&limiter, &clock, &time);
+                drive(&time, limiter.run(pending()));
                 client.cut();
-                calls(&limiter, &clock, &hand);
-                drive(&hand, limiter.acquire_n(3));
+                calls(&limiter, &clock, &time);
+                drive(&time, limiter.acquire_n(3));
                 limiter.reconfigure(config)
             },
         ),
@@ -377,72 +377,72 @@ fn others() -> Vec<Subject> {
             let cache = cache.named("numbers").backplane(world.notifier.clone()).build()?;
             for pause in [S(0), S(1), S(3_600), S(86_400), S(400 * 86_400)] {
                 for key in 0..3 {
-                    drive(&world.hand, cache.get_or_load(&key, || world.source.load()));
+                    drive(&world.time, cache.get_or_load(&key, || world.source.load()));
                 }
                 world.source.fails.store(pause == S(3_600), std::sync::atomic::Ordering::SeqCst);
                 world.turn();
-                world.hand.advance(pause);
+                world.time.advance(pause);
             }
-            drive(&world.hand, cache.run(pending()));
+            drive(&world.time, cache.run(pending()));
             Ok(())
         }),
         of(
             "QueueListenerConfig",
             &["handler_timeout = \"1m\"\nmargin = \"2s\"\ncall_timeout = \"5s\"", ""],
             |config: QueueListenerConfig| {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
                 let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build()?;
                 let messages = (0..5).map(|i| Message::new(vec![i])).collect();
-                hand.block_on(queue.send(messages)).unwrap();
+                time.block_on(queue.send(messages)).unwrap();
                 let handled = Cell::new(0);
                 let handler = |_work| async {
                     handled.set(handled.get() + 1);
                     clock.sleep(S(handled.get())).await;
                     if handled.get().is_multiple_of(2) { Err("no") } else { Ok(()) }
                 };
-                drive(&hand, listener.run(clock.sleep(S(20)), handler));
-                drive(&hand, listener.run(ready(()), handler));
+                drive(&time, listener.run(clock.sleep(S(20)), handler));
+                drive(&time, listener.run(ready(()), handler));
                 Ok(())
             },
         ),
         of("JournalConfig", &[""], |config: JournalConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
             let journal = Journal::new(queue, config)?.with_clock(&clock);
             for i in 0..4 {
-                drive(&hand, journal.defer_entry(Entry::new(format!("{i}"), "x")));
+                drive(&time, journal.defer_entry(Entry::new(format!("{i}"), "x")));
             }
             let replayed =
                 |_| ready(if clock.now().as_nanos() % 2 == 0 { Replayed::Done } else { Replayed::failed("no") });
-            drive(&hand, journal.run(clock.sleep(S(20)), || Gate::Open, replayed));
+            drive(&time, journal.run(clock.sleep(S(20)), || Gate::Open, replayed));
             journal.reconfigure(config)
         }),
         of("ClaimCheckConfig", &["keep = \"1h\""], |config: ClaimCheckConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
             let store = Arc::new(InMemoryStore::new().with_clock(&clock));
             let checked = ClaimCheck::new(queue, store, config)?;
             for size in [0, 1, 300_000] {
-                drive(&hand, checked.send_one(Message::new(vec![7; size])));
+                drive(&time, checked.send_one(Message::new(vec![7; size])));
             }
-            drive(&hand, checked.receive(Receive::new(10, S(30))));
+            drive(&time, checked.receive(Receive::new(10, S(30))));
             Ok(())
         }),
         of("ShardDirectoryConfig", &[""], |config: ShardDirectoryConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let store = Arc::new(InMemoryStore::new().with_clock(&clock));
             let builder = ShardDirectory::builder(store, "orders").clock(&clock).config(config);
             let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
-            match drive(&hand, builder.create(&map)) {
+            match drive(&time, builder.create(&map)) {
                 Some(Err(ShardingError::Change(refused))) => return Err(refused),
-                Some(Ok(directory)) => _ = drive(&hand, directory.run(pending())),
+                Some(Ok(directory)) => _ = drive(&time, directory.run(pending())),
                 _ => {}
             }
             Ok(())
         }),
         of("FanOutConfig", &[""], |config: FanOutConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let fan_out = FanOut::new(config)?.with_clock(&clock);
             let shards: Vec<_> = (0..5).map(ShardId).collect();
             let answer = |shard: ShardId| {
@@ -452,17 +452,17 @@ fn others() -> Vec<Subject> {
                     Ok::<_, ()>(shard)
                 }
             };
-            drive(&hand, fan_out.run(&shards, answer));
+            drive(&time, fan_out.run(&shards, answer));
             Ok(())
         }),
         of("LeaderElectionConfig", &[""], |config: LeaderElectionConfig| {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let leases = Arc::new(InMemoryLease::new().with_clock(&clock));
             let builder = |who: &str| {
                 LeaderElection::builder(leases.clone(), "job").candidate(who).clock(&clock).config(config).build()
             };
             let (one, other) = (builder("a")?, builder("b")?);
-            drive(&hand, async {
+            drive(&time, async {
                 let mut leadership = one.campaign().await.unwrap();
                 let _ = futures::join!(leadership.lost(), other.campaign());
             });
@@ -470,7 +470,7 @@ fn others() -> Vec<Subject> {
         }),
         of("MessageElectionConfig", &[""], |config: MessageElectionConfig| {
             for ring in [false, true] {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let network = InMemoryNetwork::new();
                 let ids = [NodeId(1), NodeId(2), NodeId(3)];
                 let nodes = ids.map(|id| {
@@ -484,7 +484,7 @@ fn others() -> Vec<Subject> {
                 });
                 let [one, two, three] = nodes;
                 let (one, two, three) = (one?, two?, three?);
-                drive(&hand, async { futures::join!(one.run(), two.run(), three.run()) });
+                drive(&time, async { futures::join!(one.run(), two.run(), three.run()) });
             }
             Ok(())
         }),
@@ -494,11 +494,11 @@ fn others() -> Vec<Subject> {
                 "errors = 0.1\nlost_replies = 0.1\ndoubled = 0.1\nlate = 0.1\nmin_latency = \"1ms\"\nmax_latency = \"1s\"",
             ],
             |config: FaultConfig| {
-                let (clock, hand) = Clock::manual();
+                let (clock, time) = Clock::manual();
                 let network = FaultNetwork::new(config, 1, &clock)?;
                 let store = network.client("here").store(Arc::new(InMemoryStore::new().with_clock(&clock)));
                 for i in 0..20_u8 {
-                    drive(&hand, store.get(steadfast::store::Key::new("p", &i.to_string())));
+                    drive(&time, store.get(steadfast::store::Key::new("p", &i.to_string())));
                 }
                 Ok(())
             },
@@ -511,7 +511,7 @@ fn others() -> Vec<Subject> {
         if !config.path.starts_with(folder.path()) && config.path.file_name().is_some() {
             return Ok(());
         }
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let sqlite = match Sqlite::open_with_clock(config, &clock) {
             Ok(sqlite) => sqlite,
             Err(refused) if refused.kind() == PortErrorKind::Invalid => {
@@ -522,9 +522,9 @@ fn others() -> Vec<Subject> {
             Err(other) => panic!("{other}"),
         };
         let queue = sqlite.queue("jobs").unwrap();
-        drive(&hand, queue.send_one(Message::new("x").deduplicate("one")));
-        drive(&hand, queue.receive(Receive::new(1, S(30)).wait(S(5))));
-        drive(&hand, sqlite.store().get(steadfast::store::Key::new("p", "r")));
+        drive(&time, queue.send_one(Message::new("x").deduplicate("one")));
+        drive(&time, queue.receive(Receive::new(1, S(30)).wait(S(5))));
+        drive(&time, sqlite.store().get(steadfast::store::Key::new("p", "r")));
         Ok(())
     });
     // Each opens a file.

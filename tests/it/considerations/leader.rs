@@ -107,12 +107,12 @@ fn a_record_that_is_no_lease_is_refused_and_left_as_it_is() {
     let store = world.store.clone().unwrap();
     let node = world.node("first");
     drop(world.run(S(60), node.campaign()).unwrap().unwrap());
-    let rows = world.hand.block_on(store.scan_all(Scan::partition("leases"))).unwrap();
+    let rows = world.time.block_on(store.scan_all(Scan::partition("leases"))).unwrap();
     assert_eq!(rows.len(), 1, "the one record of the election");
     let key = Key::new("leases", &rows[0].row);
-    world.hand.block_on(store.put(key, "somebody's own".into(), Default::default())).unwrap();
+    world.time.block_on(store.put(key, "somebody's own".into(), Default::default())).unwrap();
     let refused = world.run(S(60), world.node("second").campaign()).expect("it ends by itself").unwrap_err();
     assert_eq!(refused.kind(), PortErrorKind::Corrupt);
-    let kept = world.hand.block_on(store.get(key)).unwrap().unwrap();
+    let kept = world.time.block_on(store.get(key)).unwrap().unwrap();
     assert_eq!(&kept.value[..], b"somebody's own");
 }

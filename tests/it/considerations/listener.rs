@@ -31,7 +31,7 @@ fn default() -> QueueListenerConfig {
 
 fn send(world: &World, messages: usize) {
     let batch = (0..messages).map(|n| Message::new(format!("{n}"))).collect();
-    world.hand.block_on(world.queue.send(batch)).unwrap();
+    world.time.block_on(world.queue.send(batch)).unwrap();
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn messages_are_received_and_settled_in_batches() {
     let world = World::new();
     send(&world, 320);
     let listener = world.listener(default(), 1);
-    world.hand.block_on(listener.run(world.clock.sleep(S(5)), async |_| {})).unwrap();
+    world.time.block_on(listener.run(world.clock.sleep(S(5)), async |_| {})).unwrap();
     let asked = world.line.calls("receive").len() + world.line.calls("settle").len();
     assert!(listener.state().handled == 320 && asked <= 160, "{asked} requests for 320 messages");
 }
@@ -53,7 +53,7 @@ fn an_idle_queue_is_polled_by_one_task() {
         world.clock.sleep(S(3_599)).await;
         listener.state().tasks
     };
-    let (_, tasks) = world.hand.block_on(async { tokio::join!(run, looks) });
+    let (_, tasks) = world.time.block_on(async { tokio::join!(run, looks) });
     assert_eq!(tasks, 1);
 }
 
@@ -70,7 +70,7 @@ fn tasks_are_scaled_out_by_depth_and_in_when_the_queue_stays_empty() {
         world.clock.sleep(S(3_500)).await;
         (busy, listener.state().tasks)
     };
-    let (_, (busy, idle)) = world.hand.block_on(async { tokio::join!(run, looks) });
+    let (_, (busy, idle)) = world.time.block_on(async { tokio::join!(run, looks) });
     assert!(busy > 4 && idle == 1, "{busy} {idle}");
 }
 
@@ -81,7 +81,7 @@ fn polls_of_an_empty_or_busy_queue_back_off_at_random() {
             let world = World::new();
             world.line.is("receive", mode);
             let listener = world.listener(default().tasks(1, 1), seed);
-            world.hand.block_on(listener.run(world.clock.sleep(S(600)), async |_| {})).unwrap();
+            world.time.block_on(listener.run(world.clock.sleep(S(600)), async |_| {})).unwrap();
             world.line.calls("receive")
         };
         let (one, other) = (polls(1), polls(2));
@@ -97,9 +97,9 @@ fn one_listener_takes_from_several_queues_where_one_has_a_limit() {
     let world = World::new();
     let second = Arc::new(InMemoryQueue::new("second").with_clock(&world.clock));
     send(&world, 50);
-    world.hand.block_on(second.send((0..50).map(|_| Message::new("x")).collect())).unwrap();
+    world.time.block_on(second.send((0..50).map(|_| Message::new("x")).collect())).unwrap();
     let listener = world.builder(default(), 1).source(second, Level::priority(0)).build().unwrap();
-    world.hand.block_on(listener.run(world.clock.sleep(S(120)), async |_| {})).unwrap();
+    world.time.block_on(listener.run(world.clock.sleep(S(120)), async |_| {})).unwrap();
     assert_eq!(listener.state().handled, 100);
 }
 
@@ -117,7 +117,7 @@ fn a_notice_wakes_an_idle_listener_at_once() {
         jobs.send_one(Message::new("job")).await.unwrap();
         sent
     };
-    let (_, sent) = world.hand.block_on(async { tokio::join!(run, sends) });
+    let (_, sent) = world.time.block_on(async { tokio::join!(run, sends) });
     assert!(began.get().unwrap() - sent <= MS(50));
 }
 
@@ -128,14 +128,14 @@ fn a_message_that_comes_twice_is_handled_once_behind_the_filter() {
     let filter = IdempotencyFilter::new(store, "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
     let listener = world.builder(default(), 1).filter(filter).build().unwrap();
     let twice = || Message::new("pay").header("order", "7");
-    world.hand.block_on(world.queue.send_one(twice())).unwrap();
+    world.time.block_on(world.queue.send_one(twice())).unwrap();
     let handled = Cell::new(0);
     let run = listener.run(world.clock.sleep(S(120)), async |_| handled.set(handled.get() + 1));
     let again = async {
         world.clock.sleep(S(10)).await;
         world.queue.send_one(twice()).await.unwrap();
     };
-    world.hand.block_on(async { tokio::join!(run, again).0 }).unwrap();
+    world.time.block_on(async { tokio::join!(run, again).0 }).unwrap();
     assert_eq!((handled.get(), world.depth().total()), (1, 0));
 }
 
@@ -143,7 +143,7 @@ fn a_message_that_comes_twice_is_handled_once_behind_the_filter() {
 fn messages_of_one_group_are_handled_in_order_and_one_at_a_time() {
     let world = World::new();
     let batch = (0..50).map(|n| Message::new(format!("{n}")).group("account 7")).collect();
-    world.hand.block_on(world.queue.send(batch)).unwrap();
+    world.time.block_on(world.queue.send(batch)).unwrap();
     let listener = world.listener(default(), 1);
     let (order, running) = (RefCell::new(Vec::new()), Cell::new(0));
     let run = listener.run(world.clock.sleep(S(60)), async |work: Work| {
@@ -152,7 +152,7 @@ fn messages_of_one_group_are_handled_in_order_and_one_at_a_time() {
         world.clock.sleep(MS(5)).await;
         running.set(0);
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert!(order.into_inner().into_iter().eq(0..50));
 }
 
@@ -175,7 +175,7 @@ fn the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost()
     let run = listener.run(world.clock.sleep(S(7_200)), async |work: Work| {
         handled.borrow_mut().insert(text(&work.body));
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!((handled.borrow().len(), world.depth().total()), (40, 0));
 }
 
@@ -188,7 +188,7 @@ fn a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled() {
         b"7" => Disposition::retry("no such account"),
         _ => Disposition::Complete,
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let dead = world.dead();
     assert!(dead.len() == 1 && dead[0].0 == "7" && dead[0].1.contains("no such account"), "{dead:?}");
     assert_eq!(listener.state().handled, 19);
@@ -207,7 +207,7 @@ fn an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue() {
         replies.send_one(work.reply_to().unwrap().reply(format!("{}", n * n))).await.unwrap();
     });
     let asks = (0..5_u64).map(|n| requester.request(Message::new(format!("{n}")), S(20)));
-    let (_, answers) = world.hand.block_on(async { tokio::join!(run, futures::future::join_all(asks)) });
+    let (_, answers) = world.time.block_on(async { tokio::join!(run, futures::future::join_all(asks)) });
     let answers: Vec<_> = answers.into_iter().map(|answer| text(&answer.unwrap().body)).collect();
     assert_eq!(answers, ["0", "1", "4", "9", "16"]);
 }
@@ -224,7 +224,7 @@ fn a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it() {
         limiter.acquire().await;
         at.borrow_mut().push(world.now());
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let at = at.into_inner();
     assert!(at.len() == 100 && at[99] - at[0] >= Duration::from_millis(9_890), "{:?}", at[99] - at[0]);
 }
@@ -234,7 +234,7 @@ fn the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time() {
     let world = World::new();
     let low = Arc::new(InMemoryQueue::new("low").with_clock(&world.clock));
     send(&world, 1_000);
-    world.hand.block_on(low.send_one(Message::new("low"))).unwrap();
+    world.time.block_on(low.send_one(Message::new("low"))).unwrap();
     let config = default().tasks(1, 1).batch(1);
     let builder = world.builder(config, 1).level(Level::priority(1));
     let listener = builder.source(low, Level::priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
@@ -248,7 +248,7 @@ fn the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time() {
         }
         world.clock.sleep(MS(100)).await;
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert!(waited.get().is_some_and(|waited| waited <= S(6)), "{waited:?}");
 }
 

@@ -32,13 +32,13 @@ use steadfast::{
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (CircuitBreaker::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), hand)
+    let (clock, time) = Clock::manual();
+    (CircuitBreaker::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), time)
 }
 
 fn retry(config: RetryConfig) -> (Retry, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), hand)
+    let (clock, time) = Clock::manual();
+    (Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), time)
 }
 
 fn fail(breaker: &CircuitBreaker, kind: FailureKind, times: u32) {
@@ -75,11 +75,11 @@ fn a_breaker_weighs_kinds_of_failure_differently() {
 /// 3 (default), 13 (default): failed calls and state transitions are events.
 #[test]
 fn failed_calls_and_state_transitions_are_events() {
-    let (breaker, hand) = breaker(in_a_row(2).permitted_calls(1, 1.0));
+    let (breaker, time) = breaker(in_a_row(2).permitted_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
-    hand.advance(S(60));
+    time.advance(S(60));
     breaker.try_acquire().unwrap().record(Verdict::success());
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     let failed = CircuitBreakerEvent::Failed { kind: FailureKind::Server };
@@ -93,26 +93,26 @@ fn failed_calls_and_state_transitions_are_events() {
 fn the_open_time_grows_with_repeated_openings() {
     let mut open = OpenConfig::default();
     open.jitter = 0.0;
-    let (breaker, hand) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
+    let (breaker, time) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
-        hand.advance(open_for);
+        time.advance(open_for);
         breaker.try_acquire().unwrap().record(Verdict::success());
         open_for
     };
     assert_eq!([open_for(), open_for(), open_for()], [S(5), S(10), S(20)]);
-    hand.advance(S(3 * 60));
+    time.advance(S(3 * 60));
     assert_eq!(open_for(), S(5));
 }
 
 /// 5 (option): recovery by a probe instead of by callers.
 #[test]
 fn a_probe_detects_recovery() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
-    hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
+    time.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
 }
 
@@ -139,10 +139,10 @@ fn a_breaker_can_be_operated_manually() {
 /// 7 (default).
 #[test]
 fn a_call_that_hangs_delays_none_of_ten_thousand_others() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(20_000, 10_000));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().count_window(20_000, 10_000));
     let pipeline = Pipeline::new().then(breaker.clone());
-    let start = hand.now();
-    hand.block_on(async {
+    let start = time.now();
+    time.block_on(async {
         let mut hangs = Box::pin(pipeline.call(std::future::pending::<Result<(), ()>>));
         assert!(futures::poll!(&mut hangs).is_pending());
         let others = (0..10_000).map(|n| pipeline.call(move || async move { if n % 4 == 0 { Err(n) } else { Ok(n) } }));
@@ -150,7 +150,7 @@ fn a_call_that_hangs_delays_none_of_ten_thousand_others() {
         assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 2_500);
         assert!(futures::poll!(&mut hangs).is_pending());
     });
-    assert_eq!((hand.now(), breaker.state(), breaker.snapshot().calls), (start, State::Closed, 10_000));
+    assert_eq!((time.now(), breaker.state(), breaker.snapshot().calls), (start, State::Closed, 10_000));
 }
 
 /// 9 (default): an announced outage opens it at once, for the stated time.
@@ -165,12 +165,12 @@ fn an_announced_outage_opens_a_breaker_for_its_duration() {
 /// 11 (warning): a breaker without a time-out inside; slow calls have a trip rule of their own.
 #[test]
 fn calls_that_hang_open_a_breaker_with_a_time_out() {
-    let (breaker, hand) =
+    let (breaker, time) =
         breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
     let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("no time-out inside it")), "{warnings:?}");
     let slow: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
-    hand.advance(S(30));
+    time.advance(S(30));
     slow.into_iter().for_each(|permit| permit.record(Verdict::success()));
     assert_eq!(breaker.state(), State::Open);
 }
@@ -178,11 +178,11 @@ fn calls_that_hang_open_a_breaker_with_a_time_out() {
 /// 12 (default): an outer retry stops at its rejection.
 #[test]
 fn a_retry_stops_at_the_rejection_of_a_breaker() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default());
+    let (breaker, time) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     let pipeline = Pipeline::new().then(retry(RetryConfig::default().idempotent(true).max_attempts(9)).0).then(breaker);
-    let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
-    assert_eq!((error.attempts(), hand.next_timer()), (0, None));
+    let error = time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    assert_eq!((error.attempts(), time.next_timer()), (0, None));
     assert!(matches!(error.into_cause(), Cause::Rejected(_)));
 }
 
@@ -212,9 +212,9 @@ fn explain_warns_about_an_aggressive_retry() {
 #[test]
 fn an_operation_that_is_not_idempotent_is_sent_once() {
     for (kind, attempts) in [(FailureKind::Timeout, 1), (FailureKind::Connect, 3)] {
-        let (retry, hand) = retry(RetryConfig::default().idempotent(true));
+        let (retry, time) = retry(RetryConfig::default().idempotent(true));
         let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
-        let error = hand.block_on(pipeline.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
+        let error = time.block_on(pipeline.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
         assert_eq!(error.attempts(), attempts, "{kind}");
     }
 }
@@ -223,30 +223,30 @@ fn an_operation_that_is_not_idempotent_is_sent_once() {
 /// another attempt.
 #[test]
 fn the_delay_fits_the_kind_of_failure() {
-    let (retry, hand) = retry(RetryConfig::default().idempotent(true).max_attempts(2));
-    let (start, throttled) = (hand.now(), Verdict::failure(FailureKind::Throttled).with_retry_after(S(7)));
+    let (retry, time) = retry(RetryConfig::default().idempotent(true).max_attempts(2));
+    let (start, throttled) = (time.now(), Verdict::failure(FailureKind::Throttled).with_retry_after(S(7)));
     let pipeline = Pipeline::new().then(retry);
     let asked = pipeline.clone().classify(move |_: &Result<(), ()>| throttled);
-    hand.block_on(asked.call(|| async { Err(()) })).unwrap_err();
-    assert!(hand.now() - start >= S(7));
+    time.block_on(asked.call(|| async { Err(()) })).unwrap_err();
+    assert!(time.now() - start >= S(7));
     let own_fault = pipeline.classify(|_: &Result<(), ()>| Verdict::failure(FailureKind::Client));
-    assert_eq!(hand.block_on(own_fault.call(|| async { Err(()) })).unwrap_err().attempts(), 1);
+    assert_eq!(time.block_on(own_fault.call(|| async { Err(()) })).unwrap_err().attempts(), 1);
 }
 
 /// 7 (default): nested retries do not multiply.
 #[test]
 fn nested_retries_do_not_multiply() {
-    let (retry, hand) = retry(RetryConfig::default().idempotent(true));
+    let (retry, time) = retry(RetryConfig::default().idempotent(true));
     let pipeline = Pipeline::new().then(retry.clone()).then(retry);
-    assert_eq!(hand.block_on(pipeline.call(|| async { Err::<(), _>(()) })).unwrap_err().attempts(), 3);
+    assert_eq!(time.block_on(pipeline.call(|| async { Err::<(), _>(()) })).unwrap_err().attempts(), 3);
 }
 
 /// 8 (default): every failure that led to a retry is an event.
 #[test]
 fn every_retried_failure_is_an_event() {
-    let (retry, hand) = retry(RetryConfig::default().idempotent(true));
+    let (retry, time) = retry(RetryConfig::default().idempotent(true));
     let mut events = retry.events();
-    hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
+    time.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     let attempt =
         |n, told: &RetryEvent| matches!(told, RetryEvent::Retrying { attempt, kind: Some(_), .. } if *attempt == n);
@@ -257,16 +257,16 @@ fn every_retried_failure_is_an_event() {
 #[test]
 fn a_rare_failure_can_be_retried_at_once() {
     let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
-    let (retry, hand) = retry(config.max_attempts(2));
-    let start = hand.now();
-    hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
-    assert_eq!(hand.now(), start);
+    let (retry, time) = retry(config.max_attempts(2));
+    let start = time.now();
+    time.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
+    assert_eq!(time.now(), start);
 }
 
 /// 10 (default).
 #[test]
 fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = RetryConfig::default().idempotent(true).max_attempts(2);
     let instances = (0..1_000).map(|n| {
         let retry = Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(n));
@@ -281,8 +281,8 @@ fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
             last
         }
     });
-    let start = hand.now();
-    let back = hand.block_on(futures::future::join_all(instances));
+    let start = time.now();
+    let back = time.block_on(futures::future::join_all(instances));
     let mut tenths = [0; 10];
     let tenth = config.backoff.base.as_nanos() / 10;
     back.iter().for_each(|at| tenths[((*at - start).as_nanos() / tenth) as usize] += 1);
@@ -292,20 +292,20 @@ fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
 /// 2 (default): permits return one by one, so the limit releases as soon as the load eases.
 #[test]
 fn a_limit_reacts_at_once_and_releases_fast() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
     while limiter.try_acquire().is_ok() {}
-    hand.advance(S(1));
+    time.advance(S(1));
     assert!(limiter.try_acquire().is_ok());
 }
 
 /// 3 (default): a rejection is a specific error with a retry time.
 #[test]
 fn a_rejection_is_a_specific_error_with_a_retry_time() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     limiter.try_acquire().unwrap();
-    let error = hand.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    let error = time.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(60))));
 }
@@ -313,11 +313,11 @@ fn a_rejection_is_a_specific_error_with_a_retry_time() {
 /// 4 (option).
 #[test]
 fn a_raised_limit_admits_more_at_once() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_second(10).burst(1)).unwrap().with_clock(&clock);
     let a_second = || {
         let passed = (0..1_000).filter(|_| {
-            hand.advance(Duration::from_millis(1));
+            time.advance(Duration::from_millis(1));
             limiter.try_acquire().is_ok()
         });
         passed.count()

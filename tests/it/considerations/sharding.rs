@@ -47,7 +47,7 @@ fn what_is_asked_together_lies_together_by_the_first_part_of_its_key() {
 
 #[test]
 fn a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&clock);
     let began = RefCell::new(Vec::new());
     let ask = |shard: ShardId| {
@@ -58,7 +58,7 @@ fn a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed() {
             if shard == ShardId(2) { Err("away") } else { Ok(shard) }
         }
     };
-    let out = hand.block_on(fan_out.run(&ids(4), ask));
+    let out = time.block_on(fan_out.run(&ids(4), ask));
     assert!(began.borrow().windows(2).all(|two| two[0] == two[1]), "side by side");
     assert_eq!(out.results.len(), 3);
     assert_eq!(out.failures, [(ShardId(2), ShardFailure::Failed("away"))]);

@@ -55,11 +55,11 @@ fn a_hedge_configuration_survives_a_round_trip_through_a_document() {
 
 #[test]
 fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok in 60ms", &clock).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
     let clone = hedge.clone();
-    let call = || hand.block_on(clone.call(|| service.call())).unwrap();
+    let call = || time.block_on(clone.call(|| service.call())).unwrap();
     call();
     assert_eq!(service.calls(), 2);
     // Invalid settings change nothing.
@@ -77,21 +77,21 @@ fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
 
 #[test]
 fn a_waiting_call_keeps_its_delay_and_takes_the_new_bound() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("hang, hang, ok in 5ms", &clock).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let mut call = Box::pin(hedge.call(|| service.call()));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(call.as_mut().poll(&mut cx).is_pending());
     hedge.reconfigure(HedgeConfig::after(MS(1000)).max_attempts(3)).unwrap();
-    let start = hand.now();
-    hand.block_on(call).unwrap();
-    assert_eq!((service.calls(), hand.now() - start), (3, MS(25)), "its own delay, the new bound");
+    let start = time.now();
+    time.block_on(call).unwrap();
+    assert_eq!((service.calls(), time.now() - start), (3, MS(25)), "its own delay, the new bound");
 }
 
 #[test]
 fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = |share, window| {
         let p = PercentileConfig::default().percentile(share).samples(10, window).bounds(MS(1), MS(500));
         HedgeConfig::default().delay(HedgeDelay::Percentile(p))
@@ -103,9 +103,9 @@ fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
             clock.sleep(MS(n * 10)).await;
             Ok::<_, ()>(())
         });
-        hand.block_on(call).unwrap();
+        time.block_on(call).unwrap();
     }
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     assert!((MS(100)..MS(115)).contains(&hedge.delay()), "{:?}", hedge.delay());
     hedge.reconfigure(config(0.95, minute)).unwrap();
     assert!((MS(190)..MS(215)).contains(&hedge.delay()), "{:?}", hedge.delay());
@@ -144,22 +144,22 @@ fn explain_warns_about_risky_hedges() {
 // Guarantee: hedge 4.
 #[test]
 fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer_one() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
-    hand.block_on(Pipeline::new().then(hedge.clone()).then(hedge).call(|| service.call())).unwrap();
+    time.block_on(Pipeline::new().then(hedge.clone()).then(hedge).call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
 }
 
 // Guarantee: hedge 3.
 #[test]
 fn each_hedged_attempt_has_its_own_retries() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let retry = retry.with_delays(|| [MS(1)].into_iter());
     let service = ScriptedService::new("503 in 20ms, 503 in 30ms, 503 in 40ms, 503 in 50ms", &clock).unwrap();
-    let error = hand.block_on(Pipeline::new().then(hedge).then(retry).call(|| service.call())).unwrap_err();
+    let error = time.block_on(Pipeline::new().then(hedge).then(retry).call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), service.calls()), (4, 4));
     assert!(error.history().is_some_and(|history| history.first.is_some()), "{error}");
 }
@@ -168,7 +168,7 @@ fn each_hedged_attempt_has_its_own_retries() {
 // Guarantee: call 5.
 #[test]
 fn a_hedge_dropped_at_any_await_returns_all_permits() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1000, 1000)).unwrap();
     let breaker = breaker.with_clock(&clock);
@@ -182,7 +182,7 @@ fn a_hedge_dropped_at_any_await_returns_all_permits() {
         .classify(ScriptedService::classify);
     let mut ended = 0;
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call(|| service.call()),
         |_| {
             assert_eq!((places.available(), places.waiting(), service.running()), (3, 0, 0));
@@ -193,21 +193,21 @@ fn a_hedge_dropped_at_any_await_returns_all_permits() {
     );
     assert!(polls >= 3, "{polls}");
     assert!(ended >= 1);
-    assert_eq!(hand.next_timer(), None, "no timer is left behind");
+    assert_eq!(time.next_timer(), None, "no timer is left behind");
     let boxed = pipeline.boxed();
-    drop_at_every_await(&hand, || boxed.call(|| service.call()), |_| assert_eq!(places.available(), 3));
+    drop_at_every_await(&time, || boxed.call(|| service.call()), |_| assert_eq!(places.available(), 3));
 }
 
 // Guarantee: call 5.
 #[test]
 fn a_panic_in_any_attempt_unwinds_and_returns_all_permits() {
     for script in ["panic in 5ms", "hang, panic in 5ms", "503, panic"] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
         let service = ScriptedService::new(script, &clock).unwrap();
         let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
         let pipeline = Pipeline::new().then(hedge).then(places.clone());
-        let panicked = catch_unwind(AssertUnwindSafe(|| hand.block_on(pipeline.call(|| service.call()))));
+        let panicked = catch_unwind(AssertUnwindSafe(|| time.block_on(pipeline.call(|| service.call()))));
         assert!(panicked.is_err(), "{script}");
         assert_eq!((places.available(), service.running()), (3, 0), "{script}");
     }
@@ -219,13 +219,13 @@ fn hedged_calls_can_be_spawned_and_can_borrow() {
     fn is_send<T: Send>(value: T) -> T {
         value
     }
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(hedge);
     let name = String::from("borrowed");
     let call = is_send(pipeline.call(|| async { Ok::<_, ()>(name.len()) }));
-    assert_eq!(hand.block_on(call).unwrap(), 8);
+    assert_eq!(time.block_on(call).unwrap(), 8);
     let pipeline = std::sync::Arc::new(pipeline);
     let spawned = is_send(async move { pipeline.call(|| async { Ok::<_, ()>(1) }).await });
-    assert_eq!(hand.block_on(spawned).unwrap(), 1);
+    assert_eq!(time.block_on(spawned).unwrap(), 1);
 }

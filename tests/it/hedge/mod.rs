@@ -27,9 +27,9 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn world(script: &str, config: HedgeConfig) -> (Hedge, ScriptedService, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new(script, &clock).unwrap();
-    (Hedge::new(config).unwrap().named("h").with_clock(&clock), service, clock, hand)
+    (Hedge::new(config).unwrap().named("h").with_clock(&clock), service, clock, time)
 }
 
 fn told(events: &mut Subscription<HedgeEvent>) -> Vec<HedgeEvent> {
@@ -39,11 +39,11 @@ fn told(events: &mut Subscription<HedgeEvent>) -> Vec<HedgeEvent> {
 // Guarantee: hedge 1.
 #[test]
 fn after_the_delay_a_second_attempt_starts_beside_the_first() {
-    let (hedge, service, _, hand) = world("ok in 1s, ok in 20ms", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("ok in 1s, ok in 20ms", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
-    let start = hand.now();
-    assert_eq!(hand.block_on(hedge.call(|| service.call())).unwrap(), 200);
-    assert_eq!((hand.now() - start, service.gaps(), service.dropped()), (MS(70), vec![MS(50)], 1));
+    let start = time.now();
+    assert_eq!(time.block_on(hedge.call(|| service.call())).unwrap(), 200);
+    assert_eq!((time.now() - start, service.gaps(), service.dropped()), (MS(70), vec![MS(50)], 1));
     let late = HedgeCause::Late { delay: MS(50) };
     assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: late }, HedgeEvent::Won { hedge: 1 }]);
 }
@@ -51,10 +51,10 @@ fn after_the_delay_a_second_attempt_starts_beside_the_first() {
 // Guarantee: hedge 1.
 #[test]
 fn a_first_attempt_that_ends_in_time_runs_alone() {
-    let (hedge, service, _, hand) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
     for _ in 0..2 {
-        hand.block_on(hedge.call(|| service.call())).unwrap();
+        time.block_on(hedge.call(|| service.call())).unwrap();
     }
     assert_eq!((service.calls(), told(&mut events)), (2, vec![]));
 }
@@ -62,20 +62,20 @@ fn a_first_attempt_that_ends_in_time_runs_alone() {
 // Guarantee: hedge 6.
 #[test]
 fn the_first_attempt_can_win_after_a_second_has_started() {
-    let (hedge, service, _, hand) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)));
-    assert_eq!(hand.block_on(hedge.call(|| service.call())).unwrap(), 200);
+    let (hedge, service, _, time) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)));
+    assert_eq!(time.block_on(hedge.call(|| service.call())).unwrap(), 200);
     assert_eq!((service.calls(), service.dropped(), service.running()), (2, 1, 0));
 }
 
 // Guarantee: hedge 3.
 #[test]
 fn a_failed_attempt_starts_the_next_at_once() {
-    let (hedge, service, _, hand) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    let start = hand.now();
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
-    assert_eq!((hand.now() - start, service.gaps()), (MS(15), vec![MS(10)]));
+    let start = time.now();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!((time.now() - start, service.gaps()), (MS(15), vec![MS(10)]));
     let failed = HedgeCause::Failed { kind: FailureKind::Overloaded };
     assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: failed }, HedgeEvent::Won { hedge: 1 }]);
 }
@@ -84,36 +84,36 @@ fn a_failed_attempt_starts_the_next_at_once() {
 #[test]
 fn a_failure_beside_others_starts_the_next_attempt_and_restarts_the_delay() {
     let config = HedgeConfig::after(MS(50)).max_attempts(4);
-    let (hedge, service, _, hand) = world("ok in 1s, 503 in 10ms, ok in 1s, ok in 5ms", config);
+    let (hedge, service, _, time) = world("ok in 1s, 503 in 10ms, ok in 1s, ok in 5ms", config);
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    let start = hand.now();
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    let start = time.now();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.gaps(), [MS(50), MS(10), MS(50)]);
-    assert_eq!((hand.now() - start, service.most_running(), service.dropped()), (MS(115), 3, 2));
+    assert_eq!((time.now() - start, service.most_running(), service.dropped()), (MS(115), 3, 2));
 }
 
 // Guarantee: hedge 3.
 #[test]
 fn a_fatal_failure_ends_all_attempts() {
-    let (hedge, service, _, hand) = world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).max_attempts(3));
+    let (hedge, service, _, time) = world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).max_attempts(3));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    let start = hand.now();
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    let start = time.now();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.verdict().kind(), error.attempts()), (Some(FailureKind::Client), 2));
-    assert_eq!((hand.now() - start, service.calls(), service.dropped()), (MS(60), 2, 1));
+    assert_eq!((time.now() - start, service.calls(), service.dropped()), (MS(60), 2, 1));
     // The same holds for a first attempt that runs alone.
-    let (hedge, service, _, hand) = world("404", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("404", HedgeConfig::after(MS(50)));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
+    assert_eq!(time.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
 }
 
 // Guarantee: hedge 4.
 #[test]
 fn attempts_are_bounded_by_max_attempts() {
     for max in [1, 2, 5] {
-        let (hedge, service, clock, hand) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
+        let (hedge, service, clock, time) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
         let pipeline = Pipeline::new().then(Timeout::new(MS(1000)).with_clock(&clock)).then(hedge);
-        let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+        let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
         assert!(error.is_timed_out());
         assert_eq!((service.calls(), service.most_running(), error.attempts()), (max as usize, max as usize, max));
         assert_eq!((service.running(), service.dropped()), (0, max as usize));
@@ -124,10 +124,10 @@ fn attempts_are_bounded_by_max_attempts() {
 #[test]
 fn if_all_attempts_fail_the_last_failure_is_the_result() {
     let config = HedgeConfig::after(MS(50)).max_attempts(3);
-    let (hedge, service, _, hand) = world("503 in 10ms, 500 in 10ms, 429 in 10ms", config);
+    let (hedge, service, _, time) = world("503 in 10ms, 500 in 10ms, 429 in 10ms", config);
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), error.verdict().kind()), (3, Some(FailureKind::Throttled)));
     let last = told(&mut events).pop();
     assert_eq!(last, Some(HedgeEvent::AllFailed { attempts: 3, kind: Some(FailureKind::Throttled) }));
@@ -136,7 +136,7 @@ fn if_all_attempts_fail_the_last_failure_is_the_result() {
 // Guarantee: hedge 4.
 #[test]
 fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock).with_budget(&budget);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
@@ -148,30 +148,30 @@ fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
     for (i, pipeline) in pipelines.iter().enumerate() {
         let before = service.calls();
         for _ in 0..100 {
-            hand.block_on(pipeline.call(|| service.call())).unwrap();
+            time.block_on(pipeline.call(|| service.call())).unwrap();
         }
         assert_eq!(service.calls() - before, 120, "{i}");
         let told = told(&mut events);
         let held = told.iter().filter(|e| **e == HedgeEvent::Suppressed { reason: SuppressReason::Budget }).count();
         assert_eq!(held, 80, "nothing in flight is touched, and the original outcome is returned");
-        hand.advance(Duration::from_secs(60));
+        time.advance(Duration::from_secs(60));
     }
 }
 
 // Guarantee: hedge 5.
 #[test]
 fn an_operation_that_is_not_idempotent_runs_once() {
-    let (hedge, service, _, hand) = world("ok in 1s, 503", HedgeConfig::after(MS(10)));
-    hand.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap();
-    hand.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap_err();
+    let (hedge, service, _, time) = world("ok in 1s, 503", HedgeConfig::after(MS(10)));
+    time.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap();
+    time.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap_err();
     assert_eq!(service.calls(), 2);
-    let (hedge, service, _, hand) = world("ok in 1s", HedgeConfig::after(MS(10)).idempotent(false));
-    hand.block_on(hedge.call(|| service.call())).unwrap();
+    let (hedge, service, _, time) = world("ok in 1s", HedgeConfig::after(MS(10)).idempotent(false));
+    time.block_on(hedge.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 1);
     // The same holds in a pipeline that is called within a marked call.
-    let (hedge, service, _, hand) = world("ok in 1s", HedgeConfig::after(MS(10)));
-    let outer = AttemptInfo::with_deadline(hand.now() + MS(5000));
-    hand.block_on(Pipeline::new().then(hedge).call_within(outer, not_idempotent(|| service.call()))).unwrap();
+    let (hedge, service, _, time) = world("ok in 1s", HedgeConfig::after(MS(10)));
+    let outer = AttemptInfo::with_deadline(time.now() + MS(5000));
+    time.block_on(Pipeline::new().then(hedge).call_within(outer, not_idempotent(|| service.call()))).unwrap();
     assert_eq!(service.calls(), 1);
 }
 
@@ -187,8 +187,8 @@ fn an_operation_that_cannot_run_concurrently_runs_once() {
             Ok(self.0)
         }
     }
-    let (hedge, _, _, hand) = world("ok", HedgeConfig::after(Duration::ZERO));
-    assert_eq!(hand.block_on(hedge.call(Counts(0))).unwrap(), 1);
+    let (hedge, _, _, time) = world("ok", HedgeConfig::after(Duration::ZERO));
+    assert_eq!(time.block_on(hedge.call(Counts(0))).unwrap(), 1);
     let warnings = Pipeline::new().then(hedge).explain_for(&Counts(0)).warnings();
     assert!(warnings.iter().any(|w| w.contains("cannot run concurrently")), "{warnings:?}");
 }
@@ -197,7 +197,7 @@ fn an_operation_that_cannot_run_concurrently_runs_once() {
 /// The caller sees both the dropped futures and the winner.
 #[test]
 fn the_losers_are_dropped_before_the_result_is_returned() {
-    let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
+    let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
     let held = Arc::new(());
     let started = AtomicU32::new(0);
     // The third attempt wins, then the first, then the second.
@@ -212,7 +212,7 @@ fn the_losers_are_dropped_before_the_result_is_returned() {
                 Ok::<_, ()>(takes)
             }
         };
-        hand.block_on(async {
+        time.block_on(async {
             assert_eq!(hedge.call(operation).await.unwrap(), *slow.iter().min().unwrap());
             assert_eq!(Arc::strong_count(&held), 1);
         });
@@ -224,26 +224,26 @@ fn the_losers_are_dropped_before_the_result_is_returned() {
 #[test]
 fn a_push_back_stops_hedging_for_the_stated_time() {
     let config = HedgeConfig::after(MS(10)).max_attempts(5);
-    let (hedge, service, clock, hand) = world("ok in 1s, 429 retry-after 3s, ok in 100ms", config);
+    let (hedge, service, clock, time) = world("ok in 1s, 429 retry-after 3s, ok in 100ms", config);
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     // Attempts in flight continue.
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
     assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }));
     // Two seconds are left, so another call is not hedged either.
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(
         (service.calls(), told(&mut events)),
         (3, vec![HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }])
     );
-    hand.block_on(clock.sleep(Duration::from_secs(3)));
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(clock.sleep(Duration::from_secs(3)));
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 8);
     // A hint to a lone first attempt ends the call.
-    let (hedge, service, _, hand) = world("429 retry-after 3s", HedgeConfig::after(MS(10)));
+    let (hedge, service, _, time) = world("429 retry-after 3s", HedgeConfig::after(MS(10)));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3))));
 }
 
@@ -253,9 +253,9 @@ fn the_delay_is_a_percentile_once_there_are_enough_samples() {
     let percentile =
         PercentileConfig::default().percentile(0.9).samples(50, Duration::from_secs(60)).bounds(MS(5), MS(80));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
-    let (hedge, _, clock, hand) = world("ok", config);
+    let (hedge, _, clock, time) = world("ok", config);
     let call = |takes| {
-        hand.block_on(hedge.call(|| async {
+        time.block_on(hedge.call(|| async {
             clock.sleep(takes).await;
             Ok::<_, ()>(())
         }))
@@ -264,19 +264,19 @@ fn the_delay_is_a_percentile_once_there_are_enough_samples() {
     for i in 0..49 {
         call(MS(20 + i % 2)).unwrap();
     }
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     assert_eq!(hedge.delay(), MS(80), "one too few");
     call(MS(20)).unwrap();
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     assert!((MS(21)..=MS(24)).contains(&hedge.delay()), "{:?}", hedge.delay());
     // The delay has a minimum.
     for _ in 0..2000 {
         call(MS(1)).unwrap();
     }
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     assert_eq!(hedge.delay(), MS(5));
     // Old samples do not count.
-    hand.advance(Duration::from_secs(61));
+    time.advance(Duration::from_secs(61));
     assert_eq!(hedge.delay(), MS(80));
 }
 
@@ -286,7 +286,7 @@ fn the_delay_is_a_percentile_once_there_are_enough_samples() {
 fn hedging_does_not_lower_the_percentile() {
     let percentile = PercentileConfig::default().samples(10, Duration::from_secs(3600)).bounds(MS(1), MS(1000));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
-    let (hedge, _, clock, hand) = world("ok", config);
+    let (hedge, _, clock, time) = world("ok", config);
     let (calls, hedges) = (AtomicU32::new(0), AtomicU32::new(0));
     // First attempts take from 10 ms to 110 ms, hedged ones 10 ms.
     let entropy = steadfast::entropy::Entropy::from_seed(1);
@@ -302,7 +302,7 @@ fn hedging_does_not_lower_the_percentile() {
                 Ok::<_, ()>(())
             }
         });
-        hand.block_on(call).unwrap();
+        time.block_on(call).unwrap();
     }
     let share = f64::from(hedges.load(SeqCst)) / f64::from(calls.load(SeqCst));
     assert!((0.04..=0.06).contains(&share), "{share}");
@@ -312,7 +312,7 @@ fn hedging_does_not_lower_the_percentile() {
 // Guarantee: hedge 6.
 #[test]
 fn a_hedge_works_in_the_standard_order_of_policies() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
@@ -326,41 +326,41 @@ fn a_hedge_works_in_the_standard_order_of_policies() {
         .then(Timeout::new(MS(100)).with_clock(&clock))
         .classify(ScriptedService::classify);
     assert_eq!(pipeline.explain().warnings(), [""; 0]);
-    let start = hand.now();
-    assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap(), 200);
-    assert_eq!((hand.now() - start, limiter.available(), service.running()), (MS(70), 1, 0));
+    let start = time.now();
+    assert_eq!(time.block_on(pipeline.call(|| service.call())).unwrap(), 200);
+    assert_eq!((time.now() - start, limiter.available(), service.running()), (MS(70), 1, 0));
     // The dropped attempt is neither a failure nor a success.
     assert_eq!((breaker.snapshot().calls, breaker.snapshot().failures), (1, 0));
     // The same through a boxed pipeline.
     let boxed = pipeline.boxed::<u16, steadfast::testing::ScriptedError>();
     let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
-    assert_eq!(hand.block_on(boxed.call(|| service.call())).unwrap(), 200);
+    assert_eq!(time.block_on(boxed.call(|| service.call())).unwrap(), 200);
     assert_eq!((service.calls(), breaker.snapshot().calls), (2, 2));
 }
 
 // Guarantee: hedge 3.
 #[test]
 fn the_time_out_of_an_attempt_starts_the_next_attempt() {
-    let (hedge, service, clock, hand) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
+    let (hedge, service, clock, time) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
     let pipeline = Pipeline::new().then(hedge).then(Timeout::new(MS(100)).with_clock(&clock));
     let warnings = pipeline.explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("fires first")), "{warnings:?}");
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.gaps(), [MS(100)]);
 }
 
 // Guarantee: hedge 6.
 #[test]
 fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
-    hand.advance(MS(1));
+    time.advance(MS(1));
     let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(hedge).then(breaker.clone());
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     // Both permits were taken, one success was recorded, and the dropped attempt returned its
     // permit.
     assert_eq!(breaker.state(), State::HalfOpen);
@@ -371,17 +371,17 @@ fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
 // Guarantee: hedge 7.
 #[test]
 fn a_rejection_inside_stops_hedging_but_hides_no_result() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(1))).unwrap().with_clock(&clock);
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).then(places);
     let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     let told = told(&mut events);
     assert_eq!(told[1..], [HedgeEvent::Suppressed { reason: SuppressReason::Rejected }]);
     // The attempt's failure is the result, not the rejection of the hedged attempt.
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert!(matches!(error.cause(), Cause::Operation(_)), "{error}");
     assert_eq!((service.calls(), error.attempts()), (2, 1));
 }
@@ -389,14 +389,14 @@ fn a_rejection_inside_stops_hedging_but_hides_no_result() {
 // Guarantee: hedge 1.
 #[test]
 fn an_operation_can_read_the_number_of_its_attempt() {
-    let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
+    let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
         .unwrap()
         .with_clock(&clock)
         .with_delays(|| [Duration::ZERO].into_iter());
     let pipeline = Pipeline::new().then(retry).then(hedge);
     let seen = std::sync::Mutex::new(Vec::new());
-    let error = hand.block_on(pipeline.call_with(|attempt| {
+    let error = time.block_on(pipeline.call_with(|attempt| {
         seen.lock().unwrap().push((attempt.number(), attempt.hedge()));
         let clock = clock.clone();
         async move {
@@ -463,13 +463,13 @@ proptest! {
     // Guarantee: hedge 1, 3, 6.
     #[test]
     fn a_hedged_call_behaves_as_a_naive_model_of_its_timeline(acts in acts(), max in 1usize..=6, delay in 0u64..40) {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let script: Vec<_> = acts.iter().enumerate().map(|(n, act)| format!("{} in {}ns", act.does, act.takes(n))).collect();
         let service = ScriptedService::new(&script.join(", "), &clock).unwrap();
         let hedge = Hedge::new(HedgeConfig::after(MS(delay)).max_attempts(max as u32)).unwrap().with_clock(&clock);
         let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-        let start = hand.now();
-        let result = hand.block_on(pipeline.call(|| service.call()));
+        let start = time.now();
+        let result = time.block_on(pipeline.call(|| service.call()));
         let kind = result.as_ref().map_or_else(|error| error.verdict().kind(), |_| None);
         let (at, does, attempts) = naive(&acts, max, delay * 1_000_000);
         let expected = match does {
@@ -479,7 +479,7 @@ proptest! {
             _ => Some(FailureKind::Throttled),
         };
         prop_assert_eq!(kind, expected);
-        prop_assert_eq!(((hand.now() - start).as_nanos() as u64, service.calls()), (at, attempts));
+        prop_assert_eq!(((time.now() - start).as_nanos() as u64, service.calls()), (at, attempts));
         prop_assert_eq!(service.running(), 0);
         if let Err(error) = result {
             prop_assert_eq!(error.attempts() as usize, attempts);

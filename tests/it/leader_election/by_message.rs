@@ -22,11 +22,11 @@ fn nodes(ring: bool, clock: &Clock, network: &InMemoryNetwork) -> Vec<MessageEle
 }
 
 /// Runs these nodes for this time.
-fn run(hand: &ManualClock, nodes: &[MessageElection], time: Duration) {
+fn run(driver: &ManualClock, nodes: &[MessageElection], time: Duration) {
     let mut all: Vec<Pin<Box<dyn Future<Output = ()>>>> =
         nodes.iter().map(|node| Box::pin(node.run()) as Pin<Box<dyn Future<Output = ()>>>).collect();
-    let clock = hand.clock();
-    hand.block_on(async {
+    let clock = driver.clock();
+    driver.block_on(async {
         let mut end = std::pin::pin!(clock.sleep(time));
         std::future::poll_fn(|cx| {
             for node in &mut all {
@@ -45,18 +45,18 @@ fn leaders(nodes: &[MessageElection]) -> Vec<NodeId> {
 #[test]
 fn elections_by_messages_have_two_leaders_under_partition_and_one_after_it() {
     for ring in [false, true] {
-        let (clock, hand) = Clock::manual();
+        let (clock, driver) = Clock::manual();
         let network = InMemoryNetwork::new();
         let nodes = nodes(ring, &clock, &network);
-        run(&hand, &nodes, Duration::from_secs(20));
+        run(&driver, &nodes, Duration::from_secs(20));
         assert_eq!(leaders(&nodes), [NodeId(4)]);
         for (one, other) in [(1, 3), (1, 4), (2, 3), (2, 4)] {
             network.cut(NodeId(one), NodeId(other));
         }
-        run(&hand, &nodes, Duration::from_secs(60));
+        run(&driver, &nodes, Duration::from_secs(60));
         assert_eq!(leaders(&nodes), [NodeId(2), NodeId(4)], "ring: {ring}");
         network.mend();
-        run(&hand, &nodes, Duration::from_secs(60));
+        run(&driver, &nodes, Duration::from_secs(60));
         assert_eq!(leaders(&nodes), [NodeId(4)], "ring: {ring}");
         assert!(nodes.iter().all(|node| node.leader() == Some(NodeId(4))));
     }
@@ -65,22 +65,22 @@ fn elections_by_messages_have_two_leaders_under_partition_and_one_after_it() {
 #[test]
 fn a_stopped_node_sends_nothing_and_continues_when_it_runs_again() {
     for ring in [false, true] {
-        let (clock, hand) = Clock::manual();
+        let (clock, driver) = Clock::manual();
         let network = InMemoryNetwork::new();
         let nodes = nodes(ring, &clock, &network);
-        run(&hand, &nodes, Duration::from_secs(20));
+        run(&driver, &nodes, Duration::from_secs(20));
         network.leave(NodeId(4));
-        run(&hand, &nodes[..3], Duration::from_secs(20));
+        run(&driver, &nodes[..3], Duration::from_secs(20));
         assert_eq!(leaders(&nodes[..3]), [NodeId(3)]);
         let _ = network.join(NodeId(4));
-        run(&hand, &nodes, Duration::from_secs(20));
+        run(&driver, &nodes, Duration::from_secs(20));
         assert_eq!(leaders(&nodes), [NodeId(4)]);
     }
 }
 
 #[test]
 fn a_change_of_leader_wakes_waiting_tasks() {
-    let (clock, hand) = Clock::manual();
+    let (clock, driver) = Clock::manual();
     let node = MessageElection::bully(
         NodeId(1),
         IDS,
@@ -88,7 +88,7 @@ fn a_change_of_leader_wakes_waiting_tasks() {
         MessageElectionConfig::default(),
     );
     let node = node.unwrap().with_clock(&clock);
-    let changed = hand.block_on(async {
+    let changed = driver.block_on(async {
         tokio::select! {
             leader = node.changed() => leader,
             () = node.run() => None,
@@ -133,7 +133,7 @@ impl Transport for Slow {
 #[test]
 fn a_node_dropped_at_every_await_keeps_its_state_and_takes_part_again() {
     for ring in [false, true] {
-        let (clock, hand) = Clock::manual();
+        let (clock, driver) = Clock::manual();
         let network = InMemoryNetwork::new();
         let config = MessageElectionConfig::default();
         let slow = |id| Slow(network.join(id), clock.clone());
@@ -145,7 +145,7 @@ fn a_node_dropped_at_every_await_keeps_its_state_and_takes_part_again() {
         let time = Duration::from_secs(12);
         let mut agreed = 0;
         let polls = drop_at_every_await(
-            &hand,
+            &driver,
             || async {
                 // All nodes run and all are dropped, also the highest in the middle of its election.
                 let all = futures::future::join_all(nodes.iter().map(MessageElection::run));
@@ -158,13 +158,13 @@ fn a_node_dropped_at_every_await_keeps_its_state_and_takes_part_again() {
             |_| {
                 // While no node runs, each keeps the leader that it knew before.
                 let believed: Vec<_> = nodes.iter().map(MessageElection::leader).collect();
-                hand.advance(Duration::from_millis(1));
+                driver.advance(Duration::from_millis(1));
                 assert_eq!(nodes.iter().map(MessageElection::leader).collect::<Vec<_>>(), believed);
                 agreed += u64::from(believed.iter().all(|leader| *leader == Some(NodeId(4))));
             },
         );
         assert!(polls > 10 && agreed > 0, "ring: {ring}: {polls} polls, {agreed} agreed");
-        run(&hand, &nodes, Duration::from_secs(60));
+        run(&driver, &nodes, Duration::from_secs(60));
         assert_eq!(leaders(&nodes), [NodeId(4)], "ring: {ring}");
         assert!(nodes.iter().all(|node| node.leader() == Some(NodeId(4))));
     }

@@ -36,7 +36,7 @@ fn a_campaign_dropped_at_every_await_leaves_no_node_that_believes_to_lead() {
         let held = world.run(S(1), other.campaign()).unwrap().unwrap();
         node.line.takes(MS(100), MS(100));
         let polls = drop_at_every_await(
-            &world.hand,
+            &world.time,
             || node.campaign(),
             |_| {
                 assert!(!node.is_leader() && !node.health().leading);
@@ -61,7 +61,7 @@ fn lost_dropped_at_every_await_counts_no_unanswered_renewal() {
         let leads = tokio::sync::Mutex::new(&mut leads);
         // Each call continues from the state of the last one, until the store stops answering.
         let polls = drop_at_every_await(
-            &world.hand,
+            &world.time,
             || async {
                 let mut leads = leads.try_lock().unwrap();
                 leads.lost().await
@@ -88,7 +88,7 @@ fn a_resignation_dropped_at_every_await_has_ended_the_term_and_reports_it_once()
         let mut events = node.events();
         node.line.takes(MS(100), MS(100));
         let polls = drop_at_every_await(
-            &world.hand,
+            &world.time,
             || {
                 // The record is the node's own, so it need not wait for the term to pass.
                 let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
@@ -120,7 +120,7 @@ fn a_run_dropped_at_every_await_leaves_no_task_and_no_term() {
             }
         }
         let polls = drop_at_every_await(
-            &world.hand,
+            &world.time,
             || {
                 node.run(world.clock.sleep(S(12)), async |term| {
                     running.set(running.get() + 1);
@@ -144,7 +144,7 @@ fn requests_waits_and_observers_dropped_at_every_await_lose_nothing() {
         let (node, asks) = (world.node("a"), world.node("b"));
         let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
         asks.line.takes(MS(100), MS(100));
-        let polls = drop_at_every_await(&world.hand, || asks.request_resign(), |_| assert!(leads.is_leader()));
+        let polls = drop_at_every_await(&world.time, || asks.request_resign(), |_| assert!(leads.is_leader()));
         assert!(polls >= 3, "{polls}");
         assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));
         world.run(S(1), leads.resign()).unwrap().unwrap();
@@ -161,7 +161,7 @@ fn requests_waits_and_observers_dropped_at_every_await_lose_nothing() {
             }
         };
         let mut dropped_early = 0;
-        let polls = drop_at_every_await(&world.hand, waits, |_| {
+        let polls = drop_at_every_await(&world.time, waits, |_| {
             // The term is not renewed: its tasks are told at the warning, and not before.
             assert_eq!(term.is_ending(), world.now() >= began + WARNING, "{:?}", world.now() - began);
             dropped_early += u64::from(!term.is_ending());

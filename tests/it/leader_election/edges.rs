@@ -186,9 +186,9 @@ fn health_is_bad_when_a_leader_has_not_renewed_for_its_term_and_the_tolerance() 
         let health = node.health();
         assert!(health.healthy && health.leading);
         assert_eq!(health.since_renewal, Some(S(1)), "renewed 5 s after the start");
-        world.hand.advance(TERM + S(5) - S(1));
+        world.time.advance(TERM + S(5) - S(1));
         assert!(node.health().healthy, "the tolerance is included");
-        world.hand.advance(MS(1));
+        world.time.advance(MS(1));
         assert!(!node.health().healthy);
         drop(leads);
         assert!(node.health().healthy && !node.health().leading);
@@ -348,9 +348,9 @@ fn a_record_that_is_not_a_lease_is_refused_and_left_as_it_is() {
     let record = Key::new("leases", "lease job");
     let (node, other) = (world.node("a"), world.node("b"));
     let mut events = node.events();
-    let foreign = |text: &'static str| world.hand.block_on(store.put(record, text.into(), PutOptions::new())).unwrap();
+    let foreign = |text: &'static str| world.time.block_on(store.put(record, text.into(), PutOptions::new())).unwrap();
     let mut asked = 0;
-    let is_there = || world.hand.block_on(store.get(record)).unwrap().map(|record| record.value);
+    let is_there = || world.time.block_on(store.get(record)).unwrap().map(|record| record.value);
     for text in ["", "the cron table", "lease 2\ntoken 7\nterm 15000000000\nb", "lease 1\ntoken x\nterm 1\nb"] {
         let version = foreign(text);
         let error = world.run(S(60), node.campaign()).expect("the candidate stops asking").unwrap_err();
@@ -364,11 +364,11 @@ fn a_record_that_is_not_a_lease_is_refused_and_left_as_it_is() {
             "{told:?}"
         );
         assert!(world.run(S(1), other.request_resign()).unwrap().is_err());
-        let kept = world.hand.block_on(store.get(record)).unwrap().unwrap();
+        let kept = world.time.block_on(store.get(record)).unwrap().unwrap();
         assert_eq!((kept.value.as_ref(), kept.version), (text.as_bytes(), version));
     }
     // A foreign record replaces a held lease: the leader does not overwrite it, and ends in time.
-    world.hand.block_on(store.delete(record, Default::default())).unwrap();
+    world.time.block_on(store.delete(record, Default::default())).unwrap();
     let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
     let began = world.now();
     foreign("the cron table");
@@ -389,7 +389,7 @@ fn after_its_record_was_deleted_a_leader_believes_in_its_term_until_it_renews_or
         let began = world.now();
         let fenced = Fenced::new(0);
         fenced.with(leads.token(), |written| *written += 1).unwrap();
-        world.hand.block_on(store.delete(Key::new("leases", "lease job"), Default::default())).unwrap();
+        world.time.block_on(store.delete(Key::new("leases", "lease job"), Default::default())).unwrap();
         if cut_off {
             old.line.is(Mode::Hangs);
         }
@@ -402,7 +402,7 @@ fn after_its_record_was_deleted_a_leader_believes_in_its_term_until_it_renews_or
         let why = world.run(S(60), leads.lost()).unwrap();
         if cut_off {
             assert_eq!((why, leads.is_leader()), (TermEnd::NotRenewed, true));
-            world.hand.advance_to(began + DEADLINE);
+            world.time.advance_to(began + DEADLINE);
         } else {
             assert_eq!((why, world.now() - began), (TermEnd::Superseded, S(5)), "its next renewal fails");
         }

@@ -48,7 +48,7 @@ fn a_grant_whose_reply_arrives_after_the_term_makes_no_leader() {
         {
             let mut campaign = pin!(node.campaign());
             assert!(poll(campaign.as_mut()).is_pending());
-            world.hand.advance(TERM * 2);
+            world.time.advance(TERM * 2);
             assert!(poll(campaign.as_mut()).is_pending());
             assert!(!node.is_leader());
         }
@@ -67,10 +67,10 @@ fn a_renewal_whose_reply_arrives_after_the_term_renews_nothing() {
         node.line.takes(MS(0), S(1));
         let mut lost = Box::pin(leadership.lost());
         assert!(poll(lost.as_mut()).is_pending());
-        world.hand.advance(S(5));
+        world.time.advance(S(5));
         assert!(poll(lost.as_mut()).is_pending());
         assert_eq!(node.line.calls("renew").len(), 1);
-        world.hand.advance(TERM * 2);
+        world.time.advance(TERM * 2);
         assert!(!node.is_leader());
         assert_eq!(poll(lost.as_mut()), Poll::Ready(TermEnd::NotRenewed));
         assert!(!node.is_leader());
@@ -174,16 +174,16 @@ fn a_holder_that_was_paused_for_two_terms_does_not_lead_and_does_not_write() {
         let data = InMemoryStore::new();
         let (key, log) = (Key::new("report", "today"), Fenced::new(Vec::new()));
         let mut paused = world.run(S(10), old.campaign()).unwrap().unwrap();
-        world.hand.block_on(data.put_fenced(key, "old", paused.token())).unwrap();
+        world.time.block_on(data.put_fenced(key, "old", paused.token())).unwrap();
         log.with(paused.token(), |log| log.push("old")).unwrap();
 
         let leads = world.run(TERM * 2, new.campaign()).unwrap().unwrap();
-        world.hand.block_on(data.put_fenced(key, "new", leads.token())).unwrap();
+        world.time.block_on(data.put_fenced(key, "new", leads.token())).unwrap();
         log.with(leads.token(), |log| log.push("new")).unwrap();
 
         // The paused node continues, and knows at its first call.
         assert!(!paused.is_leader() && !paused.term().is_leader() && !old.is_leader());
-        let late = world.hand.block_on(data.put_fenced(key, "late", paused.token())).unwrap_err();
+        let late = world.time.block_on(data.put_fenced(key, "late", paused.token())).unwrap_err();
         assert!(late.is_fenced(), "{late}");
         log.with(paused.token(), |log| log.push("late")).unwrap_err();
         assert_eq!(log.into_inner(), ["old", "new"]);

@@ -38,7 +38,7 @@ fn tokens_grow_across_terms_resignations_restarts_and_a_deleted_record() {
         if let Some(store) = &world.store {
             for (partition, row) in store.records().keys() {
                 let deleted = store.delete(Key::new(partition, row), DeleteOptions::new());
-                assert!(world.hand.block_on(deleted).unwrap());
+                assert!(world.time.block_on(deleted).unwrap());
             }
         }
         tokens.push(elect(&world.node("c")).token());
@@ -117,11 +117,11 @@ fn an_expired_record_of_the_node_itself_is_acquired_anew_and_never_renewed() {
         let node = world.node("a");
         let mut leadership = world.run(S(1), node.campaign()).unwrap().unwrap();
         let expired = leadership.token();
-        world.hand.advance(TERM);
+        world.time.advance(TERM);
         assert_eq!(world.run(S(1), leadership.lost()), Some(TermEnd::NotRenewed));
         assert!(node.line.calls("renew").is_empty());
         let renewed = steadfast::lease::Lease::renew(&*node.line, "job", node.holder(), expired, TERM);
-        assert!(world.hand.block_on(renewed).unwrap_err().is_not_held());
+        assert!(world.time.block_on(renewed).unwrap_err().is_not_held());
         let anew = world.run(S(1), node.campaign()).unwrap().unwrap();
         assert!(anew.token() > expired && anew.is_leader() && !leadership.is_leader());
     });

@@ -171,7 +171,7 @@ type Instances = Box<dyn Fn(&Clock) -> Arc<dyn Lease>>;
 
 /// Leases of one backend, and a clock.
 pub(crate) struct World {
-    pub(crate) hand: ManualClock,
+    pub(crate) time: ManualClock,
     pub(crate) clock: Clock,
     /// The store of the leases, if they are kept in one.
     pub(crate) store: Option<InMemoryStore>,
@@ -181,26 +181,26 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn in_memory() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let leases = InMemoryLease::new().with_clock(&clock);
         let instance = Box::new(move |_: &Clock| Arc::new(leases.clone()) as Arc<dyn Lease>);
-        Self { hand, clock, store: None, instance, made: Cell::new(0) }
+        Self { time, clock, store: None, instance, made: Cell::new(0) }
     }
 
     /// Each node has an instance of its own over one store.
     pub(crate) fn over_store() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = InMemoryStore::new().with_clock(&clock);
         let kept = Some(store.clone());
         let instance = Box::new(move |clock: &Clock| {
             Arc::new(StoreLease::new(Arc::new(store.clone())).unwrap().with_clock(clock)) as Arc<dyn Lease>
         });
-        Self { hand, clock, store: kept, instance, made: Cell::new(0) }
+        Self { time, clock, store: kept, instance, made: Cell::new(0) }
     }
 
     /// Over a SQLite file. Writes are done in place, so the test waits for no other thread.
     pub(crate) fn over_sqlite() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::at(folder.path().join("leases.db")).durability(Durability::Relaxed);
         let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
@@ -208,7 +208,7 @@ impl World {
             let _kept = &folder;
             Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(clock)) as Arc<dyn Lease>
         });
-        Self { hand, clock, store: None, instance, made: Cell::new(0) }
+        Self { time, clock, store: None, instance, made: Cell::new(0) }
     }
 
     /// Runs the same test over every backend that offers leases.
@@ -252,7 +252,7 @@ impl World {
 
     /// Runs the future for at most this time, and drops it if it has not ended.
     pub(crate) fn run<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
-        self.hand.block_on(within(&self.clock, time, future))
+        self.time.block_on(within(&self.clock, time, future))
     }
 }
 

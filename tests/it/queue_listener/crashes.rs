@@ -131,7 +131,7 @@ fn a_suspect_message_is_handled_alone_and_its_lease_is_renewed_meanwhile() {
     let world = World::new();
     world.send("suspect");
     // Its first receiver dies.
-    world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    world.time.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
     for i in 0..20 {
         world.send(&format!("long-{i}"));
     }
@@ -153,7 +153,7 @@ fn a_suspect_message_is_handled_alone_and_its_lease_is_renewed_meanwhile() {
         }
         now.set(now.get() - 1);
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert!(alone.get().is_some());
     let state = listener.state();
     assert_eq!((state.handled, state.leases_lost, state.dead_lettered), (21, 0, 0));
@@ -169,8 +169,8 @@ fn a_stopped_handler_or_a_released_lease_makes_no_message_suspect() {
     for seed in 0..10 {
         let listener = world.listener(config, seed);
         let run = listener.run(world.clock.sleep(S(1)), async |_: Work| pending::<()>().await);
-        world.hand.block_on(run).unwrap();
+        world.time.block_on(run).unwrap();
     }
-    let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    let taken = world.time.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
     assert_eq!((taken.deliveries, taken.attempts, taken.expiries), (11, 0, 0), "a redeployment costs no attempt");
 }

@@ -44,7 +44,7 @@ fn a_drain_dropped_at_any_await_leaves_the_listener_paused_and_loses_no_message(
     })));
     let (sent, is_drained) = (Cell::new(0), Cell::new(false));
     let polls = drop_at_every_await(
-        &world.hand,
+        &world.time,
         || {
             for _ in 0..7 {
                 world.send(&format!("{}", sent.replace(sent.get() + 1)));
@@ -70,16 +70,16 @@ fn a_drain_dropped_at_any_await_leaves_the_listener_paused_and_loses_no_message(
     assert!(listener.state().paused);
     // A dropped drain has paused the listener, which stays paused until it is resumed.
     listener.resume();
-    world.hand.block_on(beside(&run, world.clock.sleep(S(1))));
+    world.time.block_on(beside(&run, world.clock.sleep(S(1))));
     world.send("late");
     let mut drain = Box::pin(listener.drain());
     let _ = drain.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     drop(drain);
     assert!(listener.state().paused);
-    world.hand.block_on(beside(&run, world.clock.sleep(S(60))));
+    world.time.block_on(beside(&run, world.clock.sleep(S(60))));
     assert!(!handled.borrow().contains_key("late") && world.depth().total() == 1, "it takes no more");
     listener.resume();
-    world.hand.block_on(beside(&run, world.clock.sleep(S(60))));
+    world.time.block_on(beside(&run, world.clock.sleep(S(60))));
     assert_eq!((handled.borrow().len(), world.depth().total()), (sent.get() + 1, 0), "none is lost");
     assert!(handled.borrow().values().all(|times| *times == 1), "each once: {:?}", handled.borrow());
 }
@@ -112,7 +112,7 @@ fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
     // One request waits for its reply while the other, which may be polling for it, is dropped.
     let other = RefCell::new(None);
     let polls = drop_at_every_await(
-        &world.hand,
+        &world.time,
         || {
             *other.borrow_mut() = Some(Box::pin(ask("other")));
             beside(&run, async {
@@ -130,18 +130,18 @@ fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
         |_| {
             let begun = world.now();
             if let Some(other) = other.borrow_mut().take() {
-                world.hand.block_on(beside(&run, other));
+                world.time.block_on(beside(&run, other));
             }
-            world.hand.block_on(beside(&run, ask("next")));
+            world.time.block_on(beside(&run, ask("next")));
             assert!(world.now() - begun < S(5), "an answer came late: {:?}", world.now() - begun);
         },
     );
     assert!(polls >= 6, "{polls}");
     // The next requests that poll discard replies to dropped requests.
     for _ in 0..12 {
-        world.hand.block_on(beside(&run, world.clock.sleep(S(5))));
-        world.hand.block_on(beside(&run, ask("last")));
+        world.time.block_on(beside(&run, world.clock.sleep(S(5))));
+        world.time.block_on(beside(&run, ask("last")));
     }
-    assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
+    assert_eq!(world.time.block_on(replies.depth()).unwrap().total(), 0);
     assert_eq!(world.depth().total(), 0);
 }

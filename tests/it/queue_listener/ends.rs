@@ -42,7 +42,7 @@ fn a_message_whose_handler_never_ends_becomes_a_dead_letter_after_its_deliveries
         world.run(S(1), async {
             tokio::select! { _ = run => {}, () = dies => {} }
         });
-        world.hand.advance(S(31));
+        world.time.advance(S(31));
     }
     assert_eq!(begun.borrow().iter().filter(|body| *body == "kills").count(), 3);
     assert_eq!(world.depth().total(), 0);
@@ -64,7 +64,7 @@ fn a_failing_message_is_retried_with_growing_delays_and_becomes_a_dead_letter_wi
         assert_eq!(work.deliveries, tries.get());
         Err::<(), _>(format!("no such account, try {}", tries.get()))
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!(tries.get(), 4);
     let (body, reason) = world.dead().remove(0);
     assert_eq!(body, "bad");
@@ -98,7 +98,7 @@ fn a_panic_is_a_failure_of_its_message_and_of_nothing_else() {
         }
         _ => {}
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let mut dead = world.dead();
     dead.sort();
     assert!(dead[0].1.contains("the handler panicked: oh"), "{dead:?}");
@@ -121,10 +121,10 @@ fn a_listener_dropped_while_it_dead_letters_a_message_leaves_one_dead_letter() {
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             for _ in 0..polls {
                 let _ = run.as_mut().poll(&mut cx);
-                world.hand.advance(MS(20));
+                world.time.advance(MS(20));
             }
             drop(run);
-            world.hand.advance(S(31));
+            world.time.advance(S(31));
             assert_eq!(world.depth().total() + world.dead().len() as u64, 1);
         }
         assert_eq!(world.dead().len(), 1);
@@ -156,7 +156,7 @@ fn a_stop_releases_waiting_messages_then_cancels_and_drops_handlers_and_settles(
         world.clock.sleep(MS(1001)).await;
         (world.queue.depth().await.unwrap(), world.line.calls("receive").len())
     };
-    let (ran, (depth, receives)) = world.hand.block_on(async { tokio::join!(run, looks) });
+    let (ran, (depth, receives)) = world.time.block_on(async { tokio::join!(run, looks) });
     ran.unwrap();
     assert_eq!((depth.visible, depth.in_flight), (4, 3), "what nobody began with is back at once");
     assert_eq!(world.line.calls("receive").len(), receives, "no new dequeue");
@@ -178,7 +178,7 @@ fn handled_messages_are_settled_though_the_queue_fails_for_a_while() {
         world.clock.sleep(S(9)).await;
         world.line.is("settle", Mode::Well);
     };
-    world.hand.block_on(async { tokio::join!(run, mends).0 }).unwrap();
+    world.time.block_on(async { tokio::join!(run, mends).0 }).unwrap();
     assert_eq!((listener.state().handled, world.depth().total()), (1, 0));
 }
 
@@ -189,7 +189,7 @@ fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
     let (keys, each) = (10, 1000);
     for i in 0..each {
         let batch = (0..keys).map(|key| Message::new(format!("{i}")).group(format!("key-{key}"))).collect();
-        world.hand.block_on(world.queue.send(batch)).unwrap();
+        world.time.block_on(world.queue.send(batch)).unwrap();
     }
     let entropy = Entropy::from_seed(7);
     let config = QueueListenerConfig::default().tasks(16, 16).max_attempts(u32::MAX);
@@ -217,7 +217,7 @@ fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
             Disposition::Complete
         },
     );
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert!(done.borrow().values().all(|done| done.iter().copied().eq(0..each)), "in order within each key");
     assert!(most.get() > 8, "{} keys at once", most.get());
 }
@@ -251,7 +251,7 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
             world.clock.sleep(MS(100)).await;
         }
     };
-    world.hand.block_on(async { tokio::join!(run, flood).0 }).unwrap();
+    world.time.block_on(async { tokio::join!(run, flood).0 }).unwrap();
     (waits.borrow().len(), waits.borrow().iter().max().copied().unwrap_or_default())
 }
 
@@ -272,15 +272,15 @@ fn under_weighted_order_each_queue_has_its_share() {
     let second = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
     for queue in [&world.queue, &second] {
         for _ in 0..20 {
-            world.hand.block_on(queue.send((0..100).map(|_| Message::new("x")).collect())).unwrap();
+            world.time.block_on(queue.send((0..100).map(|_| Message::new("x")).collect())).unwrap();
         }
     }
     let config = QueueListenerConfig::default().tasks(1, 1).batch(1);
     let builder = world.builder(config, 1).level(Level::weight(3)).source(second.clone(), Level::weight(1));
     let listener = builder.order(PriorityOrder::Weighted).build().unwrap();
     let run = listener.run(world.clock.sleep(S(100)), async |_| world.clock.sleep(MS(100)).await);
-    world.hand.block_on(run).unwrap();
-    let left = world.hand.block_on(second.depth()).unwrap().total();
+    world.time.block_on(run).unwrap();
+    let left = world.time.block_on(second.depth()).unwrap().total();
     assert_eq!((2000 - world.depth().total(), 2000 - left), (750, 250));
 }
 
@@ -299,7 +299,7 @@ fn if_3_of_a_batch_of_10_fail_those_3_are_delivered_again() {
         let fails = |body: &String| first && ["2", "5", "7"].contains(&body.as_str());
         bodies.iter().map(|body| if fails(body) { Disposition::retry("no") } else { Disposition::Complete }).collect()
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let seen = seen.into_inner();
     assert_eq!(seen[0].len(), 10);
     let mut again: Vec<_> = seen[1..].concat();
@@ -326,11 +326,11 @@ fn a_message_that_the_filter_knows_is_completed_without_its_handler() {
             world.queue.send_one(Message::new("charge").header("order", order)).await.unwrap();
         }
     };
-    world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    world.time.block_on(async { tokio::join!(run, send).0 }).unwrap();
     // It failed once, which is not recorded; and the window is over at the end.
     assert_eq!(*handled.borrow(), ["a", "a", "b", "a"]);
     assert_eq!(listener.state().duplicates, 1);
-    assert!(world.hand.block_on(store.get(Key::new("seen", "b"))).unwrap().is_none(), "its window is over");
+    assert!(world.time.block_on(store.get(Key::new("seen", "b"))).unwrap().is_none(), "its window is over");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_paused_listener_releases_waiting_messages_takes_none_and_resumes_at_once() 
         assert_eq!(listener.state().in_flight, 2);
         now
     };
-    let (ran, _) = world.hand.block_on(async { tokio::join!(run, script) });
+    let (ran, _) = world.time.block_on(async { tokio::join!(run, script) });
     ran.unwrap();
     assert_eq!(listener.state().handled, 4);
 }
@@ -369,7 +369,7 @@ fn a_busy_queue_is_polled_less_often_and_a_permanent_error_ends_the_run() {
     world.line.is("receive", Mode::Refuses);
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
     let run = listener.run(world.clock.sleep(S(600)), async |_| {});
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let polls = world.line.calls("receive").len();
     assert!((40..120).contains(&polls), "up to 20 s, full jitter: {polls}");
     world.line.is("receive", Mode::Denied);
@@ -390,7 +390,7 @@ fn a_handler_that_times_out_is_asked_to_stop_then_dropped_and_its_message_fails(
         told_at.set(Some(world.now() - start));
         pending::<()>().await
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!(told_at.get(), Some(S(5)));
     assert!(world.dead()[0].1.contains("the handler timed out"));
 }

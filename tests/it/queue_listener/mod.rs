@@ -35,7 +35,7 @@ async fn nothing(work: Work) {
 /// Requests of a listener that idles for this time.
 fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64 {
     let before = listener.state().requests;
-    world.hand.block_on(listener.run(world.clock.sleep(time), nothing)).unwrap();
+    world.time.block_on(listener.run(world.clock.sleep(time), nothing)).unwrap();
     listener.state().requests - before
 }
 
@@ -72,7 +72,7 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
             world.clock.sleep(DAY).await;
             listener.state().requests - before.requests
         };
-        world.hand.block_on(async { tokio::join!(run, counts).1 })
+        world.time.block_on(async { tokio::join!(run, counts).1 })
     };
     assert_eq!(woken, 0);
     println!("requests in 22 idle hours: each second {naive}, to 60 s {minute}, to 300 s {five}, woken {woken}");
@@ -94,7 +94,7 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
         .collect();
     assert_eq!(listeners.len(), 16);
     let runs = listeners.iter().map(|listener| listener.run(world.clock.sleep(time), nothing));
-    world.hand.block_on(futures::future::join_all(runs));
+    world.time.block_on(futures::future::join_all(runs));
     let polls: Vec<_> = world.line.calls("receive").into_iter().filter(|at| *at - start > S(180)).collect();
     assert!(polls.len() as u64 >= 16 * (time - S(300)).as_secs() / 60, "{} polls", polls.len());
     // In the second that begins with each poll.
@@ -135,7 +135,7 @@ fn at_the_maximum_delay_every_task_but_one_ends_by_itself_at_its_own_time() {
     let mut events = listener.events();
     (0..20).for_each(|i| drop(world.send(&format!("{i}"))));
     let run = listener.run(world.clock.sleep(S(600)), async |_| world.clock.sleep(MS(10)).await);
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let mut ended = Vec::new();
     while let Some(event) = events.try_recv().unwrap() {
         if let Event::ScaledDown { tasks } = event.what {
@@ -167,7 +167,7 @@ fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
             notifier.publish("jobs", "".into()).await.unwrap();
             before
         };
-        let (ran, requests) = world.hand.block_on(async { tokio::join!(run, send) });
+        let (ran, requests) = world.time.block_on(async { tokio::join!(run, send) });
         ran.unwrap();
         assert!(started.get().unwrap() - sent.get().unwrap() <= MS(50));
         assert!(requests <= 120, "at most two a minute: {requests}");
@@ -188,7 +188,7 @@ fn without_the_notifier_a_message_starts_within_the_maximum_interval() {
         world.queue.send_one(Message::new("job")).await.unwrap();
         world.now()
     };
-    let (_, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    let (_, sent) = world.time.block_on(async { tokio::join!(run, send) });
     let after = started.get().unwrap() - sent;
     assert!(after <= S(60), "{after:?}");
 }
@@ -215,7 +215,7 @@ fn a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
                     other.run(world.clock.sleep(S(400)), &handler)
                 )
             };
-            let (one, two) = world.hand.block_on(runs);
+            let (one, two) = world.time.block_on(runs);
             one.and(two).unwrap();
             let begins = begins.into_inner();
             assert_eq!(begins.len(), 1);
@@ -257,7 +257,7 @@ fn a_handler_is_asked_to_stop_before_its_lease_ends_and_its_late_completion_is_r
             world.clock.sleep(S(20)).await;
             other.complete(&taken.receipt).await.unwrap();
         };
-        let (ran, ()) = world.hand.block_on(async { tokio::join!(run, script) });
+        let (ran, ()) = world.time.block_on(async { tokio::join!(run, script) });
         ran.unwrap();
         // Received at the start, never renewed.
         assert_eq!(told_at.get(), Some(S(28)), "{mode:?}");
@@ -286,7 +286,7 @@ fn a_handler_that_does_not_stop_is_dropped_when_its_lease_ends() {
         let _drops = Drops(&world, &dropped);
         std::future::pending::<()>().await
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!(dropped.get().unwrap() - start, S(30));
     assert_eq!((begun.get(), listener.state().leases_lost), (1, 1));
 }
@@ -316,7 +316,7 @@ fn waiting_messages_are_renewed_and_none_begins_with_less_than_the_margin() {
             assert_eq!(left.await, None);
             world.clock.sleep(S(20)).await;
         });
-        world.hand.block_on(run).unwrap();
+        world.time.block_on(run).unwrap();
         assert_eq!(*begun.borrow(), [1; 8], "each is handed out once");
         assert_eq!((listener.state().handled, listener.state().leases_lost), (9, 0));
     }
@@ -342,7 +342,7 @@ fn a_message_whose_lease_cannot_be_renewed_is_not_begun() {
             world.clock.sleep(MS(28_500)).await;
         }
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     // Given up, it is delivered again with a whole lease.
     assert_eq!(*begun.borrow(), [("slow".into(), 1), ("waits".into(), 2)]);
     assert_eq!((world.depth().total(), listener.state().leases_lost), (0, 1));
@@ -366,7 +366,7 @@ fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() 
         world.queue.send_one(Message::new("job")).await.unwrap();
         world.now()
     };
-    let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    let (ran, sent) = world.time.block_on(async { tokio::join!(run, send) });
     ran.unwrap();
     assert_eq!(*handled.borrow(), []);
     assert_eq!((listener.state().released, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
@@ -376,7 +376,7 @@ fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() 
         handled.borrow_mut().push(sent);
         world.clock.sleep(S(100)).await;
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!((handled.borrow().len(), again.state().handled, again.state().leases_lost), (1, 1, 0));
 }
 
@@ -392,7 +392,7 @@ fn the_first_poll_may_wait_for_longer_than_a_lease() {
         world.queue.send_one(Message::new("job")).await.unwrap();
         world.now()
     };
-    let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    let (ran, sent) = world.time.block_on(async { tokio::join!(run, send) });
     ran.unwrap();
     assert_eq!((begun.into_inner(), listener.state().handled), (vec![sent], 1));
 }

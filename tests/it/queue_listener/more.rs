@@ -40,7 +40,7 @@ fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
             sender.send_one(Message::new("job")).await.unwrap();
         }
     };
-    world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    world.time.block_on(async { tokio::join!(run, send).0 }).unwrap();
     let waits = waits.into_inner();
     assert_eq!(waits.len(), 8);
     assert!(
@@ -86,7 +86,7 @@ fn a_message_sent_between_the_last_poll_and_the_subscription_is_found_at_once() 
             assert!(last < MS(4_400), "{last:?}");
             jobs.send_one(Message::new("job")).await.unwrap();
         };
-        world.hand.block_on(async { tokio::join!(run, sends) }).0.unwrap();
+        world.time.block_on(async { tokio::join!(run, sends) }).0.unwrap();
         assert_eq!(found.get(), Some(MS(4_500)), "seed {seed}");
     }
 }
@@ -99,16 +99,16 @@ fn redrive_sends_each_selected_dead_letter_again_once() {
     }
     let listener = world.listener(QueueListenerConfig::default(), 1);
     let run = listener.run(world.clock.sleep(S(1)), async |work: Work| Disposition::dead_letter(text(&work.body)));
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let chosen = |letter: &steadfast::queue::Delivery| !letter.reason.as_ref().unwrap().starts_with('b');
-    assert_eq!(world.hand.block_on(redrive(&*world.queue, 10, chosen)).unwrap(), 2);
+    assert_eq!(world.time.block_on(redrive(&*world.queue, 10, chosen)).unwrap(), 2);
     assert_eq!(world.dead().into_iter().map(|(body, _)| body).collect::<Vec<_>>(), ["b"]);
     assert_eq!(world.depth().visible, 2);
     let dead = world.queue.dead_letters().unwrap();
-    assert_eq!(world.hand.block_on(dead.depth()).unwrap().visible, 1, "what was not chosen is back");
-    let again = world.hand.block_on(world.queue.receive_one(S(1))).unwrap().unwrap();
+    assert_eq!(world.time.block_on(dead.depth()).unwrap().visible, 1, "what was not chosen is back");
+    let again = world.time.block_on(world.queue.receive_one(S(1))).unwrap().unwrap();
     assert_eq!((again.deliveries, again.reason), (1, None));
-    assert!(world.hand.block_on(redrive(&*dead, 10, |_| true)).is_err(), "dead letters have none");
+    assert!(world.time.block_on(redrive(&*dead, 10, |_| true)).is_err(), "dead letters have none");
 }
 
 #[test]
@@ -131,18 +131,18 @@ fn a_request_gets_its_own_reply_or_times_out() {
     });
     let ask = async |n: u64| requester.request(Message::new(format!("{n}")), S(5)).await;
     let asks = futures::future::join_all((0..10).map(ask));
-    let (_, answers) = world.hand.block_on(async { tokio::join!(run, asks) });
+    let (_, answers) = world.time.block_on(async { tokio::join!(run, asks) });
     for (n, answer) in answers.into_iter().enumerate() {
         match answer {
             Ok(answer) => assert_eq!(text(&answer.body), format!("{}", n * n)),
             Err(error) => assert!(matches!(error, RequestError::TimedOut(_)) && n == 7, "{n}: {error}"),
         }
     }
-    assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
+    assert_eq!(world.time.block_on(replies.depth()).unwrap().total(), 0);
     // A late reply is discarded by the next request that polls.
-    world.hand.block_on(replies.send_one(Message::new("late").header("correlation-id", "gone"))).unwrap();
-    assert!(world.hand.block_on(requester.request(Message::new("1"), S(1))).is_err());
-    assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
+    world.time.block_on(replies.send_one(Message::new("late").header("correlation-id", "gone"))).unwrap();
+    assert!(world.time.block_on(requester.request(Message::new("1"), S(1))).is_err());
+    assert_eq!(world.time.block_on(replies.depth()).unwrap().total(), 0);
 }
 
 // Guarantee: queue_listener 16.
@@ -170,19 +170,19 @@ fn a_run_dropped_at_any_await_loses_no_message() {
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             for _ in 0..polls {
                 let _ = run.as_mut().poll(&mut cx);
-                if let Some(next) = world.hand.next_timer() {
-                    world.hand.advance_to(next.min(world.now() + S(1)));
+                if let Some(next) = world.time.next_timer() {
+                    world.time.advance_to(next.min(world.now() + S(1)));
                 }
             }
             drop(run);
             // Each is still in the queue, or was handled.
             let left: BTreeSet<_> =
-                world.hand.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
+                world.time.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
             let gone: BTreeSet<_> = ids.difference(&left).cloned().collect();
             assert!(gone.is_subset(&done.borrow()), "after {polls} polls");
             ended = gone.len();
             // And is visible again.
-            world.hand.advance(S(301));
+            world.time.advance(S(301));
             assert_eq!(world.depth().visible, left.len() as u64);
         }
         assert_eq!(ended, ids.len());
@@ -199,7 +199,7 @@ fn storm(seed: u64, messages: u32) {
     let entropy = Entropy::from_seed(seed);
     for lot in 0..messages / 100 {
         let batch = (0..100).map(|i| Message::new(format!("{}", lot * 100 + i))).collect();
-        world.hand.block_on(world.queue.send(batch)).unwrap();
+        world.time.block_on(world.queue.send(batch)).unwrap();
     }
     let handled = RefCell::new(BTreeMap::<u32, u32>::new());
     let (extra, explained) = (Cell::new(0u64), Cell::new(0u64));
@@ -241,7 +241,7 @@ fn storm(seed: u64, messages: u32) {
         } else {
             let stop = || world.clock.sleep(time);
             let both = async { tokio::join!(listeners[0].run(stop(), &handler), listeners[1].run(stop(), &handler)) };
-            let (one, two) = world.hand.block_on(both);
+            let (one, two) = world.time.block_on(both);
             one.and(two).unwrap();
             // Lost replies to polls: messages that no listener received.
             explained.set(explained.get() + world.depth().in_flight);
@@ -258,7 +258,7 @@ fn storm(seed: u64, messages: u32) {
         }
     }
     let handled = handled.into_inner();
-    let dead = world.hand.block_on(world.queue.dead_letters().unwrap().depth()).unwrap().total();
+    let dead = world.time.block_on(world.queue.dead_letters().unwrap().depth()).unwrap().total();
     assert_eq!(handled.len() as u64 + dead, u64::from(messages), "each is handled or set aside, none is lost");
     assert!(
         completed > 0 && extra.get() <= explained.get() + network.counts().lost_replies * 16,
@@ -380,7 +380,7 @@ fn a_waiting_message_starts_a_task_though_the_depth_cannot_be_requested() {
         world.clock.sleep(MS(10)).await;
         (listener.state().in_flight, listener.state().buffered)
     };
-    let (ran, looked) = world.hand.block_on(async { tokio::join!(run, looks) });
+    let (ran, looked) = world.time.block_on(async { tokio::join!(run, looks) });
     ran.unwrap();
     // It receives no more than the tasks of the rule can begin.
     assert_eq!(looked, (6, 0), "as many as the rule asks for");
@@ -408,6 +408,6 @@ fn a_notice_during_an_empty_poll_leads_to_another_poll() {
         notifier.publish("jobs", "".into()).await.unwrap();
         world.now()
     };
-    let (_, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    let (_, sent) = world.time.block_on(async { tokio::join!(run, send) });
     assert!(begun.get().unwrap() - sent <= MS(200));
 }

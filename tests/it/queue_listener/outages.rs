@@ -56,7 +56,7 @@ fn breaker(world: &World, config: CircuitBreakerConfig, seed: u64) -> CircuitBre
 fn fill(world: &World, of: &str, messages: usize) {
     for first in (0..messages).step_by(100) {
         let batch = (first..messages.min(first + 100)).map(|i| Message::new(format!("{of}-{i}"))).collect();
-        world.hand.block_on(world.queue.send(batch)).unwrap();
+        world.time.block_on(world.queue.send(batch)).unwrap();
     }
 }
 
@@ -84,7 +84,7 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
         (world.now(), service.asked.load(SeqCst), open.unwrap_or_default())
     };
     let (ran, (back, asked, open)) =
-        world.hand.block_on(async { tokio::join!(futures::future::join_all(runs), returns) });
+        world.time.block_on(async { tokio::join!(futures::future::join_all(runs), returns) });
     ran.into_iter().for_each(|ran| ran.unwrap());
     assert_eq!(world.dead(), [], "{messages} messages, away {away:?}");
     assert_eq!((service.done.lock().unwrap().len(), world.depth().total()), (messages, 0));
@@ -133,7 +133,7 @@ fn a_refusal_costs_no_attempt_and_has_its_own_event() {
         seen.set((work.attempt(), work.deliveries));
         Disposition::of_call(pipeline.call(async || Ok::<_, &str>(())).await)
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let state = listener.state();
     assert_eq!((state.handled, state.failed, state.dead_lettered), (1, 0, 0));
     assert_eq!(seen.get(), (1, state.refused as u32 + 1), "each refusal was a delivery, and no attempt");
@@ -167,7 +167,7 @@ fn messages_for_a_healthy_service_are_handled_while_another_service_refuses() {
             away.away.store(false, SeqCst);
             waits
         };
-        let (ran, sent) = world.hand.block_on(async { tokio::join!(run, more) });
+        let (ran, sent) = world.time.block_on(async { tokio::join!(run, more) });
         ran.unwrap();
         assert_eq!((world.dead(), world.depth().total()), (vec![], 0));
         let done = well.done.lock().unwrap();
@@ -195,7 +195,7 @@ fn a_message_that_fails_behind_its_own_breaker_becomes_a_dead_letter_in_the_end(
         };
         Disposition::of_call(pipeline.call(fails).await)
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert!(opened.get());
     assert_eq!(world.dead().len(), 1);
     assert!(tried.load(SeqCst) < 1_000, "in bounded work: {}", tried.load(SeqCst));
@@ -222,7 +222,7 @@ fn the_default_schedule_always_outlasts_an_hour_and_poison_costs_bounded_work() 
         **tries.borrow_mut() += 1;
         Err::<(), _>("it cannot be read")
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!((world.dead().len(), tried), (1, config.max_attempts));
 }
 
@@ -238,7 +238,7 @@ fn handlers_that_fail_for_a_while_make_no_dead_letter() {
             world.clock.sleep(S(away)).await;
             service.away.store(false, SeqCst);
         };
-        world.hand.block_on(async { tokio::join!(run, returns).0 }).unwrap();
+        world.time.block_on(async { tokio::join!(run, returns).0 }).unwrap();
         assert_eq!((world.dead(), service.done.lock().unwrap().len()), (vec![], messages), "away {away} s");
     }
 }
@@ -259,7 +259,7 @@ fn returned_messages_are_polled_for_though_only_notices_wake_the_listener() {
             _ => Disposition::Complete,
         }
     });
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     let began = began.into_inner();
     let gaps: Vec<_> = began.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps.len(), 2, "{gaps:?}");

@@ -56,7 +56,7 @@ fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
             }
             world.clock.sleep(S(120)).await;
         };
-        world.hand.block_on(async {
+        world.time.block_on(async {
             tokio::select! { _ = run => {}, () = sends => {} }
         });
         assert_eq!((world.depth().total(), listener.state().leases_lost), (0, lost), "{:?}", listener.state());
@@ -94,7 +94,7 @@ fn a_task_aborted_during_a_partial_settlement_returns_its_capacity() {
         let spawn = |task| tasks.borrow_mut().push(Some(task));
         let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| async {}));
         (0..12).for_each(|i| drop(world.send(&format!("{i}"))));
-        world.hand.block_on(async {
+        world.time.block_on(async {
             beside(&tasks, &mut run, world.clock.sleep(MS(at))).await;
             drop(tasks.borrow_mut()[0].take());
             beside(&tasks, &mut run, world.clock.sleep(S(300))).await;
@@ -112,7 +112,7 @@ fn a_drain_ends_when_the_last_working_task_is_aborted() {
     let spawn = |task| tasks.borrow_mut().push(Some(task));
     let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| pending::<Disposition>()));
     let is_drained = Cell::new(false);
-    world.hand.block_on(async {
+    world.time.block_on(async {
         beside(&tasks, &mut run, world.clock.sleep(S(1))).await;
         let mut drain = Box::pin(listener.drain());
         let mut drains = async |time| {

@@ -24,7 +24,7 @@ use crate::queue_listener::world::{MS, Mode, S, World, text};
 fn fill(queue: &InMemoryQueue, world: &World, messages: usize) {
     for first in (0..messages).step_by(100) {
         let batch = (first..messages.min(first + 100)).map(|i| Message::new(format!("{i}"))).collect();
-        world.hand.block_on(queue.send(batch)).unwrap();
+        world.time.block_on(queue.send(batch)).unwrap();
     }
 }
 
@@ -149,7 +149,7 @@ fn settlements_that_take_a_second_delay_no_handler() {
         world.now()
     };
     let start = world.now();
-    let (_, ended) = world.hand.block_on(async { tokio::join!(run, ended) });
+    let (_, ended) = world.time.block_on(async { tokio::join!(run, ended) });
     assert!(ended - start <= S(23), "20 rounds of a second: {:?}", ended - start);
     assert_eq!(began.twice(), 0);
 }
@@ -165,14 +165,14 @@ fn cpu_bound_handlers_begin_with_enough_lease_and_are_settled_one_by_one() {
         let lost = Cell::new(0);
         let run = listener.run(world.clock.sleep(takes * messages as u32 + S(60)), async |work: Work| {
             began.begins(&work);
-            world.hand.advance(takes);
+            world.time.advance(takes);
             // No other listener can have it now.
             let again = world.queue.peek(1_000).now_or_never().unwrap().unwrap();
             lost.set(lost.get() + usize::from(again.iter().any(|peeked| peeked.id == work.id && !peeked.hidden)));
             let left = again.iter().filter(|peeked| peeked.hidden).count();
             assert!(left <= 20, "what is done is settled: {left} are in hand");
         });
-        world.hand.block_on(run).unwrap();
+        world.time.block_on(run).unwrap();
         let state = listener.state();
         assert_eq!((began.twice(), lost.get(), state.leases_lost), (0, 0, 0), "{takes:?}");
         assert_eq!((state.handled, state.dead_lettered), (messages as u64, 0), "{takes:?}");
@@ -246,7 +246,7 @@ fn two_listeners_on_one_queue_have_about_equal_shares() {
         };
         let handler = async |_: Work| world.clock.sleep(takes).await;
         let both = async { tokio::join!(listeners[0].run(stop(), handler), listeners[1].run(stop(), handler)) };
-        let (one, two) = world.hand.block_on(both);
+        let (one, two) = world.time.block_on(both);
         one.and(two).unwrap();
         let shares = listeners.each_ref().map(|listener| listener.state().handled);
         assert!(shares.iter().all(|share| (240..=360).contains(share)), "{takes:?}: {shares:?}");
@@ -282,7 +282,7 @@ fn six_hundred_renewals_of_seventy_milliseconds_lose_no_lease() {
                 listener.run(stop, handler).await
             }
         };
-        world.hand.block_on(run).unwrap();
+        world.time.block_on(run).unwrap();
         let state = listener.state();
         assert_eq!((state.leases_lost, state.handled, began.twice()), (0, 600, 0), "by batch: {by_batch}");
     }
@@ -311,7 +311,7 @@ fn waiting_messages_are_renewed_concurrently() {
         }
         most
     };
-    let (ran, most) = world.hand.block_on(async { tokio::join!(run, most) });
+    let (ran, most) = world.time.block_on(async { tokio::join!(run, most) });
     ran.unwrap();
     assert!(most >= 8, "some waited: {most}");
     assert_eq!((listener.state().leases_lost, began.twice(), listener.state().handled), (0, 0, 300));
@@ -340,7 +340,7 @@ fn urgent_waits(notified: bool) -> Vec<Duration> {
             }
         }
     };
-    world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    world.time.block_on(async { tokio::join!(run, send).0 }).unwrap();
     let requests = listener.state().requests;
     // Three a minute for each queue; after each message the delays of the tasks restart.
     assert!(requests <= 3_000, "{requests}");
@@ -367,7 +367,7 @@ fn a_queue_that_answers_before_the_wait_is_over_is_polled_with_pauses() {
         let builder = if several { builder.source(other, Level::default()) } else { builder };
         let listener = builder.build().unwrap();
         let run = listener.run(world.clock.sleep(S(3600)), async |_| {});
-        world.hand.block_on(run).unwrap();
+        world.time.block_on(run).unwrap();
         let early = world.line.calls("receive").len();
         assert!(early <= 300, "{early} requests in an hour");
     }
@@ -400,7 +400,7 @@ fn a_message_whose_lease_ends_during_the_filter_request_is_not_begun() {
     let began = Cell::new(0);
     // Continues after the answer: a stopping run begins nothing anyway.
     let run = listener.run(world.clock.sleep(S(45)), async |_: Work| began.set(began.get() + 1));
-    world.hand.block_on(run).unwrap();
+    world.time.block_on(run).unwrap();
     assert_eq!(began.get(), 0, "its lease ended a second later");
     assert_eq!(listener.state().leases_lost, 2, "given up, it came back once, and the filter took as long");
     let taken = world.run(S(60), async {
@@ -469,8 +469,8 @@ fn a_batch_run_or_a_spawned_run_dropped_at_any_await_loses_no_message() {
                     task.as_mut().poll(&mut cx).is_pending()
                 });
                 tasks.lock().unwrap().extend(spawned);
-                if let Some(next) = world.hand.next_timer() {
-                    world.hand.advance_to(next.min(world.now() + S(1)));
+                if let Some(next) = world.time.next_timer() {
+                    world.time.advance_to(next.min(world.now() + S(1)));
                 }
             }
             drop(run);
@@ -479,10 +479,10 @@ fn a_batch_run_or_a_spawned_run_dropped_at_any_await_loses_no_message() {
             left.retain_mut(|task| task.as_mut().poll(&mut cx).is_pending());
             assert_eq!(left.len(), 0, "after {polls} polls");
             let left: BTreeSet<_> =
-                world.hand.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
+                world.time.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
             let gone: BTreeSet<_> = ids.difference(&left).cloned().collect();
             assert!(gone.is_subset(&done.lock().unwrap()), "after {polls} polls");
-            world.hand.advance(S(301));
+            world.time.advance(S(301));
             assert_eq!(world.depth().visible, left.len() as u64, "and visible again");
         }
         assert_eq!(world.depth().total(), 0, "spawned: {spawned}");

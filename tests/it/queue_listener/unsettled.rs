@@ -29,7 +29,7 @@ fn run(
         decide(&body, n)
     };
     let runs = listener.run(world.clock.sleep(time + S(120)), handler);
-    world.hand.block_on(async { tokio::join!(runs, breaks_for(world, mode, time)) }).0.unwrap();
+    world.time.block_on(async { tokio::join!(runs, breaks_for(world, mode, time)) }).0.unwrap();
     times.into_inner()
 }
 
@@ -88,8 +88,8 @@ fn a_message_that_another_process_could_not_settle_is_suspect_here() {
     world.send("job");
     // Another process had it, and ended.
     for _ in 0..2 {
-        drop(world.hand.block_on(world.queue.receive_one(S(1))).unwrap().unwrap());
-        world.hand.advance(S(2));
+        drop(world.time.block_on(world.queue.receive_one(S(1))).unwrap().unwrap());
+        world.time.advance(S(2));
     }
     let listener = world.listener(config().max_expiries(2), 1);
     let times = run(&world, &listener, (Mode::Well, S(10)), |_, _| Disposition::Complete);

@@ -181,14 +181,14 @@ impl Queue for Line {
 
 pub(crate) struct World {
     pub(crate) clock: Clock,
-    pub(crate) hand: ManualClock,
+    pub(crate) time: ManualClock,
     pub(crate) queue: Arc<InMemoryQueue>,
     pub(crate) line: Arc<Line>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
         let line = Line {
             queue: queue.clone(),
@@ -196,7 +196,7 @@ impl World {
             entropy: Entropy::from_seed(3),
             state: Mutex::default(),
         };
-        Self { clock, hand, queue, line: Arc::new(line) }
+        Self { clock, time, queue, line: Arc::new(line) }
     }
 
     pub(crate) fn builder(&self, config: QueueListenerConfig, seed: u64) -> QueueListenerBuilder {
@@ -213,12 +213,12 @@ impl World {
     }
 
     pub(crate) fn send(&self, body: &str) -> MessageId {
-        self.hand.block_on(self.queue.send_one(Message::new(body.to_owned()))).unwrap()
+        self.time.block_on(self.queue.send_one(Message::new(body.to_owned()))).unwrap()
     }
 
     /// Runs the future for at most this time.
     pub(crate) fn run<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
-        self.hand.block_on(async {
+        self.time.block_on(async {
             tokio::select! {
                 biased;
                 output = future => Some(output),
@@ -228,7 +228,7 @@ impl World {
     }
 
     pub(crate) fn depth(&self) -> Depth {
-        self.hand.block_on(self.queue.depth()).unwrap()
+        self.time.block_on(self.queue.depth()).unwrap()
     }
 
     pub(crate) async fn depth_now(&self) -> u64 {
@@ -237,7 +237,7 @@ impl World {
 
     /// Bodies in the queue, or among its dead letters, with their reasons.
     pub(crate) fn dead(&self) -> Vec<(String, String)> {
-        let dead = self.hand.block_on(self.queue.dead_letters().unwrap().peek(1000)).unwrap();
+        let dead = self.time.block_on(self.queue.dead_letters().unwrap().peek(1000)).unwrap();
         dead.iter().map(|dead| (text(&dead.body), dead.reason.clone().unwrap())).collect()
     }
 }

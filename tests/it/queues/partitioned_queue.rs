@@ -21,13 +21,13 @@ fn parts(clock: &Clock, n: usize) -> Vec<Arc<dyn Queue>> {
 
 /// Receives with this wait while `meanwhile` runs. Returns the messages and the elapsed time.
 fn wait_beside(
-    (clock, hand): (&Clock, &ManualClock),
+    (clock, time): (&Clock, &ManualClock),
     queue: &dyn Queue,
     wait: Duration,
     meanwhile: impl Future<Output = ()>,
 ) -> (Vec<String>, Duration) {
     let began = clock.now();
-    hand.block_on(async {
+    time.block_on(async {
         let receive = async {
             let taken = queue.receive(Receive::new(10, S(30)).wait(wait)).await.unwrap();
             let bodies = taken.iter().map(|taken| String::from_utf8_lossy(&taken.body).into_owned()).collect();
@@ -40,7 +40,7 @@ fn wait_beside(
 #[test]
 fn a_message_in_any_partition_ends_the_wait() {
     for part in 0..4 {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let parts = parts(&clock, 4);
         let queue = PartitionedQueue::new(parts.clone()).unwrap();
         for (wait, at) in [(4000, 3200), (4000, 10), (20_000, 19_999)] {
@@ -48,17 +48,17 @@ fn a_message_in_any_partition_ends_the_wait() {
                 clock.sleep(MS(at)).await;
                 parts[part].send_one(Message::new("a")).await.unwrap();
             };
-            let (bodies, after) = wait_beside((&clock, &hand), &queue, MS(wait), sends);
+            let (bodies, after) = wait_beside((&clock, &time), &queue, MS(wait), sends);
             assert_eq!((bodies, after), (vec!["a".to_owned()], MS(at)), "part {part}");
         }
-        let (bodies, after) = wait_beside((&clock, &hand), &queue, S(4), async {});
+        let (bodies, after) = wait_beside((&clock, &time), &queue, S(4), async {});
         assert_eq!((bodies.len(), after), (0, S(4)), "and a wait that is over is over");
     }
 }
 
 #[test]
 fn a_dropped_wait_leaves_no_message_hidden_in_other_partitions() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let parts = parts(&clock, 3);
     let queue = PartitionedQueue::new(parts.clone()).unwrap();
     let sends = async {
@@ -67,11 +67,11 @@ fn a_dropped_wait_leaves_no_message_hidden_in_other_partitions() {
             part.send_one(Message::new("a")).await.unwrap();
         }
     };
-    let (bodies, _) = wait_beside((&clock, &hand), &queue, S(4), sends);
+    let (bodies, _) = wait_beside((&clock, &time), &queue, S(4), sends);
     assert_eq!(bodies.len(), 1);
-    assert_eq!(hand.block_on(queue.depth()).unwrap().visible, 2);
+    assert_eq!(time.block_on(queue.depth()).unwrap().visible, 2);
     let mut attempts = Vec::new();
-    while let Some(taken) = hand.block_on(queue.receive_one(S(30))).unwrap() {
+    while let Some(taken) = time.block_on(queue.receive_one(S(30))).unwrap() {
         attempts.push((taken.deliveries, taken.attempts));
     }
     assert_eq!(attempts, [(1, 0), (1, 0)]);
@@ -79,7 +79,7 @@ fn a_dropped_wait_leaves_no_message_hidden_in_other_partitions() {
 
 #[test]
 fn a_partition_that_fails_or_hangs_delays_no_message_of_the_others() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let mut all = parts(&clock, 3);
     let network = FaultNetwork::new(FaultConfig::default(), 1, &clock).unwrap();
     let far = network.client("far");
@@ -90,24 +90,24 @@ fn a_partition_that_fails_or_hangs_delays_no_message_of_the_others() {
         clock.sleep(S(2)).await;
         all[2].send_one(Message::new("a")).await.unwrap();
     };
-    let (bodies, after) = wait_beside((&clock, &hand), &queue, S(4), sends);
+    let (bodies, after) = wait_beside((&clock, &time), &queue, S(4), sends);
     assert_eq!((bodies.len(), after), (1, S(2)));
-    let error = hand.block_on(queue.receive(Receive::new(1, S(1)).wait(S(3)))).unwrap_err();
+    let error = time.block_on(queue.receive(Receive::new(1, S(1)).wait(S(3)))).unwrap_err();
     assert_eq!(error.class(), steadfast::port::ErrorClass::Transient);
     far.heal();
 
     // One partition hangs during a settle request: the messages of the others are settled
     // nevertheless.
     for part in &all {
-        hand.block_on(part.send_one(Message::new("b"))).unwrap();
+        time.block_on(part.send_one(Message::new("b"))).unwrap();
     }
     let mut receipts = Vec::new();
-    while let Some(taken) = hand.block_on(queue.receive_one(S(300))).unwrap() {
+    while let Some(taken) = time.block_on(queue.receive_one(S(300))).unwrap() {
         receipts.push((taken.receipt, Settle::Complete));
     }
     assert_eq!(receipts.len(), 3);
     far.pause();
-    hand.block_on(async {
+    time.block_on(async {
         tokio::select! {
             biased;
             _ = queue.settle(receipts) => panic!("a part hangs"),
@@ -115,7 +115,7 @@ fn a_partition_that_fails_or_hangs_delays_no_message_of_the_others() {
         }
     });
     assert_eq!(
-        [0, 2].map(|part| hand.block_on(all[part].depth()).unwrap().total()),
+        [0, 2].map(|part| time.block_on(all[part].depth()).unwrap().total()),
         [0, 1],
         "but for the first message"
     );
@@ -123,7 +123,7 @@ fn a_partition_that_fails_or_hangs_delays_no_message_of_the_others() {
 
 #[test]
 fn a_partitioned_queue_states_no_order_across_partitions_and_deduplicates_within_a_group() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let one = PartitionedQueue::new(parts(&clock, 1)).unwrap();
     let queue = PartitionedQueue::new(parts(&clock, 5)).unwrap();
     assert!(!queue.capabilities().has(Capability::Ordered));
@@ -132,51 +132,51 @@ fn a_partitioned_queue_states_no_order_across_partitions_and_deduplicates_within
     for _ in 0..3 {
         for i in 0..50 {
             let message = Message::new("a").deduplicate(format!("order-{i}"));
-            hand.block_on(queue.send_one(message.clone())).unwrap();
-            hand.block_on(queue.send_one(message.deduplicate(format!("grouped-{i}")).group(format!("{}", i % 7))))
+            time.block_on(queue.send_one(message.clone())).unwrap();
+            time.block_on(queue.send_one(message.deduplicate(format!("grouped-{i}")).group(format!("{}", i % 7))))
                 .unwrap();
         }
     }
-    assert_eq!(hand.block_on(queue.depth()).unwrap().total(), 100);
+    assert_eq!(time.block_on(queue.depth()).unwrap().total(), 100);
 }
 
 #[test]
 fn a_partitioned_queue_dropped_at_any_await_loses_nothing() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let near = parts(&clock, 3);
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(2)), 1, &clock).unwrap();
     let client = network.client("a");
     let queue = PartitionedQueue::new(near.iter().map(|part| client.queue(part.clone())).collect()).unwrap();
     let direct = PartitionedQueue::new(near.clone()).unwrap();
-    let total = || hand.block_on(direct.depth()).unwrap().total();
+    let total = || time.block_on(direct.depth()).unwrap().total();
 
     // Send: each message is accepted or not, and an id makes it safe to send again.
     let batch = || (0..9).map(|i| Message::new(format!("{i}")).deduplicate(format!("{i}"))).collect::<Vec<_>>();
-    let polls = drop_at_every_await(&hand, || queue.send(batch()), |_| assert!(total() <= 9));
+    let polls = drop_at_every_await(&time, || queue.send(batch()), |_| assert!(total() <= 9));
     assert!(polls > 1 && total() == 9, "{polls}");
 
     // Receive with a wait: no message is lost.
     for part in &near {
-        hand.block_on(part.purge()).unwrap();
+        time.block_on(part.purge()).unwrap();
     }
-    let polls = drop_at_every_await(&hand, || queue.receive(Receive::new(10, S(1)).wait(S(2))), |_| hand.advance(S(2)));
+    let polls = drop_at_every_await(&time, || queue.receive(Receive::new(10, S(1)).wait(S(2))), |_| time.advance(S(2)));
     assert!(polls > 3, "{polls}");
-    hand.block_on(direct.send((0..9).map(|i| Message::new(format!("{i}"))).collect())).unwrap();
+    time.block_on(direct.send((0..9).map(|i| Message::new(format!("{i}"))).collect())).unwrap();
     drop_at_every_await(
-        &hand,
+        &time,
         || queue.receive(Receive::new(10, S(1)).wait(S(2))),
         |_| {
-            hand.advance(S(2));
-            assert_eq!(hand.block_on(direct.depth()).unwrap().visible, 9);
+            time.advance(S(2));
+            assert_eq!(time.block_on(direct.depth()).unwrap().visible, 9);
         },
     );
 
     // Settle: each message is settled or delivered again, and none of another partition is touched.
     let left = Cell::new(9);
     drop_at_every_await(
-        &hand,
+        &time,
         || {
-            hand.advance(S(20));
+            time.advance(S(20));
             let (queue, direct) = (&queue, &direct);
             async move {
                 let mut receipts = Vec::new();

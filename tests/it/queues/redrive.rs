@@ -26,21 +26,21 @@ fn queue(clock: &Clock) -> Arc<InMemoryQueue> {
 }
 
 /// Sends this number of messages and makes each a dead letter.
-fn set_aside(hand: &ManualClock, queue: &dyn Queue, n: usize) {
+fn set_aside(time: &ManualClock, queue: &dyn Queue, n: usize) {
     for i in 0..n {
-        hand.block_on(queue.send_one(Message::new(format!("{i:04}-{}", "x".repeat(20))))).unwrap();
+        time.block_on(queue.send_one(Message::new(format!("{i:04}-{}", "x".repeat(20))))).unwrap();
     }
     let mut left = n;
     while left > 0 {
-        let taken = hand.block_on(queue.receive(Receive::new(100, S(30)))).unwrap();
+        let taken = time.block_on(queue.receive(Receive::new(100, S(30)))).unwrap();
         left -= taken.len();
         let dead = taken.into_iter().map(|taken| (taken.receipt, Settle::dead_letter("bad"))).collect();
-        assert!(hand.block_on(queue.settle(dead)).unwrap().iter().all(Result::is_ok));
+        assert!(time.block_on(queue.settle(dead)).unwrap().iter().all(Result::is_ok));
     }
 }
 
-fn numbers(hand: &ManualClock, queue: &dyn Queue) -> Vec<u32> {
-    let peeked = hand.block_on(queue.peek(1000)).unwrap();
+fn numbers(time: &ManualClock, queue: &dyn Queue) -> Vec<u32> {
+    let peeked = time.block_on(queue.peek(1000)).unwrap();
     peeked.iter().filter_map(|peeked| String::from_utf8_lossy(peeked.body.get(..4)?).parse().ok()).collect()
 }
 
@@ -50,12 +50,12 @@ fn number(letter: &steadfast::queue::Delivery) -> u32 {
 
 #[test]
 fn a_redrive_examines_each_letter_once_though_it_takes_longer_than_letters_stay_hidden() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = queue(&clock);
-    set_aside(&hand, &*queue, 150);
+    set_aside(&time, &*queue, 150);
     let looks = RefCell::new(BTreeMap::<u32, u32>::new());
     let chosen = |letter: &steadfast::queue::Delivery| {
-        hand.advance(S(61));
+        time.advance(S(61));
         let total: u32 = {
             *looks.borrow_mut().entry(number(letter)).or_default() += 1;
             looks.borrow().values().sum()
@@ -63,84 +63,84 @@ fn a_redrive_examines_each_letter_once_though_it_takes_longer_than_letters_stay_
         assert!(total < 1000, "it does not end");
         number(letter).is_multiple_of(3)
     };
-    assert_eq!(hand.block_on(redrive(&*queue, usize::MAX, chosen)).unwrap(), 50);
+    assert_eq!(time.block_on(redrive(&*queue, usize::MAX, chosen)).unwrap(), 50);
     assert_eq!(looks.borrow().len(), 150);
     let most = looks.borrow().values().copied().max();
     assert!(most <= Some(1), "a letter was looked at {most:?} times");
-    let mut sent = numbers(&hand, &*queue);
+    let mut sent = numbers(&time, &*queue);
     sent.sort_unstable();
     assert!(sent.into_iter().eq((0..150).step_by(3)), "each of the chosen once");
     let dead = queue.dead_letters().unwrap();
-    assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 100, "the others are back");
+    assert_eq!(time.block_on(dead.depth()).unwrap().visible, 100, "the others are back");
 }
 
 #[test]
 fn a_redrive_ends_though_each_request_takes_seconds() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = queue(&clock);
-    set_aside(&hand, &*queue, 300);
+    set_aside(&time, &*queue, 300);
     let network = FaultNetwork::new(FaultConfig::default().latency(S(2), S(2)), 1, &clock).unwrap();
     let slow = network.client("a").queue(queue.clone());
-    assert_eq!(hand.block_on(redrive(&*slow, usize::MAX, |letter| number(letter).is_multiple_of(2))).unwrap(), 150);
-    assert_eq!(numbers(&hand, &*queue).len(), 150);
+    assert_eq!(time.block_on(redrive(&*slow, usize::MAX, |letter| number(letter).is_multiple_of(2))).unwrap(), 150);
+    assert_eq!(numbers(&time, &*queue).len(), 150);
     let dead = queue.dead_letters().unwrap();
-    assert_eq!(hand.block_on(dead.depth()).unwrap().total(), 150);
+    assert_eq!(time.block_on(dead.depth()).unwrap().total(), 150);
     assert!(network.counts().requests < 2000, "{:?}", network.counts());
 }
 
 #[test]
 fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let (plain, store) = (queue(&clock), Arc::new(InMemoryStore::new().with_clock(&clock)));
     let config = ClaimCheckConfig::default().threshold(10).compress(false);
     let queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap().with_clock(&clock);
-    set_aside(&hand, &queue, 40);
-    for row in hand.block_on(store.scan_all(Scan::partition("claim-check"))).unwrap() {
+    set_aside(&time, &queue, 40);
+    for row in time.block_on(store.scan_all(Scan::partition("claim-check"))).unwrap() {
         let number: u32 = String::from_utf8_lossy(&row.value[..4]).parse().unwrap();
         if number < 3 || number == 20 {
-            hand.block_on(store.delete(Key::new("claim-check", &row.row), Default::default())).unwrap();
+            time.block_on(store.delete(Key::new("claim-check", &row.row), Default::default())).unwrap();
         }
     }
-    assert_eq!(hand.block_on(redrive(&queue, 100, |_| true)).unwrap(), 36);
-    let mut sent = numbers(&hand, &queue);
+    assert_eq!(time.block_on(redrive(&queue, 100, |_| true)).unwrap(), 36);
+    let mut sent = numbers(&time, &queue);
     sent.sort_unstable();
     assert!(sent.into_iter().eq((3..40).filter(|n| *n != 20)));
     let dead = plain.dead_letters().unwrap();
-    assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
+    assert_eq!(time.block_on(dead.depth()).unwrap().visible, 4);
     // If none was sent, it returns the reason.
-    let error = hand.block_on(redrive(&queue, 100, |_| true)).unwrap_err();
+    let error = time.block_on(redrive(&queue, 100, |_| true)).unwrap_err();
     assert!(error.to_string().contains("claim"), "{error}");
-    assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
+    assert_eq!(time.block_on(dead.depth()).unwrap().visible, 4);
 }
 
 #[test]
 fn a_redrive_to_a_full_queue_sends_as_many_as_fit_and_the_others_stay() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(10).with_clock(&clock));
     for _ in 0..2 {
-        set_aside(&hand, &*queue, 10);
+        set_aside(&time, &*queue, 10);
     }
-    assert_eq!(hand.block_on(redrive(&*queue, 100, |_| true)).unwrap(), 10);
-    let error = hand.block_on(redrive(&*queue, 100, |_| true)).unwrap_err();
+    assert_eq!(time.block_on(redrive(&*queue, 100, |_| true)).unwrap(), 10);
+    let error = time.block_on(redrive(&*queue, 100, |_| true)).unwrap_err();
     assert!(error.to_string().contains("full"), "{error}");
-    assert_eq!(hand.block_on(queue.dead_letters().unwrap().depth()).unwrap().visible, 10);
+    assert_eq!(time.block_on(queue.dead_letters().unwrap().depth()).unwrap().visible, 10);
 }
 
 #[test]
 fn a_redrive_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = queue(&clock);
-    set_aside(&hand, &*queue, 5);
+    set_aside(&time, &*queue, 5);
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &clock).unwrap();
     let far = network.client("a").queue(queue.clone());
     let (dead, drops) = (queue.dead_letters().unwrap(), Cell::new(0));
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || redrive(&*far, 10, |letter| number(letter) != 2),
         |_| {
             drops.set(drops.get() + 1);
-            hand.advance(S(61));
-            let (sent, left) = (numbers(&hand, &*queue), numbers(&hand, &*dead));
+            time.advance(S(61));
+            let (sent, left) = (numbers(&time, &*queue), numbers(&time, &*dead));
             assert!((0..5).all(|n| sent.contains(&n) || left.contains(&n)), "lost: {sent:?} {left:?}");
             let mut once = sent.clone();
             once.sort_unstable();
@@ -150,5 +150,5 @@ fn a_redrive_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
         },
     );
     assert!(polls >= 5 && drops.get() > 10, "{polls} {}", drops.get());
-    assert_eq!(numbers(&hand, &*dead), [2]);
+    assert_eq!(numbers(&time, &*dead), [2]);
 }

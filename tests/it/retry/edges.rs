@@ -21,24 +21,24 @@ fn plain() -> RetryConfig {
 }
 
 fn stage(script: &str) -> (Clock, ManualClock, ScriptedService) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = ScriptedService::new(script, &clock).unwrap();
-    (clock, hand, service)
+    (clock, time, service)
 }
 
 // Guarantee: retry 5.
 /// 10,000 requests over 100 seconds, each of which fails once, without a floor.
 #[test]
 fn a_budget_bounds_retries_over_a_long_time() {
-    let (clock, hand, _) = stage("ok");
+    let (clock, time, _) = stage("ok");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let retry =
         Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget).with_delays(|| [MS(0)].into_iter());
     let mut calls = 0;
     for _ in 0..10_000 {
-        hand.advance(MS(10));
+        time.advance(MS(10));
         let mut first = true;
-        let _ = hand.block_on(retry.call(|| {
+        let _ = time.block_on(retry.call(|| {
             calls += 1;
             let failed = std::mem::take(&mut first);
             async move { if failed { Err(()) } else { Ok(()) } }
@@ -50,42 +50,42 @@ fn a_budget_bounds_retries_over_a_long_time() {
 // Guarantee: retry 5.
 #[test]
 fn the_budget_is_charged_before_the_delay_and_not_refunded_on_a_drop() {
-    let (clock, hand, service) = stage("503");
+    let (clock, time, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(3000))).unwrap();
     let retry = Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget);
-    assert_eq!(budget.balance(hand.now()), 3);
+    assert_eq!(budget.balance(time.now()), 3);
     let mut call = Box::pin(retry.call(|| service.call()));
     assert!(call.as_mut().now_or_never().is_none());
-    assert_eq!((service.calls(), budget.balance(hand.now())), (1, 2));
+    assert_eq!((service.calls(), budget.balance(time.now())), (1, 2));
     drop(call);
-    assert_eq!((service.calls(), budget.balance(hand.now())), (1, 2));
+    assert_eq!((service.calls(), budget.balance(time.now())), (1, 2));
 }
 
 // Guarantee: retry 5.
 #[test]
 fn a_call_that_gives_up_for_another_reason_costs_no_budget() {
-    let (clock, hand, service) = stage("503");
+    let (clock, time, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1)).unwrap();
     let retry = |config| Retry::new(config).unwrap().with_clock(&clock).with_budget(&budget);
     for config in [plain().max_attempts(1), plain().max_elapsed(MS(50)), plain().idempotent(false)] {
-        hand.block_on(retry(config).call(|| service.call())).unwrap_err();
+        time.block_on(retry(config).call(|| service.call())).unwrap_err();
     }
     let in_time = Pipeline::new().then(Timeout::new(MS(50)).with_clock(&clock)).then(retry(plain()));
-    hand.block_on(in_time.call(|| service.call())).unwrap_err();
-    assert_eq!((service.calls(), budget.balance(hand.now())), (4, 10));
+    time.block_on(in_time.call(|| service.call())).unwrap_err();
+    assert_eq!((service.calls(), budget.balance(time.now())), (4, 10));
 }
 
 // Guarantee: retry 4, 8.
 /// The error is the breaker's rejection, and contains the earlier failures.
 #[test]
 fn a_breaker_that_opens_between_two_attempts_ends_the_retry() {
-    let (clock, hand, service) = stage("500, 503");
+    let (clock, time, service) = stage("500, 503");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
         .then(Retry::new(plain().max_attempts(9)).unwrap().with_clock(&clock))
         .then(breaker)
         .classify(ScriptedService::classify);
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((service.calls(), error.attempts(), error.is_rejected()), (2, 2, true));
     assert_eq!(error.verdict(), Verdict::ignore());
     let history = error.history().unwrap();
@@ -101,16 +101,16 @@ fn a_breaker_that_opens_between_two_attempts_ends_the_retry() {
 #[test]
 fn a_hint_beyond_the_deadline_or_the_total_time_fails_at_once() {
     for (total, stop) in [(None, StopReason::Deadline), (Some(MS(900)), StopReason::TotalTime)] {
-        let (clock, hand, service) = stage("503 retry-after 1s");
+        let (clock, time, service) = stage("503 retry-after 1s");
         let mut config = plain();
         config.max_elapsed = total;
         let pipeline = Pipeline::new()
             .then(Timeout::new(if total.is_some() { MS(5000) } else { MS(900) }).with_clock(&clock))
             .then(Retry::new(config).unwrap().with_clock(&clock))
             .classify(ScriptedService::classify);
-        let start = hand.now();
-        let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
-        assert_eq!((service.calls(), hand.now(), error.history().unwrap().stop), (1, start, stop));
+        let start = time.now();
+        let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
+        assert_eq!((service.calls(), time.now(), error.history().unwrap().stop), (1, start, stop));
         assert_eq!(error.retry_after(), Some(MS(1000)));
     }
 }
@@ -118,10 +118,10 @@ fn a_hint_beyond_the_deadline_or_the_total_time_fails_at_once() {
 // Guarantee: retry 3.
 #[test]
 fn a_delay_longer_than_the_hint_is_not_shortened() {
-    let (clock, hand, service) = stage("503 retry-after 10ms, ok");
+    let (clock, time, service) = stage("503 retry-after 10ms, ok");
     let pipeline =
         Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(ScriptedService::classify);
-    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.gaps(), [MS(100)]);
 }
 
@@ -129,29 +129,29 @@ fn a_delay_longer_than_the_hint_is_not_shortened() {
 /// The same holds for a time-out and a rejection inside the retry.
 #[test]
 fn a_rejection_proves_that_nothing_was_sent_and_a_time_out_does_not() {
-    let (clock, hand, service) = stage("hang");
+    let (clock, time, service) = stage("hang");
     let pipeline = Pipeline::new()
         .then(Retry::new(plain()).unwrap().with_clock(&clock))
         .then(Timeout::new(MS(10)).with_clock(&clock));
-    let error = hand.block_on(pipeline.call(not_idempotent(|| service.call()))).unwrap_err();
+    let error = time.block_on(pipeline.call(not_idempotent(|| service.call()))).unwrap_err();
     assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::NotIdempotent));
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     breaker.force_open(MS(500));
     let asks =
         Pipeline::new().then(Retry::new(plain().retry_rejections(true)).unwrap().with_clock(&clock)).then(breaker);
-    assert_eq!(hand.block_on(asks.call(not_idempotent(|| async { Ok::<_, ()>(7) }))).unwrap(), 7);
+    assert_eq!(time.block_on(asks.call(not_idempotent(|| async { Ok::<_, ()>(7) }))).unwrap(), 7);
 }
 
 // Guarantee: retry 1.
 #[test]
 fn an_ignored_result_and_a_panic_are_not_retried() {
-    let (clock, hand, service) = stage("panic");
+    let (clock, time, service) = stage("panic");
     let retry = || Retry::new(plain()).unwrap().with_clock(&clock);
     let ignoring = Pipeline::new().then(retry()).classify(|_: &Result<(), ()>| Verdict::ignore());
-    let error = hand.block_on(ignoring.call(|| async { Err(()) })).unwrap_err();
+    let error = time.block_on(ignoring.call(|| async { Err(()) })).unwrap_err();
     assert_eq!((error.attempts(), error.history().is_none(), error.verdict()), (1, true, Verdict::ignore()));
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _ = hand.block_on(retry().call(|| service.call()));
+        let _ = time.block_on(retry().call(|| service.call()));
     }));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"the script says so"));
     assert_eq!((service.calls(), service.running()), (1, 0));
@@ -160,9 +160,9 @@ fn an_ignored_result_and_a_panic_are_not_retried() {
 // Guarantee: retry 2.
 #[test]
 fn the_largest_number_of_attempts_does_not_overflow_the_delay() {
-    let (clock, hand, service) = stage("503");
+    let (clock, time, service) = stage("503");
     let config = plain().max_attempts(u32::MAX).max_elapsed(Duration::from_secs(86_400));
-    let error = hand.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
+    let error = time.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
     assert_eq!(error.history().unwrap().stop, StopReason::TotalTime);
     assert_eq!(service.gaps().last(), Some(&config.backoff.cap));
     assert!(service.gaps().iter().all(|gap| *gap <= config.backoff.cap));
@@ -172,7 +172,7 @@ fn the_largest_number_of_attempts_does_not_overflow_the_delay() {
 /// Regression: an outer time-out discarded the earlier failures of the retry.
 #[test]
 fn a_call_ended_by_an_outer_time_out_keeps_its_first_cause() {
-    let (clock, hand, service) = stage("500, hang");
+    let (clock, time, service) = stage("500, hang");
     for nested in [false, true] {
         let retry = |config: RetryConfig| Retry::new(config.retry_nested(true)).unwrap().with_clock(&clock);
         let inner = nested.then(|| retry(plain().max_attempts(2)));
@@ -182,7 +182,7 @@ fn a_call_ended_by_an_outer_time_out_keeps_its_first_cause() {
             .then(inner)
             .classify(ScriptedService::classify);
         let service = ScriptedService::new("500, 503, hang", &clock).unwrap();
-        let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+        let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
         let history = error.history().unwrap();
         assert_eq!((error.is_timed_out(), error.attempts(), history.stop), (true, 3, StopReason::TimedOut));
         assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
@@ -191,8 +191,8 @@ fn a_call_ended_by_an_outer_time_out_keeps_its_first_cause() {
     }
     // A time-out of the only attempt has no history.
     let alone = Pipeline::new().then(Timeout::new(MS(700)).with_clock(&clock)).then(Retry::new(plain()).unwrap());
-    hand.block_on(service.call()).unwrap_err();
-    assert!(hand.block_on(alone.call(|| service.call())).unwrap_err().history().is_none());
+    time.block_on(service.call()).unwrap_err();
+    assert!(time.block_on(alone.call(|| service.call())).unwrap_err().history().is_none());
 }
 
 #[test]

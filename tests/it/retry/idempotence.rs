@@ -30,14 +30,14 @@ async fn charge(charges: &AtomicU32, clock: &Clock, answer: Duration) -> Result<
 #[test]
 fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
     for answer in [MS(301), MS(400), Duration::from_secs(3), Duration::MAX] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let payments = Pipeline::new()
             .then(Timeout::new(Duration::from_secs(2)).with_clock(&clock))
             .then(Retry::new(RetryConfig::interactive()).unwrap().with_clock(&clock))
             .then(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock))
             .then(Timeout::new(MS(300)).with_clock(&clock));
         let charges = AtomicU32::new(0);
-        let error = hand.block_on(payments.call(|| charge(&charges, &clock, answer))).unwrap_err();
+        let error = time.block_on(payments.call(|| charge(&charges, &clock, answer))).unwrap_err();
         assert_eq!(charges.load(SeqCst), 1, "{answer:?}");
         assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
     }
@@ -46,10 +46,10 @@ fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
 // Guarantee: retry 6.
 #[test]
 fn the_standard_stack_sends_an_unmarked_charge_once() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock).into_pipeline();
     let charges = AtomicU32::new(0);
-    hand.block_on(stack.call(|| charge(&charges, &clock, Duration::from_secs(60)))).unwrap_err();
+    time.block_on(stack.call(|| charge(&charges, &clock, Duration::from_secs(60)))).unwrap_err();
     assert_eq!(charges.load(SeqCst), 1);
 }
 
@@ -64,10 +64,10 @@ fn a_failure_that_proves_that_nothing_was_sent_is_repeated_without_a_mark() {
         (FailureKind::Server, 1),
         (FailureKind::Other, 1),
     ] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
         let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
-        let error = hand.block_on(pipeline.call(|| async { Err(()) })).unwrap_err();
+        let error = time.block_on(pipeline.call(|| async { Err(()) })).unwrap_err();
         assert_eq!(error.attempts(), attempts, "{kind}");
     }
 }
@@ -78,22 +78,22 @@ fn a_mark_takes_precedence_over_the_setting_and_an_outer_mark_over_inner_ones() 
     static CHARGE: OperationName = OperationName::new("charge");
     let fails = || async { Err::<(), _>(()) };
     for setting in [false, true] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let retry = Retry::new(RetryConfig::default().idempotent(setting)).unwrap().with_clock(&clock);
         let pipeline = Pipeline::new().then(retry.clone());
         let unmarked = if setting { 3 } else { 1 };
         for (attempts, error) in [
-            (unmarked, hand.block_on(pipeline.call(fails)).unwrap_err()),
-            (unmarked, hand.block_on(pipeline.call(named(&CHARGE, fails))).unwrap_err()),
-            (unmarked, hand.block_on(pipeline.call_with(|_| fails())).unwrap_err()),
-            (unmarked, hand.block_on(retry.call(fails)).unwrap_err()),
-            (3, hand.block_on(pipeline.call(idempotent(fails))).unwrap_err()),
-            (3, hand.block_on(retry.call(idempotent(fails))).unwrap_err()),
-            (3, hand.block_on(pipeline.call(named(&CHARGE, idempotent(fails)))).unwrap_err()),
-            (3, hand.block_on(pipeline.call(with_priority(Priority::High, idempotent(fails)))).unwrap_err()),
-            (3, hand.block_on(pipeline.call(idempotent(not_idempotent(fails)))).unwrap_err()),
-            (1, hand.block_on(pipeline.call(not_idempotent(fails))).unwrap_err()),
-            (1, hand.block_on(pipeline.call(not_idempotent(idempotent(fails)))).unwrap_err()),
+            (unmarked, time.block_on(pipeline.call(fails)).unwrap_err()),
+            (unmarked, time.block_on(pipeline.call(named(&CHARGE, fails))).unwrap_err()),
+            (unmarked, time.block_on(pipeline.call_with(|_| fails())).unwrap_err()),
+            (unmarked, time.block_on(retry.call(fails)).unwrap_err()),
+            (3, time.block_on(pipeline.call(idempotent(fails))).unwrap_err()),
+            (3, time.block_on(retry.call(idempotent(fails))).unwrap_err()),
+            (3, time.block_on(pipeline.call(named(&CHARGE, idempotent(fails)))).unwrap_err()),
+            (3, time.block_on(pipeline.call(with_priority(Priority::High, idempotent(fails)))).unwrap_err()),
+            (3, time.block_on(pipeline.call(idempotent(not_idempotent(fails)))).unwrap_err()),
+            (1, time.block_on(pipeline.call(not_idempotent(fails))).unwrap_err()),
+            (1, time.block_on(pipeline.call(not_idempotent(idempotent(fails)))).unwrap_err()),
         ] {
             assert_eq!(error.attempts(), attempts, "setting {setting}");
         }
@@ -103,10 +103,10 @@ fn a_mark_takes_precedence_over_the_setting_and_an_outer_mark_over_inner_ones() 
 // Guarantee: retry 6.
 #[test]
 fn a_missing_mark_is_reported_in_the_error_and_the_event() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
     let mut events = retry.events();
-    let error = hand.block_on(retry.call(|| async { Err::<(), _>("reset") })).unwrap_err();
+    let error = time.block_on(retry.call(|| async { Err::<(), _>("reset") })).unwrap_err();
     assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and may have been sent");
     let told = events.try_recv().unwrap().unwrap().what;
     assert!(matches!(told, RetryEvent::GaveUp { attempts: 1, stop: StopReason::NotIdempotent, .. }), "{told:?}");
@@ -143,14 +143,14 @@ fn explain_states_how_a_retry_treats_unmarked_operations() {
 #[test]
 fn explain_warns_if_hedge_and_retry_treat_unmarked_operations_differently() {
     let hedged = |config: HedgeConfig, mark: Option<bool>| {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let pipeline = Pipeline::new().then(Hedge::new(config).unwrap().with_clock(&clock));
         let charges = AtomicU32::new(0);
         let work = || charge(&charges, &clock, MS(400));
         match mark {
-            None => hand.block_on(pipeline.call(work)),
-            Some(true) => hand.block_on(pipeline.call(idempotent(work))),
-            Some(false) => hand.block_on(pipeline.call(not_idempotent(work))),
+            None => time.block_on(pipeline.call(work)),
+            Some(true) => time.block_on(pipeline.call(idempotent(work))),
+            Some(false) => time.block_on(pipeline.call(not_idempotent(work))),
         }
         .unwrap();
         charges.load(SeqCst)

@@ -29,15 +29,15 @@ fn plain() -> RetryConfig {
 
 struct Stage {
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
     service: ScriptedService,
 }
 
 impl Stage {
     fn new(script: &str) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let service = ScriptedService::new(script, &clock).unwrap();
-        Self { clock, hand, service }
+        Self { clock, time, service }
     }
 
     fn retry(&self, config: RetryConfig) -> Retry {
@@ -46,7 +46,7 @@ impl Stage {
 
     fn call(&self, retry: &Retry) -> Result<u16, steadfast::CallError<ScriptedError>> {
         let pipeline = Pipeline::new().then(retry.clone()).classify(ScriptedService::classify);
-        self.hand.block_on(pipeline.call(|| self.service.call()))
+        self.time.block_on(pipeline.call(|| self.service.call()))
     }
 }
 
@@ -59,11 +59,11 @@ fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<StopReason> {
 fn max_attempts_bounds_the_calls_and_one_attempt_never_waits() {
     for n in 1..=5 {
         let stage = Stage::new("503");
-        let start = stage.hand.now();
+        let start = stage.time.now();
         let error = stage.call(&stage.retry(plain().max_attempts(n))).unwrap_err();
         assert_eq!((stage.service.calls(), error.attempts()), (n as usize, n));
         if n == 1 {
-            assert_eq!(stage.hand.now(), start);
+            assert_eq!(stage.time.now(), start);
         }
     }
     assert_eq!(Retry::new(plain().max_attempts(0)).unwrap_err().field(), "max_attempts");
@@ -77,7 +77,7 @@ fn attempts_count_from_one_for_the_operation_and_in_events() {
     let mut events = retry.events();
     let pipeline = Pipeline::new().then(retry).classify(ScriptedService::classify);
     let mut seen = Vec::new();
-    let answer = stage.hand.block_on(pipeline.call_with(|attempt| {
+    let answer = stage.time.block_on(pipeline.call_with(|attempt| {
         seen.push(attempt.number());
         stage.service.call()
     }));
@@ -101,11 +101,11 @@ fn attempts_count_from_one_for_the_operation_and_in_events() {
 #[test]
 fn a_delay_beyond_the_total_time_returns_the_last_error_at_once() {
     let stage = Stage::new("503 in 10ms");
-    let start = stage.hand.now();
+    let start = stage.time.now();
     let error = stage.call(&stage.retry(plain().max_attempts(9).max_elapsed(MS(350)))).unwrap_err();
     // 10 + 100 + 10 fits, then 200 ms more start the third attempt at 320; 400 more would start at 730.
     assert_eq!((stage.service.calls(), stop(&error)), (3, Some(StopReason::TotalTime)));
-    assert_eq!(stage.hand.now() - start, MS(10 + 100 + 10 + 200 + 10));
+    assert_eq!(stage.time.now() - start, MS(10 + 100 + 10 + 200 + 10));
     assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })));
 }
 
@@ -117,10 +117,10 @@ fn a_delay_beyond_the_deadline_returns_the_last_error_at_once() {
         .then(Timeout::new(MS(300)).with_clock(&stage.clock))
         .then(stage.retry(plain().max_attempts(9)))
         .classify(ScriptedService::classify);
-    let start = stage.hand.now();
-    let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
+    let start = stage.time.now();
+    let error = stage.time.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
     assert_eq!((stage.service.calls(), stop(&error)), (2, Some(StopReason::Deadline)));
-    assert_eq!(stage.hand.now() - start, MS(120));
+    assert_eq!(stage.time.now() - start, MS(120));
     assert!(!error.is_timed_out());
 }
 
@@ -147,9 +147,9 @@ fn a_hint_is_honoured_and_jitter_only_adds_to_it() {
 #[test]
 fn a_hint_above_the_maximum_fails_at_once_with_the_hint_in_the_error() {
     let stage = Stage::new("503 retry-after 2m");
-    let start = stage.hand.now();
+    let start = stage.time.now();
     let error = stage.call(&stage.retry(plain().max_hint(MS(60_000)))).unwrap_err();
-    assert_eq!((stage.service.calls(), stage.hand.now()), (1, start));
+    assert_eq!((stage.service.calls(), stage.time.now()), (1, start));
     assert_eq!(stop(&error), Some(StopReason::HintTooLong));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(120)));
 }
@@ -157,12 +157,12 @@ fn a_hint_above_the_maximum_fails_at_once_with_the_hint_in_the_error() {
 // Guarantee: retry 3.
 #[test]
 fn a_negative_push_back_means_no_retry() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let mut calls = 0;
     let pipeline = Pipeline::new()
         .then(Retry::new(plain()).unwrap().with_clock(&clock))
         .classify(|_: &Result<(), ()>| Verdict::failure(FailureKind::Overloaded).with_hint(Hint::DoNotRetry));
-    let error = hand.block_on(pipeline.call(|| {
+    let error = time.block_on(pipeline.call(|| {
         calls += 1;
         async { Err(()) }
     }));
@@ -176,13 +176,13 @@ fn an_open_breaker_inside_is_not_retried() {
     let stage = Stage::new("ok");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&stage.clock);
     breaker.force_open(Duration::from_secs(5));
-    let start = stage.hand.now();
+    let start = stage.time.now();
     for (ask, waits) in [(false, MS(0)), (true, MS(5000))] {
         let config = plain().retry_rejections(ask);
         let pipeline = Pipeline::new().then(stage.retry(config)).then(breaker.clone());
-        let answer = stage.hand.block_on(pipeline.call(|| stage.service.call()));
+        let answer = stage.time.block_on(pipeline.call(|| stage.service.call()));
         assert_eq!(answer.is_ok(), ask);
-        assert_eq!(stage.hand.now() - start, waits);
+        assert_eq!(stage.time.now() - start, waits);
     }
     assert_eq!(stage.service.calls(), 1);
 }
@@ -195,7 +195,7 @@ fn a_rejection_is_retried_only_if_its_time_fits() {
     limiter.try_acquire().unwrap();
     let config = plain().retry_rejections(true).max_hint(MS(1000));
     let pipeline = Pipeline::new().then(stage.retry(config)).then(limiter);
-    let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
+    let error = stage.time.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!((error.attempts(), stop(&error)), (0, Some(StopReason::HintTooLong)));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
@@ -229,25 +229,25 @@ fn an_empty_budget_returns_the_original_outcome() {
     assert_eq!((first.attempts(), stop(&first)), (2, Some(StopReason::Budget)));
     assert_eq!(first.into_operation(), Some(ScriptedError::Status { status: 503, retry_after: None }));
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 1);
-    stage.hand.advance(MS(1100));
+    stage.time.advance(MS(1100));
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 2);
 }
 
 // Guarantee: retry 5.
 #[test]
 fn a_budget_is_shared_and_a_time_out_costs_more() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).costs(1, 4)).unwrap();
     let one = Retry::new(plain().max_attempts(2)).unwrap().with_clock(&clock).with_budget(&budget);
     let other = one.clone();
     let call = |retry: &Retry, kind| {
         let pipeline = Pipeline::new().then(retry.clone()).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
-        hand.block_on(pipeline.call(|| async { Err(()) })).unwrap_err().attempts()
+        time.block_on(pipeline.call(|| async { Err(()) })).unwrap_err().attempts()
     };
-    assert_eq!(budget.balance(hand.now()), 10);
+    assert_eq!(budget.balance(time.now()), 10);
     assert_eq!(call(&one, FailureKind::Timeout), 2);
     assert_eq!(call(&other, FailureKind::Timeout), 2);
-    assert_eq!(budget.balance(hand.now()), 2);
+    assert_eq!(budget.balance(time.now()), 2);
     assert_eq!(call(&one, FailureKind::Timeout), 1);
     assert_eq!(call(&one, FailureKind::Server), 2);
 }
@@ -256,14 +256,14 @@ fn a_budget_is_shared_and_a_time_out_costs_more() {
 #[test]
 fn an_operation_that_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
     for (kind, attempts) in [(FailureKind::Connect, 3), (FailureKind::Timeout, 1), (FailureKind::Server, 1)] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let retry = |config| Retry::new(config).unwrap().with_clock(&clock);
         let judge = move |_: &Result<(), ()>| Verdict::failure(kind);
         let by_call = Pipeline::new().then(retry(plain())).classify(judge);
-        let error = hand.block_on(by_call.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
+        let error = time.block_on(by_call.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
         assert_eq!(error.attempts(), attempts, "{kind}");
         let by_setting = Pipeline::new().then(retry(plain().idempotent(false))).classify(judge);
-        assert_eq!(hand.block_on(by_setting.call(|| async { Err(()) })).unwrap_err().attempts(), attempts);
+        assert_eq!(time.block_on(by_setting.call(|| async { Err(()) })).unwrap_err().attempts(), attempts);
         if attempts == 1 {
             assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
         }
@@ -278,9 +278,9 @@ fn a_retry_inside_another_does_not_multiply_attempts() {
         let inner = stage.retry(config);
         Pipeline::new().then(stage.retry(plain())).then(inner).classify(ScriptedService::classify)
     };
-    stage.hand.block_on(nested(plain()).call(|| stage.service.call())).unwrap_err();
+    stage.time.block_on(nested(plain()).call(|| stage.service.call())).unwrap_err();
     assert_eq!(stage.service.calls(), 3);
-    stage.hand.block_on(nested(plain().retry_nested(true)).call(|| stage.service.call())).unwrap_err();
+    stage.time.block_on(nested(plain().retry_nested(true)).call(|| stage.service.call())).unwrap_err();
     assert_eq!(stage.service.calls(), 3 + 9);
 }
 
@@ -291,7 +291,7 @@ fn a_retry_in_a_nested_pipeline_does_not_multiply_attempts() {
     let inner = Pipeline::new().then(stage.retry(plain())).classify(ScriptedService::classify);
     let outer = Pipeline::new().then(stage.retry(plain()));
     let call = outer.call_with(|attempt| inner.call_within(attempt, || stage.service.call()));
-    stage.hand.block_on(call).unwrap_err();
+    stage.time.block_on(call).unwrap_err();
     assert_eq!(stage.service.calls(), 3);
 }
 
@@ -330,14 +330,14 @@ fn custom_delays_are_used_unchanged_and_end_the_retry_when_exhausted() {
 
 #[test]
 fn a_value_that_is_judged_a_failure_is_retried_and_finally_returned() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let mut page = 0;
     let pipeline =
         Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(|r: &Result<u32, ()>| match r {
             Ok(n) if *n < 9 => Verdict::failure(FailureKind::Other),
             _ => Verdict::success(),
         });
-    let last = hand.block_on(pipeline.call(|| {
+    let last = time.block_on(pipeline.call(|| {
         page += 1;
         let page = page;
         async move { Ok(page) }

@@ -29,9 +29,9 @@ fn becomes(next: &ShardMap) -> impl FnMut(&mut ShardMap) -> Result<(), ConfigErr
 
 /// Runs the test with a directory whose first map is this one.
 fn with_directory<T>(first: &ShardMap, test: impl AsyncFnOnce(&ShardDirectory, &Arc<InMemoryStore>) -> T) -> T {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
-    hand.block_on(async {
+    time.block_on(async {
         let builder = ShardDirectory::builder(store.clone(), "orders").clock(&clock);
         test(&builder.create(first).await.unwrap(), &store).await
     })

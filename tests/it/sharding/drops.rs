@@ -24,7 +24,7 @@ fn ids(n: u32) -> Vec<ShardId> {
 
 /// The record of a map behind a slow network.
 struct Scene {
-    hand: ManualClock,
+    time: ManualClock,
     clock: Clock,
     store: Arc<InMemoryStore>,
     network: FaultNetwork,
@@ -33,10 +33,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &clock).unwrap();
-        Self { hand, clock, store, network, notifier: Arc::new(InMemoryNotifier::new()) }
+        Self { time, clock, store, network, notifier: Arc::new(InMemoryNotifier::new()) }
     }
 
     fn builder(&self, name: &'static str) -> ShardDirectoryBuilder {
@@ -47,12 +47,12 @@ impl Scene {
     }
 
     fn directory(&self, first: &ShardMap) -> ShardDirectory {
-        self.hand.block_on(self.builder("orders").create(first)).unwrap()
+        self.time.block_on(self.builder("orders").create(first)).unwrap()
     }
 
     /// Returns the recorded map.
     fn recorded(&self, name: &'static str) -> Option<ShardMap> {
-        let record = self.hand.block_on(self.store.get(Key::new("shard-maps", name))).unwrap()?;
+        let record = self.time.block_on(self.store.get(Key::new("shard-maps", name))).unwrap()?;
         Some(ShardMap::from_text(std::str::from_utf8(&record.value).unwrap()).expect("whole"))
     }
 }
@@ -63,7 +63,7 @@ fn dropped_at_every_await_a_directory_is_created_whole_or_not_at_all() {
     let (name, seen) = (Cell::new(0), Cell::new(0));
     const NAMES: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
     let polls = drop_at_every_await(
-        &scene.hand,
+        &scene.time,
         || {
             let (builder, first) = (scene.builder(NAMES[name.get()]), &first);
             async move { builder.create(first).await.unwrap() }
@@ -73,13 +73,13 @@ fn dropped_at_every_await_a_directory_is_created_whole_or_not_at_all() {
             assert!(recorded.as_ref().is_none_or(|map| *map == first));
             seen.set(seen.get() | 1 << u8::from(recorded.is_some()));
             // A second call succeeds.
-            let again = scene.hand.block_on(scene.builder(NAMES[name.get()]).create(&first)).unwrap();
+            let again = scene.time.block_on(scene.builder(NAMES[name.get()]).create(&first)).unwrap();
             assert_eq!(*again.map(), first);
             name.set(name.get() + 1);
         },
     );
     assert!(polls >= 3 && seen.get() == 3, "{polls} {}", seen.get());
-    let polls = drop_at_every_await(&scene.hand, || scene.builder("a").open(), |_| ());
+    let polls = drop_at_every_await(&scene.time, || scene.builder("a").open(), |_| ());
     assert!(polls >= 2 && scene.recorded("a") == Some(first), "{polls}");
 }
 
@@ -90,7 +90,7 @@ fn dropped_at_every_await_a_change_is_made_whole_or_not_at_all_and_blocks_no_oth
     let (made, missed) = (Cell::new(0), Cell::new(0));
     let key = Cell::new(0_u64);
     let polls = drop_at_every_await(
-        &scene.hand,
+        &scene.time,
         || {
             let key = key.get();
             directory.change(move |map| map.pin(&key, ShardId(7)))
@@ -102,7 +102,7 @@ fn dropped_at_every_await_a_change_is_made_whole_or_not_at_all_and_blocks_no_oth
             assert!(directory.map().version() <= before.version(), "no copy is newer than the record");
             // The next change applies to the current record.
             let next = key.get() + 1_000;
-            let map = scene.hand.block_on(directory.change(|map| map.pin(&next, ShardId(8)))).unwrap();
+            let map = scene.time.block_on(directory.change(|map| map.pin(&next, ShardId(8)))).unwrap();
             assert_eq!((map.version(), map.chunks().len()), (before.version() + 1, before.chunks().len() + 1));
             key.set(key.get() + 1);
         },
@@ -116,15 +116,15 @@ fn dropped_at_every_await_a_refresh_lets_the_next_one_read() {
     let (directory, other) = (scene.directory(&ShardMap::lookup()), scene.directory(&ShardMap::lookup()));
     let key = Cell::new(0_u64);
     let polls = drop_at_every_await(
-        &scene.hand,
+        &scene.time,
         || directory.refresh(),
         |_| {
             let known = directory.map().version();
             let next = key.get();
-            let newest = scene.hand.block_on(other.change(move |map| map.pin(&next, ShardId(1)))).unwrap().version();
+            let newest = scene.time.block_on(other.change(move |map| map.pin(&next, ShardId(1)))).unwrap().version();
             assert!(known < newest);
             let mut again = Box::pin(directory.refresh());
-            let read = scene.hand.block_on(async {
+            let read = scene.time.block_on(async {
                 tokio::select! {
                     map = &mut again => Some(map.unwrap().version()),
                     () = scene.clock.sleep(MS(10)) => None,
@@ -158,7 +158,7 @@ fn dropped_at_every_await_a_routed_call_releases_its_permit_and_the_next_succeed
     // The first response is that the key is being moved, so that the call also waits and refreshes.
     let refused = Cell::new(true);
     let polls = drop_at_every_await(
-        &scene.hand,
+        &scene.time,
         || {
             refused.set(true);
             directory.route("key", |to| {
@@ -170,7 +170,7 @@ fn dropped_at_every_await_a_routed_call_releases_its_permit_and_the_next_succeed
             assert_eq!(running.get(), 0, "no operation continues");
             assert!(guards.iter().all(|guard| format!("{guard:?}").contains("permits: 0")), "{guards:?}");
             let before = done.get();
-            scene.hand.block_on(directory.route("key", call)).unwrap();
+            scene.time.block_on(directory.route("key", call)).unwrap();
             assert_eq!(done.get(), before + 1);
         },
     );
@@ -195,7 +195,7 @@ impl Drop for Running<'_> {
 
 #[test]
 fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let fan_out = FanOut::new(FanOutConfig::default().max_concurrency(2)).unwrap().with_clock(&clock);
     let (running, asked) = (Cell::new(0), Cell::new(0));
     let operation = |shard: ShardId| {
@@ -210,7 +210,7 @@ fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
     let shards = ids(5);
     let mut most = 0;
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || {
             asked.set(0);
             fan_out.run(&shards, operation)
@@ -219,7 +219,7 @@ fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
             assert_eq!(running.get(), 0);
             let before = asked.get();
             most = most.max(before);
-            hand.advance(Duration::from_secs(60));
+            time.advance(Duration::from_secs(60));
             assert_eq!(asked.get(), before);
         },
     );
@@ -238,11 +238,11 @@ fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
         }
     };
     let polls = drop_at_every_await(
-        &scene.hand,
+        &scene.time,
         || directory.query_all(&fan_out, operation),
         |_| {
             assert_eq!(running.get(), 0);
-            assert!(scene.hand.block_on(directory.refresh()).is_ok(), "the check after the query blocks no task");
+            assert!(scene.time.block_on(directory.refresh()).is_ok(), "the check after the query blocks no task");
         },
     );
     assert!(polls >= 6, "{polls}");
@@ -256,15 +256,15 @@ fn dropped_at_every_await_the_refresh_loop_keeps_its_copy_and_can_run_again() {
     let change = || {
         key.set(key.get() + 1);
         let next = key.get();
-        scene.hand.block_on(other.change(move |map| map.pin(&next, ShardId(1)))).unwrap().version()
+        scene.time.block_on(other.change(move |map| map.pin(&next, ShardId(1)))).unwrap().version()
     };
     let heard = |newest: u64| {
         let run = directory.run(scene.clock.sleep(Duration::from_secs(40)));
-        scene.hand.block_on(run);
+        scene.time.block_on(run);
         assert_eq!(directory.map().version(), newest, "it looks");
     };
     let polls = drop_at_every_await(
-        &scene.hand,
+        &scene.time,
         || directory.run(scene.clock.sleep(Duration::from_secs(70))),
         |_| {
             let (known, newest) = (directory.map().version(), change());

@@ -330,7 +330,7 @@ fn pinning_a_key_twice_fails_and_changes_nothing() {
 // Guarantee: sharding 10.
 #[test]
 fn a_fan_out_names_the_failed_shards_and_keeps_its_limits() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let (under_way, most) = (Cell::new(0), Cell::new(0));
     let op = |shard: ShardId| {
         let (clock, under_way, most) = (&clock, &under_way, &most);
@@ -351,7 +351,7 @@ fn a_fan_out_names_the_failed_shards_and_keeps_its_limits() {
             .with_clock(&clock)
     };
     let start = clock.now();
-    let out = hand.block_on(fan_out(8, Duration::from_secs(1)).run(&ids(32), op));
+    let out = time.block_on(fan_out(8, Duration::from_secs(1)).run(&ids(32), op));
     assert_eq!(clock.now() - start, Duration::from_secs(1));
     assert_eq!((out.results.len(), most.get()), (30, 8));
     let failures = vec![(ShardId(4), ShardFailure::Failed("broken")), (ShardId(9), ShardFailure::TimedOut)];
@@ -360,11 +360,11 @@ fn a_fan_out_names_the_failed_shards_and_keeps_its_limits() {
     assert_eq!(error.to_string(), "2 of 32 shards failed: shard-4: broken; shard-9: not finished by the deadline");
     // One at a time: shard 9 hangs, so the shards behind it are not started.
     under_way.set(0);
-    let out = hand.block_on(fan_out(1, Duration::from_secs(1)).run(&ids(32), op));
+    let out = time.block_on(fan_out(1, Duration::from_secs(1)).run(&ids(32), op));
     assert_eq!((out.results.len(), out.failures.len()), (8, 24));
     assert_eq!(out.failures.last(), Some(&(ShardId(31), ShardFailure::NotStarted)));
     assert_eq!(out.failures.iter().filter(|f| f.1 == ShardFailure::TimedOut).count(), 1);
-    let none = hand.block_on(fan_out(8, Duration::from_secs(1)).run(&[], op));
+    let none = time.block_on(fan_out(8, Duration::from_secs(1)).run(&[], op));
     assert_eq!(none.complete().unwrap(), []);
     assert_eq!(
         FanOut::new(FanOutConfig::default().max_concurrency(0)).unwrap_err().to_string(),

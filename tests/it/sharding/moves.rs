@@ -163,7 +163,7 @@ impl Mover for World {
 
 /// A router and a mover with a directory each, and a world with a row for each key.
 struct Scene {
-    hand: ManualClock,
+    time: ManualClock,
     clock: Clock,
     store: Arc<InMemoryStore>,
     router: ShardDirectory,
@@ -173,12 +173,12 @@ struct Scene {
 
 impl Scene {
     fn new(first: &ShardMap) -> Self {
-        let (clock, hand) = Clock::manual();
-        Self::on(first, &clock, &hand)
+        let (clock, time) = Clock::manual();
+        Self::on(first, &clock, &time)
     }
 
-    fn on(first: &ShardMap, clock: &Clock, hand: &ManualClock) -> Self {
-        let (clock, hand) = (clock.clone(), hand.clone());
+    fn on(first: &ShardMap, clock: &Clock, time: &ManualClock) -> Self {
+        let (clock, time) = (clock.clone(), time.clone());
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let slow = FaultConfig::default().latency(MS(1), MS(1));
         let network = FaultNetwork::new(slow, 1, &clock).unwrap();
@@ -188,18 +188,18 @@ impl Scene {
                 .clock(&clock)
                 .config(config)
         };
-        let (router, mover, world) = hand.block_on(async {
+        let (router, mover, world) = time.block_on(async {
             let router = directory("router").create(first).await.unwrap();
             let mover = directory("mover").open().await.unwrap();
             let world = World::new(&router.map(), &clock);
             assert_eq!(world.add_to_all(&router).await, 0);
             (router, mover, world)
         });
-        Self { hand, clock, store, router, mover, world }
+        Self { time, clock, store, router, mover, world }
     }
 
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
-        self.hand.block_on(future)
+        self.time.block_on(future)
     }
 
     /// Finishes the plan after a disturbance, with writes before and after it, and checks all rows.
@@ -489,13 +489,13 @@ fn a_mover_killed_at_every_step_loses_and_duplicates_no_row() {
 fn a_mover_dropped_at_every_await_loses_and_duplicates_no_row() {
     for (map, plan) in plans() {
         for undo in [false, true] {
-            let (clock, hand) = Clock::manual();
+            let (clock, time) = Clock::manual();
             let scene = std::cell::RefCell::new(None);
             let mut undone = 0;
             let polls = drop_at_every_await(
-                &hand,
+                &time,
                 || {
-                    let this = Arc::new(Scene::on(&map, &clock, &hand));
+                    let this = Arc::new(Scene::on(&map, &clock, &time));
                     scene.replace(Some(this.clone()));
                     let plan = &plan;
                     async move { this.mover.rebalance(plan, &this.world).await.unwrap() }
@@ -576,13 +576,13 @@ impl World {
 
 #[test]
 fn installing_a_newer_map_waits_for_the_permits_of_older_ones() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let first = ShardMap::hashed(64, &ids(1)).unwrap();
     let begun = Arc::new(first.begin(&first.plan(&[ShardId(1)]).unwrap()[0]).unwrap());
     let frozen = Arc::new(begun.advanced().unwrap());
     let guard = ShardGuard::new(ShardId(0), Arc::new(first));
     let write = || guard.enter(&1_u64, Access::Write, 1);
-    hand.block_on(async {
+    time.block_on(async {
         let permit = write().unwrap();
         let mut installed = Box::pin(guard.install(frozen.clone()));
         let mut polled = || futures::FutureExt::now_or_never(&mut installed).is_some();
@@ -614,7 +614,7 @@ fn installing_a_newer_map_waits_for_the_permits_of_older_ones() {
     // Dropped at every await, an installation has replaced the map, and blocks no other.
     let held = std::cell::RefCell::new(None);
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || {
             let guard = ShardGuard::new(ShardId(0), begun.clone());
             held.replace(Some(guard.clone()));
@@ -662,7 +662,7 @@ fn a_shard_with_a_stale_map_refreshes_it() {
 #[test]
 fn a_directory_refreshes_at_a_notice_and_at_the_refresh_interval() {
     for hears in [true, false] {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let notifier = Arc::new(InMemoryNotifier::new());
         let config = ShardDirectoryConfig::default().refresh_interval(Duration::from_secs(60));
@@ -670,7 +670,7 @@ fn a_directory_refreshes_at_a_notice_and_at_the_refresh_interval() {
             let builder = ShardDirectory::builder(store.clone(), "orders").clock(&clock).config(config);
             if hears { builder.notifier(notifier.clone()) } else { builder }
         };
-        hand.block_on(async {
+        time.block_on(async {
             let here = builder().create(&ShardMap::lookup()).await.unwrap();
             let there = builder().open().await.unwrap();
             let mut events = here.events();
@@ -696,9 +696,9 @@ fn a_directory_refreshes_at_a_notice_and_at_the_refresh_interval() {
 
 #[test]
 fn the_errors_of_a_directory_name_their_cause() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
-    hand.block_on(async {
+    time.block_on(async {
         let open = |name: &'static str| ShardDirectory::builder(store.clone(), name).clock(&clock);
         let refused = |error: ShardingError| error.to_string();
         assert_eq!(
@@ -731,10 +731,10 @@ fn the_errors_of_a_directory_name_their_cause() {
 
 #[test]
 fn concurrent_changes_are_all_made() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(0), MS(9)), 3, &clock).unwrap();
-    hand.block_on(async {
+    time.block_on(async {
         let store = Arc::new(network.client("a").store(backend.clone()));
         let directory =
             ShardDirectory::builder(store, "orders").clock(&clock).create(&ShardMap::lookup()).await.unwrap();
@@ -747,10 +747,10 @@ fn concurrent_changes_are_all_made() {
 // Guarantee: sharding 12.
 #[test]
 fn a_directory_counts_routed_calls() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
     let meter = ShardMeter::new(10);
-    hand.block_on(async {
+    time.block_on(async {
         let builder = ShardDirectory::builder(store, "orders").clock(&clock).meter(&meter);
         let directory = builder.create(&ShardMap::hashed(64, &ids(2)).unwrap()).await.unwrap();
         for key in 0..100_u64 {

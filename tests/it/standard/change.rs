@@ -59,7 +59,7 @@ fn stack(clock: &Clock, text: &str) -> Standard {
 /// milliseconds.
 #[test]
 fn the_document_can_be_replaced_while_10_000_calls_run() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let stack = stack(&clock, ALL);
     let script = "ok x7 in 20ms, 503 in 5ms, ok in 200ms, ok x3 in 1ms, ".repeat(1_500) + "ok";
     let service = ScriptedService::new(&script, &clock).unwrap();
@@ -80,7 +80,7 @@ fn the_document_can_be_replaced_while_10_000_calls_run() {
             stack.reconfigure(document(if n % 2 == 0 { OTHER } else { ALL })).unwrap();
         }
     };
-    let (answers, ()) = hand.block_on(async { futures::join!(calls.collect::<Vec<_>>(), changes) });
+    let (answers, ()) = time.block_on(async { futures::join!(calls.collect::<Vec<_>>(), changes) });
     let lost: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
     assert_eq!(answers.len(), 10_000);
     assert!(lost.is_empty(), "{} of them, the first: {}", lost.len(), lost[0]);
@@ -100,7 +100,7 @@ fn at_rest(stack: &Standard) {
 /// limit keeps its used permits.
 #[test]
 fn parts_keep_their_state_when_the_document_is_replaced() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let stack = stack(&clock, ALL);
     stack.circuit_breaker().unwrap().isolate();
     let full = "rate_limit = { permits = 2, per = '1h' }\nretry = false\ncircuit_breaker = ";
@@ -110,7 +110,7 @@ fn parts_keep_their_state_when_the_document_is_replaced() {
     }
     let pipeline = stack.clone().into_pipeline();
     let call =
-        || hand.block_on(pipeline.call(|| async { Ok::<_, std::io::Error>(1) })).map_err(|error| error.to_string());
+        || time.block_on(pipeline.call(|| async { Ok::<_, std::io::Error>(1) })).map_err(|error| error.to_string());
     assert!(call().unwrap_err().contains("circuit breaker `billing.circuit_breaker`"));
     stack.reconfigure(document(&format!("{full}false"))).unwrap();
     assert_eq!(call().unwrap(), 1);

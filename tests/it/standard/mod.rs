@@ -24,15 +24,15 @@ struct Stage {
     stack: Standard,
     service: ScriptedService,
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
 }
 
 impl Stage {
     fn new(document: &str, script: &str) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let stack = Standard::new(toml::from_str(document).unwrap()).unwrap();
         let stack = stack.named("drone").with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-        Self { stack, service: ScriptedService::new(script, &clock).unwrap(), clock, hand }
+        Self { stack, service: ScriptedService::new(script, &clock).unwrap(), clock, time }
     }
 
     async fn call_async(&self) -> Result<u16, CallError<ScriptedError>> {
@@ -41,7 +41,7 @@ impl Stage {
     }
 
     fn call(&self) -> Result<u16, CallError<ScriptedError>> {
-        self.hand.block_on(self.call_async())
+        self.time.block_on(self.call_async())
     }
 }
 
@@ -51,10 +51,10 @@ impl Stage {
 fn the_timeout_is_outside_the_rate_limit() {
     let stage = Stage::new("timeout = '1s'\nrate_limit = { permits = 1, per = '2s', max_wait = '1m' }", "ok");
     stage.call().unwrap();
-    let start = stage.hand.now();
+    let start = stage.time.now();
     let error = stage.call().unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!((stage.hand.now(), error.retry_after()), (start, Some(MS(2000))));
+    assert_eq!((stage.time.now(), error.retry_after()), (start, Some(MS(2000))));
 }
 
 // Guarantee: standard 1.
@@ -71,11 +71,11 @@ fn the_rate_limit_is_outside_the_concurrency_limit() {
         stage.clock.sleep(MS(1000)).await;
         places.available()
     };
-    let (answer, free) = stage.hand.block_on(async { futures::join!(stage.call_async(), look) });
+    let (answer, free) = stage.time.block_on(async { futures::join!(stage.call_async(), look) });
     assert_eq!((answer.unwrap(), free), (200, 1));
     // A call that is rejected by the concurrency limit has used a permit of the rate limit.
     let held = places.try_acquire().unwrap();
-    stage.hand.advance(MS(2000));
+    stage.time.advance(MS(2000));
     assert_eq!(
         stage.call().unwrap_err().to_string(),
         "rejected by the concurrency limit `drone.concurrency_limit`: queue full"
@@ -99,7 +99,7 @@ fn the_limits_are_outside_the_retry() {
         stage.clock.sleep(MS(500)).await;
         (places.available(), stage.service.running())
     };
-    let (answer, seen) = stage.hand.block_on(async { futures::join!(stage.call_async(), look) });
+    let (answer, seen) = stage.time.block_on(async { futures::join!(stage.call_async(), look) });
     assert_eq!((answer.unwrap(), stage.service.calls(), seen), (200, 3, (0, 0)));
 }
 
@@ -135,11 +135,11 @@ fn the_timeout_bounds_attempts_and_waits_together() {
         "timeout = '1s'\nattempt_timeout = '400ms'\nretry = { max_attempts = 100, backoff = { jitter = 'none' } }",
         "hang",
     );
-    let start = stage.hand.now();
+    let start = stage.time.now();
     let error = stage.call().unwrap_err();
     assert!(error.is_timed_out());
     // 400, wait 100, 400: the next delay of 200 would end after the deadline.
-    assert_eq!((error.attempts(), stage.hand.now() - start), (2, MS(900)));
+    assert_eq!((error.attempts(), stage.time.now() - start), (2, MS(900)));
     let stage = Stage::new("timeout = '1s'\nattempt_timeout = false", "hang");
     let error = stage.call().unwrap_err();
     assert_eq!(error.to_string(), "timed out after 1s (`drone.timeout`)");
@@ -204,7 +204,7 @@ fn every_part_is_optional() {
     // A stack without parts lets everything pass.
     let stage = Stage::new(&none, "503, ok");
     assert_eq!(stage.call().unwrap_err().attempts(), 1);
-    assert_eq!((stage.call().unwrap(), stage.hand.next_timer()), (200, None));
+    assert_eq!((stage.call().unwrap(), stage.time.next_timer()), (200, None));
 }
 
 // Guarantee: standard 2.

@@ -70,8 +70,8 @@ async fn takes(clock: &Clock, time: Duration) -> Result<(), ()> {
 }
 
 fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
@@ -79,8 +79,8 @@ fn drain(limiter: &RateLimiter) -> u32 {
 }
 
 fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 #[test]
@@ -103,17 +103,17 @@ fn an_invalid_change_of_a_rate_limit_changes_nothing() {
 /// Used permits stay used, and waiting calls keep their order.
 #[test]
 fn a_rate_limit_can_change_its_mode_in_use() {
-    let (limiter, _, hand) = rate(Quota::per_second(10));
+    let (limiter, _, time) = rate(Quota::per_second(10));
     limiter.try_acquire_n(7).unwrap();
     limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap();
     assert_eq!(drain(&limiter), 3);
-    hand.advance(MS(999));
+    time.advance(MS(999));
     assert_eq!(drain(&limiter), 0, "never more than ten in any window");
-    hand.advance(MS(1));
+    time.advance(MS(1));
     limiter.try_acquire_n(4).unwrap();
     limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10))).unwrap();
     assert_eq!(drain(&limiter), 6);
-    hand.advance(S(1));
+    time.advance(S(1));
     assert_eq!(drain(&limiter), 10);
 }
 
@@ -142,16 +142,16 @@ proptest! {
     /// are created, and one burst is free after a quiet time.
     #[test]
     fn a_changed_rate_limit_loses_and_creates_no_permits(counts_change: bool, steps in steps()) {
-        let (limiter, _, hand) = rate(Quota::new(4, MS(1_000)));
+        let (limiter, _, time) = rate(Quota::new(4, MS(1_000)));
         let mut waiting: Vec<(Turn<'_>, Duration, u32)> = Vec::new();
-        let start = hand.now();
+        let start = time.now();
         // Shares of a full limit: the part that was free or came back, and the part that was used.
         let (mut quota, mut there, mut used) = ((4, 1_000), 1.0, 0.0);
         for step in steps {
             let mut uses = 0;
             match step {
                 Step::Advance(ms) => {
-                    hand.advance(MS(ms));
+                    time.advance(MS(ms));
                     there += ms as f64 / quota.1 as f64;
                 }
                 Step::Take(n) => uses += if limiter.try_acquire_n(n).is_ok() { n } else { 0 },
@@ -160,7 +160,7 @@ proptest! {
                     match poll(&mut turn) {
                         Some(Ok(())) => uses += n,
                         Some(Err(_)) => {}
-                        None => waiting.push((turn, hand.now() - start + MS(ms), n)),
+                        None => waiting.push((turn, time.now() - start + MS(ms), n)),
                     }
                 }
                 Step::Leave(_) if waiting.is_empty() => {}
@@ -171,7 +171,7 @@ proptest! {
                     quota = (n, per);
                 }
             }
-            let (now, mut late) = (hand.now() - start, false);
+            let (now, mut late) = (time.now() - start, false);
             waiting.retain_mut(|(turn, latest, n)| match poll(turn) {
                 None => {
                     late |= now >= *latest;
@@ -189,7 +189,7 @@ proptest! {
         }
         waiting.clear();
         limiter.reconfigure(Quota::new(5, MS(1_000))).unwrap();
-        hand.advance(S(60));
+        time.advance(S(60));
         prop_assert_eq!(drain(&limiter), 5);
     }
 }
@@ -198,11 +198,11 @@ proptest! {
 #[test]
 fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
     for to_strict in [false, true] {
-        let (limiter, clock, hand) = rate(Quota::per_second(1));
+        let (limiter, clock, time) = rate(Quota::per_second(1));
         let next = RateLimitConfig::from(Quota::new(2, S(2)));
         let next = if to_strict { next.strict() } else { next };
         drop_at_every_await(
-            &hand,
+            &time,
             || async {
                 limiter.reconfigure(Quota::per_second(1)).unwrap();
                 let change = async {
@@ -213,9 +213,9 @@ fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
             },
             |_| {
                 limiter.reconfigure(next).unwrap();
-                hand.advance(S(60));
+                time.advance(S(60));
                 assert_eq!(drain(&limiter), 2);
-                hand.advance(S(60));
+                time.advance(S(60));
             },
         );
     }
@@ -223,7 +223,7 @@ fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
 
 #[test]
 fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(4))
         .unwrap()
         .with_tiers(&[Quota::per_second(100)], |key: &u32| (*key >= 10).then_some(0))
@@ -241,7 +241,7 @@ fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
     let drain = |key| (0..).take_while(|_| clone.try_acquire(&key).is_ok()).count();
     assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
     // A key of a removed tier gets the default quota.
-    hand.advance(S(10));
+    time.advance(S(10));
     limiter.reconfigure(q(3), &[]).unwrap();
     assert_eq!((drain(1), drain(10), drain(12)), (3, 3, 3));
 }
@@ -342,9 +342,9 @@ fn the_queue_of_a_concurrency_limit_survives_a_change() {
 
 #[test]
 fn a_change_of_a_concurrency_limit_conserves_its_permits() {
-    let (limiter, clock, hand) = places(ConcurrencyLimitConfig::of(1));
+    let (limiter, clock, time) = places(ConcurrencyLimitConfig::of(1));
     drop_at_every_await(
-        &hand,
+        &time,
         || async {
             limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4, S(9))).unwrap();
             let call = || limiter.call(|| takes(&clock, MS(100)));
@@ -362,7 +362,7 @@ fn a_change_of_a_concurrency_limit_conserves_its_permits() {
 
 #[test]
 fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let first = AdaptiveLimitConfig::default().limits(50, 1, 100);
     let limiter = AdaptiveLimiter::new(first).unwrap().with_clock(&clock);
     let clone = limiter.clone();
@@ -375,9 +375,9 @@ fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
     let good = first.limits(20, 10, 30).queue(2, S(1));
     let runs = Pipeline::new().then(limiter.clone());
     // The limit has learned from these calls; otherwise it would start again at the new `initial`.
-    assert!(hand.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
+    assert!(time.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
     let under_way = async { runs.call(|| takes(&clock, S(1))).await };
-    hand.block_on(async {
+    time.block_on(async {
         let change = async {
             refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
             // The limit is clipped to the new bounds; `initial` applies only to new limits.
@@ -403,11 +403,11 @@ fn an_adaptive_limit_stays_within_changing_bounds() {
         Ok(true) => Verdict::success(),
         _ => Verdict::failure(FailureKind::Overloaded),
     });
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     drop(clock);
     for round in 0..20 {
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..200).for_each(|i| _ = hand.block_on(pipeline.call(async || Ok(i % 3 > 0)))));
+            scope.spawn(|| (0..200).for_each(|i| _ = time.block_on(pipeline.call(async || Ok(i % 3 > 0)))));
             scope.spawn(|| {
                 for bound in 1..200 {
                     let max = 1 + (bound * 7 + round) % 100;
@@ -423,7 +423,7 @@ fn an_adaptive_limit_stays_within_changing_bounds() {
 
 #[test]
 fn an_invalid_change_of_a_client_throttle_changes_nothing() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let first = ClientThrottleConfig::sre().min_rps(1e6).window(S(12));
     let throttle = ClientThrottle::new(first).unwrap().with_clock(&clock);
     let (clone, mut events) = (throttle.clone(), throttle.events());
@@ -447,13 +447,13 @@ fn an_invalid_change_of_a_client_throttle_changes_nothing() {
     // A shorter window keeps the counts in proportion.
     throttle.reconfigure(first.window(S(6))).unwrap();
     assert_eq!(clone.snapshot().requests, 8);
-    hand.advance(S(7));
+    time.advance(S(7));
     assert_eq!(clone.snapshot().requests, 0);
 }
 
 #[test]
 fn an_invalid_change_of_a_shedder_changes_nothing() {
-    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let first = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(S(3600));
     let shedder = Shedder::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
     let clone = shedder.clone();
@@ -472,7 +472,7 @@ fn an_invalid_change_of_a_shedder_changes_nothing() {
     // The share that is shed is kept: it falls by the new times, not to zero at once.
     shedder.reconfigure(good.limit("load", 5.0, 6.0)).unwrap();
     assert!((clone.shed_share(High) - 0.25).abs() < 1e-9, "held");
-    hand.advance(S(3600));
+    time.advance(S(3600));
     assert_eq!(clone.shed_share(Low), 0.0);
 }
 
@@ -497,7 +497,7 @@ fn a_shedder_that_changes_during_a_reading_reads_again() {
 
 #[test]
 fn an_invalid_change_of_a_degradation_changes_nothing() {
-    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).times(S(1), S(10));
     let degradation =
         Degradation::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
@@ -519,9 +519,9 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
     assert_eq!(clone.switched_off().iter().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     assert_eq!(told[0], DegradationEvent::SwitchedOff { feature: "c".into() });
-    hand.advance(S(1));
+    time.advance(S(1));
     assert!(!clone.feature("d").unwrap().is_enabled(), "the next of the new order");
-    hand.advance(S(1));
+    time.advance(S(1));
     assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, false, false]);
     // Fewer features than were off.
     degradation.reconfigure(DegradationConfig::of(["b"]).limit("load", 0.0, 1.0)).unwrap();
@@ -530,12 +530,12 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
 
 #[test]
 fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let timeout = Timeout::new(S(1)).with_clock(&clock);
     let clone = timeout.clone().named("clone");
     let service = ScriptedService::new("hang", &clock).unwrap();
-    let start = hand.now();
-    let ended = hand.block_on(async {
+    let start = time.now();
+    let ended = time.block_on(async {
         let call = async |limit: &Timeout| {
             let _ = limit.call(|| service.call()).await;
             clock.now() - start
@@ -551,15 +551,15 @@ fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
     assert_eq!((clone.limit(), service.running(), service.dropped()), (MS(100), 0, 3));
     timeout.reconfigure(Duration::MAX);
     assert_eq!(clone.limit(), Duration::MAX);
-    assert!(hand.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
+    assert!(time.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
     // A call dropped at any await point leaves nothing behind.
     timeout.reconfigure(MS(100));
-    drop_at_every_await(&hand, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+    drop_at_every_await(&time, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));
 }
 
 #[test]
 fn an_invalid_change_of_a_retry_changes_nothing() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let steady = |ms| BackoffConfig::default().between(MS(ms), MS(ms)).jitter(Jitter::None);
     let first = RetryConfig::default().idempotent(true).max_attempts(3).backoff(steady(100));
     let retry = Retry::new(first).unwrap().with_clock(&clock);
@@ -571,7 +571,7 @@ fn an_invalid_change_of_a_retry_changes_nothing() {
     ];
     let good = first.max_attempts(5).backoff(steady(10));
     let service = ScriptedService::new("503", &clock).unwrap();
-    hand.block_on(async {
+    time.block_on(async {
         let change = async {
             clock.sleep(MS(150)).await;
             refuses_whole(|| clone.config(), |config| retry.reconfigure(config), bad, good);
@@ -585,7 +585,7 @@ fn an_invalid_change_of_a_retry_changes_nothing() {
     // Fewer attempts than were made already: the call ends with its next failure.
     retry.reconfigure(first).unwrap();
     let service = ScriptedService::new("503", &clock).unwrap();
-    hand.block_on(async {
+    time.block_on(async {
         let change = async {
             clock.sleep(MS(150)).await;
             retry.reconfigure(first.max_attempts(1)).unwrap();
@@ -597,7 +597,7 @@ fn an_invalid_change_of_a_retry_changes_nothing() {
 
 #[test]
 fn an_invalid_change_of_a_budget_changes_nothing() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let first = RetryBudgetConfig::default().ratio(0.5).window(S(10)).min_per_second(0);
     let budget = RetryBudget::new(first).unwrap();
     let config = RetryConfig::default()
@@ -607,10 +607,10 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
     let retry =
         Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)).with_budget(&budget);
     let (fails, goes) = (ScriptedService::new("503", &clock).unwrap(), ScriptedService::new("ok", &clock).unwrap());
-    (0..100).for_each(|_| assert!(hand.block_on(retry.call(|| goes.call())).is_ok()));
-    assert_eq!(budget.balance(hand.now()), 50);
-    (0..20).for_each(|_| assert!(hand.block_on(retry.call(|| fails.call())).is_err()));
-    assert_eq!((fails.calls(), budget.balance(hand.now())), (40, 40), "20 retries of 60 that were earned");
+    (0..100).for_each(|_| assert!(time.block_on(retry.call(|| goes.call())).is_ok()));
+    assert_eq!(budget.balance(time.now()), 50);
+    (0..20).for_each(|_| assert!(time.block_on(retry.call(|| fails.call())).is_err()));
+    assert_eq!((fails.calls(), budget.balance(time.now())), (40, 40), "20 retries of 60 that were earned");
     let bad = vec![
         (first.ratio(-1.0).window(S(20)), "ratio"),
         (first.ratio(0.0), "ratio"),
@@ -620,15 +620,15 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
     let clone = budget.clone();
     refuses_whole(
         || clone.config(),
-        |config| budget.reconfigure(config, hand.now()),
+        |config| budget.reconfigure(config, time.now()),
         bad,
         first.ratio(0.25).window(S(20)),
     );
-    assert_eq!(clone.balance(hand.now()), 10, "earned 30 and taken 20");
-    budget.reconfigure(first.ratio(0.25), hand.now()).unwrap();
-    assert_eq!(clone.balance(hand.now()), 5, "earned 15 and taken 10: half of the window, half of each");
+    assert_eq!(clone.balance(time.now()), 10, "earned 30 and taken 20");
+    budget.reconfigure(first.ratio(0.25), time.now()).unwrap();
+    assert_eq!(clone.balance(time.now()), 5, "earned 15 and taken 10: half of the window, half of each");
     // The change applies to all that share the budget, from now on.
-    (0..30).for_each(|_| _ = hand.block_on(retry.call(|| fails.call())));
+    (0..30).for_each(|_| _ = time.block_on(retry.call(|| fails.call())));
     let retries = fails.calls() - 40 - 30;
     assert!((5..=12).contains(&retries), "{retries}: what was left, and a quarter of what came");
 }

@@ -21,8 +21,8 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn limiter(config: AdaptiveLimitConfig) -> (AdaptiveLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, hand)
+    let (clock, time) = Clock::manual();
+    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, time)
 }
 
 /// Runs `callers` callers for `time`, each of which makes one call after another.
@@ -44,11 +44,11 @@ async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Du
 #[test]
 fn the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
     for by in [Adaptation::Gradient, Adaptation::Aimd] {
-        let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().by(by).limits(10, 1, 1000));
-        hand.block_on(load(&limiter, &clock, 1, S(600), MS(10)));
+        let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().by(by).limits(10, 1, 1000));
+        time.block_on(load(&limiter, &clock, 1, S(600), MS(10)));
         assert_eq!(limiter.limit(), 10, "{by:?}");
         // With enough callers the limit does grow.
-        hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
+        time.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
         assert!(limiter.limit() > 90, "{by:?}: {}", limiter.limit());
         assert!(limiter.limit() <= 220, "{by:?}: at most twice what is asked for: {}", limiter.limit());
     }
@@ -57,12 +57,12 @@ fn the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
 // Guarantee: throttling 14.
 #[test]
 fn the_limit_recovers_from_a_lasting_shift_of_latency() {
-    let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(50, 1, 200));
-    hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
+    let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(50, 1, 200));
+    time.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
     let before = limiter.limit();
-    hand.block_on(load(&limiter, &clock, 100, S(20), MS(100)));
+    time.block_on(load(&limiter, &clock, 100, S(20), MS(100)));
     assert!(before > 90 && limiter.limit() > 20, "{} of {before}: measured again, at once", limiter.limit());
-    hand.block_on(load(&limiter, &clock, 100, S(60), MS(100)));
+    time.block_on(load(&limiter, &clock, 100, S(60), MS(100)));
     assert!(limiter.limit() > 90, "{} of {before}", limiter.limit());
 }
 
@@ -70,7 +70,7 @@ fn the_limit_recovers_from_a_lasting_shift_of_latency() {
 #[test]
 fn dropped_calls_and_calls_of_an_earlier_limit_are_ignored() {
     let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1), 1);
-    let (limiter, clock, hand) = limiter(config);
+    let (limiter, clock, time) = limiter(config);
     let overloaded = |result: &Result<(), ()>| match result {
         Ok(()) => Verdict::success(),
         Err(()) => Verdict::failure(FailureKind::Overloaded),
@@ -83,13 +83,13 @@ fn dropped_calls_and_calls_of_an_earlier_limit_are_ignored() {
             Err::<(), ()>(())
         })
     };
-    hand.block_on(futures::future::join_all((0..20).map(|_| fails())));
+    time.block_on(futures::future::join_all((0..20).map(|_| fails())));
     assert_eq!(limiter.limit(), 18);
     for _ in 0..100 {
         let dropped = async {
             tokio::select! { biased; _ = fails() => {}, () = clock.sleep(MS(5)) => {} }
         };
-        hand.block_on(dropped);
+        time.block_on(dropped);
     }
     assert_eq!((limiter.limit(), limiter.in_flight()), (18, 0));
 }
@@ -139,7 +139,7 @@ impl Drop for Leaves<'_> {
 // Guarantee: queue_listener 12.
 #[test]
 fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
-    let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
+    let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
     let service = Service {
         clock: clock.clone(),
         permits: tokio::sync::Semaphore::new(20),
@@ -149,7 +149,7 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
     let pipeline = Pipeline::new().then(limiter.clone());
     let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
     for _ in 0..300 {
-        hand.block_on(queue.send((0..1000).map(|_| Message::new("x")).collect())).unwrap();
+        time.block_on(queue.send((0..1000).map(|_| Message::new("x")).collect())).unwrap();
     }
     let listener = QueueListener::builder(queue.clone())
         .config(QueueListenerConfig::default().tasks(64, 64))
@@ -168,7 +168,7 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
             assert!(service.inside.load(SeqCst) <= 100);
         }
     };
-    hand.block_on(async { tokio::join!(run, script).0 }).unwrap();
+    time.block_on(async { tokio::join!(run, script).0 }).unwrap();
     let samples = samples.into_inner();
     let of = |seconds: std::ops::Range<usize>| {
         let some = &samples[seconds];
@@ -187,7 +187,7 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
 // Guarantee: queue_listener 12.
 #[test]
 fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let rate = RateLimiter::new(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600))).unwrap();
     let pipeline = Pipeline::new().then(rate.with_clock(&clock));
     let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
@@ -208,7 +208,7 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
             clock.sleep(S(2)).await;
         }
     };
-    hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    time.block_on(async { tokio::join!(run, send).0 }).unwrap();
     assert_eq!(served.load(SeqCst), 5000);
     assert!(by_second.lock().unwrap()[1..49].iter().all(|n| (99..=101).contains(n)), "{by_second:?}");
 }
@@ -216,7 +216,7 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
 // Guarantee: queue_listener 13.
 #[test]
 fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(50_000).with_clock(&clock));
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
     let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
@@ -239,10 +239,10 @@ fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
             clock.sleep(MS(20)).await;
         }
     };
-    hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    time.block_on(async { tokio::join!(run, send).0 }).unwrap();
     assert!(full.get() > 0);
     assert_eq!(listener.state().handled, accepted.get());
-    assert_eq!(hand.block_on(queue.depth()).unwrap().total(), 0);
-    assert!(hand.block_on(queue.receive_one(S(1))).unwrap().is_none());
-    assert_eq!(hand.block_on(queue.dead_letters().unwrap().depth()).unwrap().total(), 0);
+    assert_eq!(time.block_on(queue.depth()).unwrap().total(), 0);
+    assert!(time.block_on(queue.receive_one(S(1))).unwrap().is_none());
+    assert_eq!(time.block_on(queue.dead_letters().unwrap().depth()).unwrap().total(), 0);
 }

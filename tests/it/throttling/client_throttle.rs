@@ -15,8 +15,8 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn throttle(config: ClientThrottleConfig) -> (ClientThrottle, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (ClientThrottle::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, hand)
+    let (clock, time) = Clock::manual();
+    (ClientThrottle::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, time)
 }
 
 fn sees(throttle: &ClientThrottle) -> (u64, u64) {
@@ -68,16 +68,16 @@ proptest! {
     fn a_throttle_equals_the_formula_over_a_list_of_requests(k in 1.0f64..4.0, steps in steps()) {
         let (window, buckets) = (1_200, 12);
         let config = ClientThrottleConfig::sre().k(k).window(MS(window));
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let (entropy, twin) = (Entropy::from_seed(9), Entropy::from_seed(9));
         let throttle = ClientThrottle::new(config).unwrap().with_clock(&clock).with_entropy(&entropy);
         // The tick at which each request began, and `true` if it was accepted.
         let mut list: Vec<(u64, bool)> = Vec::new();
         let mut under_way = Vec::new();
-        let tick = || hand.now().as_nanos() / (window * 1_000_000 / buckets);
+        let tick = || time.now().as_nanos() / (window * 1_000_000 / buckets);
         for step in steps {
             match step {
-                Step::Advance(ms) => hand.advance(MS(ms)),
+                Step::Advance(ms) => time.advance(MS(ms)),
                 Step::Begin => {
                     let live: Vec<_> = list.iter().filter(|(at, _)| *at != NEVER && tick() - at < buckets).collect();
                     let odds = formula(k, live.len(), live.iter().filter(|(_, accepted)| *accepted).count());
@@ -161,11 +161,11 @@ fn requests_count_before_they_return() {
 // Guarantee: throttling 16.
 #[test]
 fn a_dropped_call_does_not_count() {
-    let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
+    let (throttle, clock, time) = throttle(ClientThrottleConfig::sre());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let pipeline = Pipeline::new().then(throttle.clone()).classify(ScriptedService::classify);
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call(|| service.call()),
         |polls| {
             let ended = u64::from(polls == 2);
@@ -175,12 +175,12 @@ fn a_dropped_call_does_not_count() {
     assert_eq!(polls, 2);
     // Without a pipeline.
     drop_at_every_await(
-        &hand,
+        &time,
         || throttle.call(|| service.call()),
         |polls| assert_eq!(sees(&throttle), if polls == 2 { (2, 2) } else { (1, 1) }),
     );
     // And a panic.
-    let panics = std::panic::AssertUnwindSafe(|| hand.block_on(pipeline.call(async || -> Result<u16, _> { panic!() })));
+    let panics = std::panic::AssertUnwindSafe(|| time.block_on(pipeline.call(async || -> Result<u16, _> { panic!() })));
     assert!(std::panic::catch_unwind(panics).is_err());
     assert_eq!(sees(&throttle), (2, 2));
 }
@@ -189,10 +189,10 @@ fn a_dropped_call_does_not_count() {
 #[test]
 fn only_refusals_count_as_not_accepted() {
     for (answer, accepts) in [("ok", 1), ("429", 0), ("503", 0), ("500", 1), ("404", 1), ("reset", 1)] {
-        let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
+        let (throttle, clock, time) = throttle(ClientThrottleConfig::sre());
         let service = ScriptedService::new(answer, &clock).unwrap();
         let pipeline = Pipeline::new().then(throttle.clone()).classify(ScriptedService::classify);
-        let _ = hand.block_on(pipeline.call(|| service.call()));
+        let _ = time.block_on(pipeline.call(|| service.call()));
         assert_eq!(sees(&throttle), (1, accepts), "{answer}");
     }
     // Other kinds are refusals if the settings name them.
@@ -210,11 +210,11 @@ fn only_refusals_count_as_not_accepted() {
 /// refused it.
 #[test]
 fn a_call_that_an_inner_policy_rejected_does_not_count() {
-    let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
+    let (throttle, clock, time) = throttle(ClientThrottleConfig::sre());
     let rate = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(throttle.clone()).then(rate);
     for _ in 0..100 {
-        let _ = hand.block_on(pipeline.call(async || Ok::<_, ()>(())));
+        let _ = time.block_on(pipeline.call(async || Ok::<_, ()>(())));
     }
     assert_eq!(sees(&throttle), (1, 1));
 }
@@ -268,11 +268,11 @@ fn the_share_of_rejected_calls_equals_the_probability() {
 /// capacity, and when the load ends, so does the throttling.
 #[test]
 fn an_overloaded_service_gets_fewer_requests_and_recovers() {
-    let (throttle, _, hand) = throttle(ClientThrottleConfig::sre().window(S(10)));
+    let (throttle, _, time) = throttle(ClientThrottleConfig::sre().window(S(10)));
     let second = |calls: u64| {
         let (mut sent, mut served) = (0, 0);
         for _ in 0..calls {
-            hand.advance(S(1) / calls as u32);
+            time.advance(S(1) / calls as u32);
             if let Ok(permit) = throttle.try_acquire() {
                 sent += 1;
                 served += u64::from(served < 100);
@@ -299,13 +299,13 @@ fn an_overloaded_service_gets_fewer_requests_and_recovers() {
 // Guarantee: throttling 16.
 #[test]
 fn a_rejection_carries_its_policy_and_reason_and_is_an_event() {
-    let (throttle, _, hand) = throttle(ClientThrottleConfig::sre());
+    let (throttle, _, time) = throttle(ClientThrottleConfig::sre());
     let throttle = throttle.named("search");
     let mut events = throttle.events();
     let pipeline = Pipeline::new().then(throttle.clone()).classify(|_: &Result<(), ()>| REFUSED);
     let mut calls = 0;
     let error = loop {
-        let error = hand.block_on(pipeline.call(|| {
+        let error = time.block_on(pipeline.call(|| {
             calls += 1;
             async { Err::<(), _>(()) }
         }));

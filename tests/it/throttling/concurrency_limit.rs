@@ -24,8 +24,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
@@ -38,46 +38,46 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
 // Guarantee: throttling 11.
 #[test]
 fn no_more_calls_run_at_once_than_the_capacity() {
-    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(3).queue(100, MS(60_000)));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(3).queue(100, MS(60_000)));
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
-    let start = hand.now();
-    let answers = hand.block_on(join_all((0..10).map(|_| limiter.call(|| service.call()))));
+    let start = time.now();
+    let answers = time.block_on(join_all((0..10).map(|_| limiter.call(|| service.call()))));
     assert!(answers.iter().all(Result::is_ok));
-    assert_eq!((service.most_running(), hand.now() - start, limiter.available()), (3, MS(400), 3));
+    assert_eq!((service.most_running(), time.now() - start, limiter.available()), (3, MS(400), 3));
 }
 
 // Guarantee: throttling 12.
 #[test]
 fn a_full_queue_and_too_long_a_wait_are_different_rejections() {
-    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
     let _taken = limiter.try_acquire().unwrap();
-    let start = hand.now();
-    let (waits, refused) = hand.block_on(join(limiter.acquire(), limiter.acquire()));
+    let start = time.now();
+    let (waits, refused) = time.block_on(join(limiter.acquire(), limiter.acquire()));
     let refused = refused.unwrap_err();
     assert_eq!(refused.to_string(), "rejected by the concurrency limit: queue full");
     let waited = waits.unwrap_err();
     assert_eq!(waited.reason(), Reason::WaitedTooLong { limit: MS(250) });
     assert_eq!(waited.to_string(), "rejected by the concurrency limit: waited too long (250ms)");
-    assert_eq!(hand.now() - start, MS(250));
+    assert_eq!(time.now() - start, MS(250));
 }
 
 // Guarantee: throttling 12.
 #[test]
 fn the_wait_is_clipped_to_the_deadline() {
-    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
     let _taken = limiter.try_acquire().unwrap();
-    let start = hand.now();
+    let start = time.now();
     let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
-    let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
-    assert_eq!((hand.now() - start, limiter.waiting(), error.attempts()), (MS(300), 0, 0));
+    let error = time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    assert_eq!((time.now() - start, limiter.waiting(), error.attempts()), (MS(300), 0, 0));
 }
 
 /// Returns the order in which four waiting calls are served.
 fn served(order: QueueOrder) -> Vec<u32> {
-    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(60_000)).order(order));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(60_000)).order(order));
     let log = Mutex::new(Vec::new());
     let taken = limiter.try_acquire().unwrap();
-    hand.block_on(async {
+    time.block_on(async {
         let calls = join_all((1..=4).map(|i| {
             let (limiter, log, clock) = (&limiter, &log, &clock);
             async move {
@@ -134,13 +134,13 @@ fn no_new_call_overtakes_a_waiting_one() {
 // Guarantee: throttling 11.
 #[test]
 fn a_weighted_call_takes_several_permits() {
-    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
     let heavy = limiter.weighing(3);
     let permit = heavy.try_acquire().unwrap();
     assert!(heavy.try_acquire().is_err());
     assert_eq!(limiter.available(), 2);
     drop(permit);
-    assert_eq!(hand.block_on(limiter.weighing(6).acquire()).unwrap_err().reason(), Reason::TooLarge);
+    assert_eq!(time.block_on(limiter.weighing(6).acquire()).unwrap_err().reason(), Reason::TooLarge);
     assert_eq!(limiter.weighing(6).try_acquire().unwrap_err().reason(), Reason::TooLarge);
 }
 
@@ -179,9 +179,9 @@ fn a_waiting_call_that_no_longer_fits_is_rejected() {
 // Guarantee: throttling 13.
 #[test]
 fn a_panic_gives_its_permit_back() {
-    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1));
     let panics = limiter.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
-    assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
+    assert!(time.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
     assert_eq!(limiter.available(), 1);
 }
 

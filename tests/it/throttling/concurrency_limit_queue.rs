@@ -19,8 +19,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<ConcurrencyPermit<'a>, Rejected>> + Send + 'a>>;
@@ -42,12 +42,12 @@ fn waits(limiter: &ConcurrencyLimiter) -> Waiting<'_> {
 // Guarantee: throttling 12.
 #[test]
 fn a_rejection_says_queue_full_or_waited_too_long() {
-    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
     let limiter = limiter.named("db");
     let mut events = limiter.events();
     let _runs = limiter.try_acquire().unwrap();
-    let start = hand.now();
-    let waited = hand.block_on(async {
+    let start = time.now();
+    let waited = time.block_on(async {
         let waits = limiter.acquire();
         let full = async {
             clock.sleep(MS(1)).await;
@@ -58,7 +58,7 @@ fn a_rejection_says_queue_full_or_waited_too_long() {
         assert_eq!(full.to_string(), "rejected by the concurrency limit `db`: queue full");
         waited.unwrap_err()
     });
-    assert_eq!(hand.now() - start, MS(250));
+    assert_eq!(time.now() - start, MS(250));
     assert_eq!(waited.to_string(), "rejected by the concurrency limit `db`: waited too long (250ms)");
     assert_eq!((waited.by(), waited.retry_after()), (PolicyKind::ConcurrencyLimit, None));
     let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
@@ -71,11 +71,11 @@ fn a_rejection_says_queue_full_or_waited_too_long() {
 // Guarantee: throttling 12.
 #[test]
 fn a_limit_without_a_queue_rejects_at_once() {
-    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(0, Duration::ZERO));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1).queue(0, Duration::ZERO));
     let _runs = limiter.try_acquire().unwrap();
-    let start = hand.now();
-    assert_eq!(hand.block_on(limiter.acquire()).unwrap_err().reason(), Reason::QueueFull);
-    assert_eq!(hand.now(), start);
+    let start = time.now();
+    assert_eq!(time.block_on(limiter.acquire()).unwrap_err().reason(), Reason::QueueFull);
+    assert_eq!(time.now(), start);
 }
 
 // Guarantee: throttling 11.
@@ -150,7 +150,7 @@ fn growth_admits_waiting_calls_and_shrinking_waits_for_running_ones() {
 #[test]
 fn whole_calls_conserve_permits_while_the_capacity_changes() {
     for (seed, order) in [(1, QueueOrder::Fifo), (2, QueueOrder::NewestFirst)] {
-        let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(8).queue(16, MS(5)).order(order));
+        let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(8).queue(16, MS(5)).order(order));
         let random = Entropy::from_seed(seed);
         let kinds: Vec<ConcurrencyLimiter> = (1..=3).map(|weight| limiter.weighing(weight)).collect();
         let mut calls: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
@@ -189,7 +189,7 @@ fn whole_calls_conserve_permits_while_the_capacity_changes() {
                     ends += 1;
                 }
                 15 if pick == 0 => limiter.resize(random.up_to(7) as u32 + 3).unwrap(),
-                15 if pick == 1 => hand.advance(MS(3)),
+                15 if pick == 1 => time.advance(MS(3)),
                 _ => {}
             }
             assert!(limiter.available() <= limiter.capacity().into());
@@ -197,6 +197,6 @@ fn whole_calls_conserve_permits_while_the_capacity_changes() {
         calls.clear();
         assert_eq!((limiter.available(), limiter.waiting()), (limiter.capacity().into(), 0));
         assert!(limiter.weighing(limiter.capacity()).try_acquire().is_ok());
-        assert_eq!(hand.next_timer(), None);
+        assert_eq!(time.next_timer(), None);
     }
 }

@@ -21,10 +21,10 @@ fn config() -> DegradationConfig {
 }
 
 fn degradation(config: DegradationConfig) -> (Degradation, Gauge, Clock, ManualClock) {
-    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let degradation = Degradation::new(config).unwrap().with_clock(&clock);
     load.set(-1.0);
-    (degradation.with_gauge("load", load.clone()).unwrap(), load, clock, hand)
+    (degradation.with_gauge("load", load.clone()).unwrap(), load, clock, time)
 }
 
 fn off(degradation: &Degradation) -> Vec<String> {
@@ -34,26 +34,26 @@ fn off(degradation: &Degradation) -> Vec<String> {
 // Guarantee: throttling 18.
 #[test]
 fn features_are_switched_off_in_order_and_on_in_reverse() {
-    let (degradation, load, _, hand) = degradation(config());
+    let (degradation, load, _, time) = degradation(config());
     let features = FEATURES.map(|name| degradation.feature(name).unwrap());
     let on = || features.each_ref().map(|feature| feature.is_enabled());
     assert_eq!(on(), [true, true, true]);
     load.set(0.5);
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert_eq!(on(), [false, true, true], "the first at once");
-    hand.advance(MS(900));
+    time.advance(MS(900));
     assert_eq!(on(), [false, true, true]);
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert_eq!(on(), [false, false, true], "the next a step later");
-    hand.advance(S(1));
+    time.advance(S(1));
     assert_eq!((on(), off(&degradation)), ([false, false, false], FEATURES.map(String::from).to_vec()));
     load.set(-1.0);
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert_eq!(on(), [false, false, false], "below, but not for long");
     for expected in [[false, false, true], [false, true, true], [true, true, true]] {
-        hand.advance(MS(9_900));
+        time.advance(MS(9_900));
         assert_ne!(on(), expected);
-        hand.advance(MS(100));
+        time.advance(MS(100));
         assert_eq!(on(), expected, "the last one switched off is the first one on");
     }
 }
@@ -71,27 +71,27 @@ fn from_the_hard_limit_on_all_features_are_switched_off_at_once() {
 /// feature that returns shall not switch it off again.
 #[test]
 fn between_the_limits_nothing_changes() {
-    let (degradation, load, _, hand) = degradation(config().margin(0.2));
+    let (degradation, load, _, time) = degradation(config().margin(0.2));
     load.set(0.1);
     assert_eq!(off(&degradation), FEATURES[..1]);
     load.set(-0.1);
     for _ in 0..100 {
-        hand.advance(S(1));
+        time.advance(S(1));
         assert_eq!(off(&degradation), FEATURES[..1], "not below by the margin");
     }
     for _ in 0..20 {
         load.set(-0.3);
         for _ in 0..9 {
-            hand.advance(S(1));
+            time.advance(S(1));
             assert_eq!(off(&degradation), FEATURES[..1], "not for long enough");
         }
         load.set(-0.1);
-        hand.advance(S(1));
+        time.advance(S(1));
         assert_eq!(off(&degradation), FEATURES[..1]);
     }
     // An unknown value changes nothing.
     load.set(f64::NAN);
-    hand.advance(S(3600));
+    time.advance(S(3600));
     assert_eq!(off(&degradation), FEATURES[..1]);
 }
 
@@ -104,7 +104,7 @@ proptest! {
         course in prop::collection::vec((prop_oneof![3 => -1.0f64..1.1, 1 => Just(f64::NAN)], 1usize..25), 1..40)
     ) {
         let config = config().times(MS(100) * step, MS(100) * hold).margin(margin);
-        let (degradation, load, _, hand) = degradation(config);
+        let (degradation, load, _, time) = degradation(config);
         // In ticks of 100 ms: the value of each reading.
         let mut readings = Vec::new();
         for (value, ticks) in course {
@@ -113,7 +113,7 @@ proptest! {
                 readings.push(value);
                 let got = off(&degradation);
                 prop_assert_eq!(&got, &FEATURES[..naive(&readings, step as usize, hold as usize, margin)]);
-                hand.advance(MS(100));
+                time.advance(MS(100));
             }
         }
     }
@@ -152,27 +152,27 @@ fn naive(readings: &[f64], step: usize, hold: usize, margin: f64) -> usize {
 // Guarantee: throttling 18.
 #[test]
 fn a_disabled_feature_rejects_calls_as_a_policy() {
-    let (degradation, load, _, hand) = degradation(config());
+    let (degradation, load, _, time) = degradation(config());
     let avatars = degradation.feature("avatars").unwrap();
     assert_eq!((avatars.name(), degradation.feature("avatar").is_none()), ("avatars", true));
     let pipeline = Pipeline::new().then(avatars.clone());
-    assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).is_ok());
+    assert!(time.block_on(pipeline.call(async || Ok::<_, ()>(()))).is_ok());
     load.set(1.0);
-    hand.advance(MS(100));
-    let Cause::Rejected(rejected) = hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().into_cause()
+    time.advance(MS(100));
+    let Cause::Rejected(rejected) = time.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().into_cause()
     else {
         panic!("it is off")
     };
     assert_eq!((rejected.by(), rejected.reason()), (PolicyKind::Degradation, Reason::SwitchedOff));
     assert_eq!((rejected.name(), rejected.retry_after()), (Some("avatars"), Some(S(10))));
     assert!(rejected.is_shed() && avatars.ensure_enabled().is_err());
-    assert!(hand.block_on(avatars.call(async || Ok::<_, ()>(()))).is_err());
+    assert!(time.block_on(avatars.call(async || Ok::<_, ()>(()))).is_err());
 }
 
 // Guarantee: throttling 18.
 #[test]
 fn events_of_switching_come_in_order() {
-    let (degradation, load, clock, hand) = degradation(config());
+    let (degradation, load, clock, time) = degradation(config());
     let degradation = degradation.named("front");
     let mut events = degradation.events();
     let course = async {
@@ -181,7 +181,7 @@ fn events_of_switching_come_in_order() {
             clock.sleep(S(1)).await;
         }
     };
-    hand.block_on(async { futures::join!(degradation.run(clock.sleep(S(60))), course) });
+    time.block_on(async { futures::join!(degradation.run(clock.sleep(S(60))), course) });
     let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
     assert!(sent.iter().all(|event| event.source.as_ref().is_some_and(|name| name.as_str() == "front")));
     let off = |name: &str| DegradationEvent::SwitchedOff { feature: name.into() };
@@ -193,13 +193,13 @@ fn events_of_switching_come_in_order() {
 
 #[test]
 fn every_future_of_a_degradation_can_be_dropped() {
-    let (degradation, load, clock, hand) = degradation(config());
+    let (degradation, load, clock, time) = degradation(config());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let feature = degradation.feature("search").unwrap();
-    drop_at_every_await(&hand, || feature.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+    drop_at_every_await(&time, || feature.call(|| service.call()), |_| assert_eq!(service.running(), 0));
     load.set(1.0);
     drop_at_every_await(
-        &hand,
+        &time,
         || degradation.run(clock.sleep(MS(350))),
         |polls| assert!(polls == 0 || !feature.is_enabled(), "asking reads the gauge"),
     );

@@ -23,7 +23,7 @@ proptest! {
     ) {
         let tiers = [Quota::per_second(4).burst(3), Quota::new(2, MS(300))];
         let default_quota = Quota::per_second(3).burst(1);
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let limiter = KeyedRateLimiter::new(default_quota)
             .unwrap()
             .with_tiers(&tiers, |key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // tier 2 does not exist: the default
@@ -31,16 +31,16 @@ proptest! {
             .with_clock(&clock);
         let mut buckets = HashMap::new(); // what is missing of a full bucket, in nanoseconds, and since when
         for (key, n, ms, forget) in steps {
-            hand.advance(MS(ms));
+            time.advance(MS(ms));
             if forget {
                 limiter.forget_idle();
             }
             let quota = tiers.get((key % 4) as usize).unwrap_or(&default_quota);
             let interval = (quota.per.as_nanos() as u64).div_ceil(quota.permits.into());
             let full = interval * u64::from(quota.largest());
-            let (missing, since) = buckets.entry(key).or_insert((0, hand.now()));
-            *missing = u64::saturating_sub(*missing, (hand.now() - *since).as_nanos() as u64);
-            *since = hand.now();
+            let (missing, since) = buckets.entry(key).or_insert((0, time.now()));
+            *missing = u64::saturating_sub(*missing, (time.now() - *since).as_nanos() as u64);
+            *since = time.now();
             let cost = u64::from(n) * interval;
             match limiter.try_acquire_n(&key, n) {
                 Ok(()) => {
@@ -62,7 +62,7 @@ proptest! {
 /// A permit is available exactly at that time, and not one nanosecond earlier.
 #[test]
 fn a_keys_retry_after_is_exact() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(3)).unwrap().named("tenants").with_clock(&clock);
     limiter.try_acquire_n(&7, 3).unwrap();
     let rejected = limiter.try_acquire_n(&7, 2).unwrap_err();
@@ -72,9 +72,9 @@ fn a_keys_retry_after_is_exact() {
     );
     let wait = rejected.retry_after().unwrap();
     assert_eq!(wait, Duration::from_nanos(2 * 333_333_334));
-    hand.advance(wait - Duration::from_nanos(1));
+    time.advance(wait - Duration::from_nanos(1));
     assert_eq!(limiter.try_acquire_n(&7, 2).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
-    hand.advance(Duration::from_nanos(1));
+    time.advance(Duration::from_nanos(1));
     limiter.try_acquire_n(&7, 2).unwrap();
     assert_eq!(limiter.try_acquire_n(&7, u32::MAX).unwrap_err().reason(), Reason::TooLarge);
 }
@@ -150,12 +150,12 @@ impl Hasher for Low {
 /// would take minutes.
 #[test]
 fn a_steady_flow_of_new_keys_stays_quick() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = KeyedRateLimiter::with_hasher(Quota::per_second(1), OneShard).unwrap().with_clock(&clock);
     let step = Duration::from_nanos(1_000_000_000 / 28_600); // a table that fits 28,672
     for key in 0..150_000u64 {
         limiter.try_acquire(&key).unwrap();
-        hand.advance(step);
+        time.advance(step);
     }
     assert!(limiter.len() < 57_344);
 }

@@ -17,8 +17,8 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (KeyedRateLimiter<u32>, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (KeyedRateLimiter::new(config).unwrap().with_clock(&clock), hand)
+    let (clock, time) = Clock::manual();
+    (KeyedRateLimiter::new(config).unwrap().with_clock(&clock), time)
 }
 
 fn strict(quota: Quota) -> RateLimitConfig {
@@ -28,13 +28,13 @@ fn strict(quota: Quota) -> RateLimitConfig {
 #[test]
 fn the_use_of_a_key_s_quota_can_be_read() {
     for config in [Quota::per_second(10).into(), strict(Quota::per_second(10))] {
-        let (limiter, hand) = limiter(config);
+        let (limiter, time) = limiter(config);
         limiter.try_acquire_n(&1, 4).unwrap();
         let usage = limiter.usage(&1);
         assert_eq!((usage.used, usage.available, usage.quota), (4, 6, Quota::per_second(10)));
         assert_eq!((limiter.usage(&2).used, limiter.usage(&2).available), (0, 10));
         assert_eq!(limiter.keys(), [1]);
-        hand.advance(S(1));
+        time.advance(S(1));
         assert_eq!(limiter.usage(&1).used, 0);
     }
 }
@@ -47,14 +47,14 @@ proptest! {
         steps in prop::collection::vec((0u32..5, 1u32..4, 0u8..5, 0u64..700), 1..200), is_strict: bool,
     ) {
         let quota = Quota::per_second(3);
-        let (limiter, hand) = limiter(if is_strict { strict(quota) } else { quota.into() });
+        let (limiter, time) = limiter(if is_strict { strict(quota) } else { quota.into() });
         let limiter = limiter.metered();
         let mut model = BTreeMap::<u32, (u64, u64)>::new();
         let mut read = BTreeMap::<u32, (u64, u64)>::new();
         for (key, n, method, ms) in steps {
-            hand.advance(MS(ms));
+            time.advance(MS(ms));
             let ok = match method {
-                0 => hand.block_on(limiter.acquire_n(&key, n, MS(300))).is_ok(),
+                0 => time.block_on(limiter.acquire_n(&key, n, MS(300))).is_ok(),
                 1 => {
                     for (key, metered) in limiter.readings() {
                         let sum = read.entry(key).or_default();
@@ -83,15 +83,15 @@ proptest! {
     ) {
         let quota = Quota::new(3, S(1));
         let config = if is_strict { strict(quota) } else { quota.into() };
-        let (limiter, hand) = limiter(config);
-        let own: Vec<_> = (0..3).map(|_| RateLimiter::new(config).unwrap().with_clock(&hand.clock())).collect();
+        let (limiter, time) = limiter(config);
+        let own: Vec<_> = (0..3).map(|_| RateLimiter::new(config).unwrap().with_clock(&time.clock())).collect();
         for (key, n, method, ms) in steps {
-            hand.advance(MS(ms));
+            time.advance(MS(ms));
             let one = &own[key as usize];
             match method {
                 0 => {
                     // Concurrently, so that both are asked at the same time.
-                    let both = hand.block_on(async {
+                    let both = time.block_on(async {
                         futures::join!(limiter.acquire_n(&key, n, MS(700)), one.acquire_n(n, MS(700)))
                     });
                     prop_assert_eq!(both.0, both.1);
@@ -111,23 +111,23 @@ proptest! {
 #[test]
 fn callers_wait_for_a_key_in_order_and_not_for_another() {
     for config in [Quota::new(1, S(1)).into(), strict(Quota::new(1, S(1)))] {
-        let (limiter, hand) = limiter(config);
+        let (limiter, time) = limiter(config);
         limiter.try_acquire(&1).unwrap();
-        let start = hand.now();
-        let took = hand.block_on(async {
+        let start = time.now();
+        let took = time.block_on(async {
             let wait = async |key| {
                 limiter.acquire(&key).await.unwrap();
-                (hand.now() - start).as_secs()
+                (time.now() - start).as_secs()
             };
             futures::join!(wait(1), wait(1), wait(2), wait(1))
         });
         assert_eq!(took, (1, 2, 0, 3));
-        let refused = hand.block_on(limiter.acquire_n(&1, 1, MS(999))).unwrap_err();
+        let refused = time.block_on(limiter.acquire_n(&1, 1, MS(999))).unwrap_err();
         assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateLimited, Some(S(1))));
-        assert_eq!(hand.block_on(limiter.acquire_n(&1, 2, S(60))).unwrap_err().reason(), Reason::TooLarge);
-        assert_eq!(hand.now() - start, S(3), "no call waited in vain");
+        assert_eq!(time.block_on(limiter.acquire_n(&1, 2, S(60))).unwrap_err().reason(), Reason::TooLarge);
+        assert_eq!(time.now() - start, S(3), "no call waited in vain");
         // A waiting call keeps its key.
-        hand.advance(S(60));
+        time.advance(S(60));
         limiter.forget_idle();
         assert!(limiter.is_empty());
     }
@@ -137,9 +137,9 @@ fn callers_wait_for_a_key_in_order_and_not_for_another() {
 #[test]
 fn a_caller_dropped_while_it_waits_for_a_key_takes_nothing() {
     for config in [Quota::new(2, S(1)).into(), strict(Quota::new(2, S(1)))] {
-        let (limiter, hand) = limiter(config);
+        let (limiter, time) = limiter(config);
         drop_at_every_await(
-            &hand,
+            &time,
             || async {
                 let _ = futures::join!(
                     limiter.acquire_n(&1, 2, S(9)),
@@ -148,9 +148,9 @@ fn a_caller_dropped_while_it_waits_for_a_key_takes_nothing() {
                 );
             },
             |_| {
-                hand.advance(S(60));
+                time.advance(S(60));
                 assert_eq!((0..5).filter(|_| limiter.try_acquire(&1).is_ok()).count(), 2);
-                hand.advance(S(60));
+                time.advance(S(60));
             },
         );
     }
@@ -159,15 +159,15 @@ fn a_caller_dropped_while_it_waits_for_a_key_takes_nothing() {
 // Guarantee: throttling 2, 5.
 #[test]
 fn a_strict_limit_of_a_key_holds_in_every_window_and_after_a_change() {
-    let (limiter, hand) = limiter(strict(Quota::per_second(10)));
+    let (limiter, time) = limiter(strict(Quota::per_second(10)));
     let passed = |n| (0..n).filter(|_| limiter.try_acquire(&7).is_ok()).count();
-    hand.advance(MS(900));
+    time.advance(MS(900));
     assert_eq!(passed(5), 5);
-    hand.advance(MS(600));
+    time.advance(MS(600));
     assert_eq!(passed(20), 5);
-    hand.advance(MS(399));
+    time.advance(MS(399));
     assert_eq!(passed(20), 0);
-    hand.advance(MS(1));
+    time.advance(MS(1));
     assert_eq!(passed(20), 5);
     limiter.reconfigure(Quota::per_second(12), &[]).unwrap();
     assert_eq!((passed(20), limiter.config().mode), (2, strict(Quota::per_second(1)).mode));
@@ -178,22 +178,22 @@ fn a_strict_limit_of_a_key_holds_in_every_window_and_after_a_change() {
 // Guarantee: throttling 4, 6.
 #[test]
 fn the_limit_of_a_key_is_a_policy_that_waits_and_obeys_hints() {
-    let (limiter, hand) = limiter(RateLimitConfig::from(Quota::new(1, S(1))).max_wait(S(2)));
+    let (limiter, time) = limiter(RateLimitConfig::from(Quota::new(1, S(1))).max_wait(S(2)));
     let tenant = Pipeline::new().then(limiter.for_key(1));
     assert!(tenant.explain().to_string().contains("for each key"), "{}", tenant.explain());
-    let start = hand.now();
-    let call = || hand.block_on(tenant.call(|| async { Ok::<_, ()>(()) }));
+    let start = time.now();
+    let call = || time.block_on(tenant.call(|| async { Ok::<_, ()>(()) }));
     assert_eq!([call(), call(), call()].map(|answer| answer.is_ok()), [true; 3]);
-    assert_eq!(hand.now() - start, S(2));
+    assert_eq!(time.now() - start, S(2));
     // Before the deadline, or not at all.
-    let soon = AttemptInfo::with_deadline(hand.now() + MS(500));
-    let late = hand.block_on(tenant.call_within(soon, || async { Ok::<_, ()>(()) })).unwrap_err();
+    let soon = AttemptInfo::with_deadline(time.now() + MS(500));
+    let late = time.block_on(tenant.call_within(soon, || async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(late.is_rejected());
-    assert!(hand.block_on(limiter.for_key(2).call(|| async { Ok::<_, ()>(()) })).is_ok(), "another key");
+    assert!(time.block_on(limiter.for_key(2).call(|| async { Ok::<_, ()>(()) })).is_ok(), "another key");
     let away = |_: &Result<(), ()>| Verdict::failure(FailureKind::Throttled).with_hint(Hint::RetryAfter(S(60)));
     let other = Pipeline::new().then(limiter.for_key(3)).classify(away);
-    assert!(!hand.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err().is_rejected());
-    let refused = hand.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err();
+    assert!(!time.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err().is_rejected());
+    let refused = time.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err();
     assert_eq!((refused.is_rejected(), refused.retry_after()), (true, Some(S(60))));
     assert!(limiter.try_acquire(&4).is_ok());
 }
@@ -201,8 +201,8 @@ fn the_limit_of_a_key_is_a_policy_that_waits_and_obeys_hints() {
 // Guarantee: throttling 3.
 #[test]
 fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
-    let (limiter, hand) = limiter(Quota::new(2, S(10)));
-    let for_all = RateLimiter::new(Quota::new(3, S(60))).unwrap().with_clock(&hand.clock());
+    let (limiter, time) = limiter(Quota::new(2, S(10)));
+    let for_all = RateLimiter::new(Quota::new(3, S(60))).unwrap().with_clock(&time.clock());
     let metered = limiter.metered();
     let both = |key| try_acquire_all::<dyn Limit>(&[&metered.for_key(key), &for_all]);
     assert!(both(1).is_ok() && both(1).is_ok());
@@ -218,13 +218,13 @@ fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
 
 #[test]
 fn events_carry_the_name_of_the_key() {
-    let (limiter, hand) = limiter(Quota::new(1, S(1)));
+    let (limiter, time) = limiter(Quota::new(1, S(1)));
     let limiter = limiter.named("tenants").named_by(|key| format!("tenant-{key}").into());
     let mut events = limiter.events();
     limiter.try_acquire(&1).unwrap();
     let refused = limiter.try_acquire(&1).unwrap_err();
     assert_eq!(refused.name(), Some("tenant-1"));
-    hand.block_on(limiter.acquire(&1)).unwrap();
+    time.block_on(limiter.acquire(&1)).unwrap();
     limiter.pause(&2, S(9));
     limiter.reconfigure(Quota::new(1, S(2)), &[]).unwrap();
     let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap())

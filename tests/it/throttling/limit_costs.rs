@@ -19,12 +19,12 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 /// Returns the share of calls that are rejected in an hour, by a service with a fixed latency.
 fn refused_share(config: AdaptiveLimitConfig, takes: Duration, every: Duration) -> f64 {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(limiter);
     let (all, refused) = (Cell::new(0_u32), Cell::new(0_u32));
     let mut running = FuturesUnordered::new();
-    hand.block_on(async {
+    time.block_on(async {
         let end = clock.now() + S(3_600);
         while clock.now() < end {
             running.push(async {
@@ -67,7 +67,7 @@ fn an_adaptive_limit_that_measures_a_slow_service_rejects_few_calls() {
 
 #[test]
 fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let shares = PriorityShares::new(0.5, 1.0, 1.0);
     let config = AdaptiveLimitConfig::default().limits(2, 1, 4).queue(1, S(9)).shares(shares);
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
@@ -76,7 +76,7 @@ fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
         clock.sleep(S(2)).await;
         Ok::<_, ()>(())
     };
-    hand.block_on(async {
+    time.block_on(async {
         pipeline.call(work).await.unwrap();
         let three = futures::future::join_all((0..3).map(|_| pipeline.call(work)));
         let refused = async {
@@ -103,7 +103,7 @@ fn a_rejection_by_a_concurrency_limit_has_no_time() {
 /// The target received none of these calls.
 #[test]
 fn rejections_by_an_open_breaker_earn_no_retries() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(1)).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget);
@@ -111,13 +111,13 @@ fn rejections_by_an_open_breaker_earn_no_retries() {
     let floor = budget.balance(clock.now());
     breaker.isolate();
     for _ in 0..1_000 {
-        assert!(hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).is_err());
-        hand.advance(MS(1));
+        assert!(time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).is_err());
+        time.advance(MS(1));
     }
     assert_eq!(budget.balance(clock.now()), floor);
     breaker.close();
     for _ in 0..100 {
-        hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap();
+        time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap();
     }
     assert_eq!(budget.balance(clock.now()), floor + 20);
 }
@@ -125,7 +125,7 @@ fn rejections_by_an_open_breaker_earn_no_retries() {
 /// An attacker invents hosts.
 #[test]
 fn breakers_by_key_remember_no_more_keys_than_configured_and_keep_what_is_open() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let rules = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breakers = KeyedBreakers::new(KeyedBreakersConfig::from(rules).max_keys(1_000)).unwrap().with_clock(&clock);
     let fail = |key: u32| {
@@ -149,7 +149,7 @@ fn breakers_by_key_remember_no_more_keys_than_configured_and_keep_what_is_open()
     }
     assert!(breakers.len() <= 1_024);
     assert!(breakers.get(&50_000).try_acquire().is_ok());
-    hand.advance(S(1));
+    time.advance(S(1));
     assert!(breakers.get(&50_001).try_acquire().is_ok());
     let none = KeyedBreakers::<u32>::new(KeyedBreakersConfig::from(rules).max_keys(0));
     assert!(none.is_err_and(|refused| refused.field() == "max_keys"));
@@ -159,7 +159,7 @@ fn breakers_by_key_remember_no_more_keys_than_configured_and_keep_what_is_open()
 /// An unknown value has the same effect on both: nothing changes.
 #[test]
 fn a_gauge_that_is_not_a_number_changes_nothing_for_a_shedder_and_a_degradation() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let gauge = Gauge::new();
     let config = ShedderConfig::default().limit("cpu", 0.5, 1.0);
     let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_gauge("cpu", gauge.clone()).unwrap();
@@ -168,7 +168,7 @@ fn a_gauge_that_is_not_a_number_changes_nothing_for_a_shedder_and_a_degradation(
     let (a, b) = (degradation.feature("a").unwrap(), degradation.feature("b").unwrap());
     let seen = |now| {
         gauge.set(now);
-        hand.advance(S(60));
+        time.advance(S(60));
         let _ = (shedder.try_acquire(Priority::Low), a.is_enabled());
         ((shedder.shed_share(Priority::Low) * 100.0).round(), a.is_enabled(), b.is_enabled())
     };

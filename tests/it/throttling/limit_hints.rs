@@ -30,7 +30,7 @@ impl Refuses {
     fn calls<P: Policy + Clone>(
         &self,
         policy: &P,
-        hand: &ManualClock,
+        time: &ManualClock,
         n: u32,
         hint: Hint,
     ) -> (u32, Option<CallError<()>>) {
@@ -43,15 +43,15 @@ impl Refuses {
                 self.0.fetch_add(1, SeqCst);
                 Err(())
             };
-            last = hand.block_on(pipeline.call(call)).err();
+            last = time.block_on(pipeline.call(call)).err();
         }
         (self.0.load(SeqCst) - before, last)
     }
 }
 
 fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 // Guarantee: throttling 6.
@@ -59,14 +59,14 @@ fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock)
 fn after_a_hint_no_call_passes_a_rate_limit_before_the_time_is_over() {
     for config in [Quota::per_second(100).into(), RateLimitConfig::from(Quota::per_second(100)).strict()] {
         for wait in [S(60), MS(1_500)] {
-            let (limiter, _, hand) = rate(config);
+            let (limiter, _, time) = rate(config);
             let service = Refuses::default();
-            let (sent, last) = service.calls(&limiter, &hand, 10, Hint::RetryAfter(wait));
+            let (sent, last) = service.calls(&limiter, &time, 10, Hint::RetryAfter(wait));
             assert_eq!((sent, last.unwrap().retry_after()), (1, Some(wait)), "{config:?}");
-            hand.advance(wait - Duration::from_nanos(1));
+            time.advance(wait - Duration::from_nanos(1));
             let refused = limiter.try_acquire().unwrap_err();
             assert_eq!(refused.retry_after(), Some(Duration::from_nanos(1)));
-            hand.advance(Duration::from_nanos(1));
+            time.advance(Duration::from_nanos(1));
             assert!(limiter.try_acquire().is_ok());
         }
     }
@@ -75,79 +75,79 @@ fn after_a_hint_no_call_passes_a_rate_limit_before_the_time_is_over() {
 // Guarantee: throttling 6.
 #[test]
 fn after_a_pause_a_smooth_limit_goes_on_evenly_and_a_strict_one_by_its_window() {
-    let (limiter, _, hand) = rate(Quota::per_second(10));
+    let (limiter, _, time) = rate(Quota::per_second(10));
     limiter.pause(S(5));
-    hand.advance(S(5));
+    time.advance(S(5));
     assert_eq!((limiter.try_acquire().is_ok(), limiter.try_acquire().is_ok()), (true, false));
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert!(limiter.try_acquire().is_ok());
-    let (limiter, _, hand) = rate(RateLimitConfig::from(Quota::per_second(10)).strict());
+    let (limiter, _, time) = rate(RateLimitConfig::from(Quota::per_second(10)).strict());
     limiter.pause(S(5));
-    hand.advance(S(5));
+    time.advance(S(5));
     assert_eq!((0..20).filter(|_| limiter.try_acquire().is_ok()).count(), 10);
 }
 
 // Guarantee: throttling 6.
 #[test]
 fn after_a_hint_an_adaptive_limit_admits_no_call_before_the_time_is_over() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap().with_clock(&clock);
     let service = Refuses::default();
-    let (sent, last) = service.calls(&limiter, &hand, 10, Hint::UnavailableFor(S(60)));
+    let (sent, last) = service.calls(&limiter, &time, 10, Hint::UnavailableFor(S(60)));
     let last = last.unwrap();
     assert_eq!((sent, last.retry_after()), (1, Some(S(60))));
     assert!(matches!(last.cause(), steadfast::Cause::Rejected(rejected) if rejected.reason() == Reason::AskedToPause));
-    hand.advance(S(59));
-    assert_eq!(service.calls(&limiter, &hand, 10, Hint::None).0, 0);
-    hand.advance(S(1));
-    assert_eq!(service.calls(&limiter, &hand, 10, Hint::None).0, 10);
+    time.advance(S(59));
+    assert_eq!(service.calls(&limiter, &time, 10, Hint::None).0, 0);
+    time.advance(S(1));
+    assert_eq!(service.calls(&limiter, &time, 10, Hint::None).0, 10);
 }
 
 // Guarantee: throttling 6.
 /// A hint comes from an untrusted server.
 #[test]
 fn a_hint_pauses_for_at_most_max_hint_and_a_shorter_one_ends_no_pause() {
-    let (limiter, _, hand) = rate(RateLimitConfig::default().max_hint(S(10)));
+    let (limiter, _, time) = rate(RateLimitConfig::default().max_hint(S(10)));
     let service = Refuses::default();
     let never = Hint::RetryAfter(Duration::MAX);
-    assert_eq!(service.calls(&limiter, &hand, 2, never).1.unwrap().retry_after(), Some(S(10)));
+    assert_eq!(service.calls(&limiter, &time, 2, never).1.unwrap().retry_after(), Some(S(10)));
     limiter.pause(S(1));
-    hand.advance(S(9));
+    time.advance(S(9));
     assert!(limiter.try_acquire().is_err());
-    hand.advance(S(1));
-    assert_eq!(service.calls(&limiter, &hand, 10, Hint::DoNotRetry).0, 1, "evenly; the failure named no time");
-    let (limiter, _, hand) = rate(RateLimitConfig::default().max_hint(S(0)));
-    assert_eq!(service.calls(&limiter, &hand, 10, never).0, 10);
-    let (clock, hand) = Clock::manual();
+    time.advance(S(1));
+    assert_eq!(service.calls(&limiter, &time, 10, Hint::DoNotRetry).0, 1, "evenly; the failure named no time");
+    let (limiter, _, time) = rate(RateLimitConfig::default().max_hint(S(0)));
+    assert_eq!(service.calls(&limiter, &time, 10, never).0, 10);
+    let (clock, time) = Clock::manual();
     let config = AdaptiveLimitConfig::default().max_hint(S(10));
     let adaptive = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
-    assert_eq!(service.calls(&adaptive, &hand, 2, never).1.unwrap().retry_after(), Some(S(10)));
+    assert_eq!(service.calls(&adaptive, &time, 2, never).1.unwrap().retry_after(), Some(S(10)));
     adaptive.reconfigure(config.max_hint(S(0))).unwrap();
-    hand.advance(S(10));
-    assert_eq!(service.calls(&adaptive, &hand, 10, never).0, 10);
+    time.advance(S(10));
+    assert_eq!(service.calls(&adaptive, &time, 10, never).0, 10);
 }
 
 // Guarantee: throttling 6.
 /// The default maximum is 15 minutes.
 #[test]
 fn a_hint_of_a_year_pauses_for_a_bounded_time_by_default() {
-    let (limiter, clock, hand) = rate(Quota::per_second(5));
+    let (limiter, clock, time) = rate(Quota::per_second(5));
     let service = Refuses::default();
     let year = Hint::RetryAfter(S(365 * 86_400));
-    assert_eq!(service.calls(&limiter, &hand, 2, year).1.unwrap().retry_after(), Some(S(900)));
+    assert_eq!(service.calls(&limiter, &time, 2, year).1.unwrap().retry_after(), Some(S(900)));
     let adaptive = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap().with_clock(&clock);
-    assert_eq!(service.calls(&adaptive, &hand, 2, year).1.unwrap().retry_after(), Some(S(900)));
+    assert_eq!(service.calls(&adaptive, &time, 2, year).1.unwrap().retry_after(), Some(S(900)));
 }
 
 // Guarantee: throttling 4, 6.
 #[test]
 fn a_waiting_call_waits_for_the_end_of_a_pause_or_is_rejected_at_once() {
     for config in [Quota::new(1, S(1)).into(), RateLimitConfig::from(Quota::new(1, S(1))).strict()] {
-        let (limiter, clock, hand) = rate(config);
+        let (limiter, clock, time) = rate(config);
         let mut events = limiter.events();
         limiter.try_acquire().unwrap();
         let start = clock.now();
-        let (patient, hasty, _) = hand.block_on(async {
+        let (patient, hasty, _) = time.block_on(async {
             futures::join!(limiter.acquire_n(1, S(60)), limiter.acquire_n(1, S(5)), async { limiter.pause(S(30)) })
         });
         assert!(patient.is_ok());
@@ -161,7 +161,7 @@ fn a_waiting_call_waits_for_the_end_of_a_pause_or_is_rejected_at_once() {
 /// Neither permits that are given back nor another quota end it earlier.
 #[test]
 fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
-    let (limiter, clock, hand) = rate(Quota::new(1, S(60)).burst(3));
+    let (limiter, clock, time) = rate(Quota::new(1, S(60)).burst(3));
     let spent = RateLimiter::new(Quota::new(1, S(600))).unwrap().with_clock(&clock);
     spent.try_acquire().unwrap();
     limiter.pause(S(30));
@@ -177,6 +177,6 @@ fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
     limiter.set_quota(Quota::per_second(3)).unwrap();
     limiter.reconfigure(Quota::per_second(3)).unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
-    hand.advance(S(30));
+    time.advance(S(30));
     assert!(limiter.try_acquire().is_ok());
 }

@@ -13,8 +13,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, steadfast::testing::ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 /// Takes all available permits and returns their number.
@@ -25,13 +25,13 @@ fn drain(limiter: &RateLimiter) -> u32 {
 // Guarantee: throttling 1.
 #[test]
 fn a_burst_is_followed_by_the_even_flow() {
-    let (limiter, _, hand) = limiter(Quota::per_second(10).burst(3));
+    let (limiter, _, time) = limiter(Quota::per_second(10).burst(3));
     assert_eq!(drain(&limiter), 3);
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert_eq!(drain(&limiter), 1);
-    hand.advance(MS(250));
+    time.advance(MS(250));
     assert_eq!(drain(&limiter), 2);
-    hand.advance(Duration::from_secs(3600));
+    time.advance(Duration::from_secs(3600));
     assert_eq!(drain(&limiter), 3);
 }
 
@@ -40,14 +40,14 @@ fn a_burst_is_followed_by_the_even_flow() {
 #[test]
 fn retry_after_is_exact() {
     for config in [Quota::per_second(3).burst(2).into(), RateLimitConfig::from(Quota::per_second(3)).strict()] {
-        let (limiter, _, hand) = limiter(config);
+        let (limiter, _, time) = limiter(config);
         for step in [MS(0), MS(7), MS(501), MS(13)] {
-            hand.advance(step);
+            time.advance(step);
             drain(&limiter);
             let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
-            hand.advance(wait - Duration::from_nanos(1));
+            time.advance(wait - Duration::from_nanos(1));
             assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
-            hand.advance(Duration::from_nanos(1));
+            time.advance(Duration::from_nanos(1));
             limiter.try_acquire().unwrap();
         }
     }
@@ -56,12 +56,12 @@ fn retry_after_is_exact() {
 // Guarantee: throttling 3.
 #[test]
 fn a_call_gets_all_its_permits_or_none() {
-    let (limiter, _, hand) = limiter(Quota::per_second(10));
+    let (limiter, _, time) = limiter(Quota::per_second(10));
     limiter.try_acquire_n(7).unwrap();
     let error = limiter.try_acquire_n(4).unwrap_err();
     assert_eq!((error.reason(), error.retry_after()), (Reason::RateLimited, Some(MS(100))));
     limiter.try_acquire_n(3).unwrap();
-    hand.advance(Duration::from_secs(9));
+    time.advance(Duration::from_secs(9));
     let never = limiter.try_acquire_n(11).unwrap_err();
     assert_eq!((never.reason(), never.retry_after()), (Reason::TooLarge, None));
     assert_eq!(drain(&limiter), 10);
@@ -70,10 +70,10 @@ fn a_call_gets_all_its_permits_or_none() {
 // Guarantee: throttling 4.
 #[test]
 fn acquire_serves_in_order_of_arrival() {
-    let (limiter, clock, hand) = limiter(Quota::per_second(10).burst(1));
-    let start = hand.now();
+    let (limiter, clock, time) = limiter(Quota::per_second(10).burst(1));
+    let start = time.now();
     let order = std::sync::Mutex::new(Vec::new());
-    hand.block_on(join_all((0..5).map(|i| {
+    time.block_on(join_all((0..5).map(|i| {
         let (limiter, clock, order) = (&limiter, &clock, &order);
         async move {
             limiter.acquire().await;
@@ -88,10 +88,10 @@ fn acquire_serves_in_order_of_arrival() {
 #[test]
 fn a_dropped_call_gives_its_turn_back_and_later_calls_move_up() {
     for config in [Quota::per_second(10).burst(1).into(), RateLimitConfig::from(Quota::new(1, MS(100))).strict()] {
-        let (limiter, clock, hand) = limiter(config);
-        let start = hand.now();
+        let (limiter, clock, time) = limiter(config);
+        let start = time.now();
         limiter.try_acquire().unwrap();
-        hand.block_on(async {
+        time.block_on(async {
             let mut cx = Context::from_waker(noop_waker_ref());
             let mut gives_up = Box::pin(limiter.acquire());
             assert!(gives_up.as_mut().poll(&mut cx).is_pending());
@@ -101,7 +101,7 @@ fn a_dropped_call_gives_its_turn_back_and_later_calls_move_up() {
             drop(gives_up);
             stays.await;
         });
-        assert_eq!(hand.now() - start, MS(100), "{config:?}");
+        assert_eq!(time.now() - start, MS(100), "{config:?}");
         assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
     }
 }
@@ -109,18 +109,18 @@ fn a_dropped_call_gives_its_turn_back_and_later_calls_move_up() {
 // Guarantee: throttling 4.
 #[test]
 fn a_call_that_cannot_pass_in_time_is_rejected_at_once() {
-    let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(1)).max_wait(MS(1500)));
+    let (limiter, clock, time) = limiter(RateLimitConfig::from(Quota::per_second(1)).max_wait(MS(1500)));
     limiter.try_acquire().unwrap();
-    let start = hand.now();
-    let error = hand.block_on(limiter.acquire_n(1, MS(999))).unwrap_err();
-    assert_eq!((hand.now(), error.retry_after()), (start, Some(MS(1000))));
+    let start = time.now();
+    let error = time.block_on(limiter.acquire_n(1, MS(999))).unwrap_err();
+    assert_eq!((time.now(), error.retry_after()), (start, Some(MS(1000))));
     // As a policy: by `max_wait`, and by the call's deadline.
     let pipeline = Pipeline::new().then(Timeout::new(MS(800)).with_clock(&clock)).then(limiter.clone());
-    let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    let error = time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!(hand.now(), start);
-    hand.block_on(Pipeline::new().then(limiter.clone()).call(|| async { Ok::<_, ()>(()) })).unwrap();
-    assert_eq!(hand.now() - start, MS(1000));
+    assert_eq!(time.now(), start);
+    time.block_on(Pipeline::new().then(limiter.clone()).call(|| async { Ok::<_, ()>(()) })).unwrap();
+    assert_eq!(time.now() - start, MS(1000));
     // A rejected call reserves nothing.
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(1000)));
 }
@@ -128,10 +128,10 @@ fn a_call_that_cannot_pass_in_time_is_rejected_at_once() {
 // Guarantee: throttling 5.
 #[test]
 fn the_limit_changes_while_in_use() {
-    let (limiter, clock, hand) = limiter(Quota::per_second(1).burst(1));
+    let (limiter, clock, time) = limiter(Quota::per_second(1).burst(1));
     limiter.try_acquire().unwrap();
-    let start = hand.now();
-    hand.block_on(async {
+    let start = time.now();
+    time.block_on(async {
         let waits = async {
             limiter.acquire().await;
             clock.now() - start
@@ -155,14 +155,14 @@ fn repeated_changes_neither_create_nor_lose_permits() {
         if strict {
             config = config.strict();
         }
-        let (limiter, _, hand) = limiter(config);
+        let (limiter, _, time) = limiter(config);
         drain(&limiter);
         for _ in 0..1000 {
             limiter.set_quota(Quota::per_second(1000)).unwrap();
             limiter.set_quota(Quota::per_second(10)).unwrap();
         }
         assert_eq!(drain(&limiter), 0);
-        hand.advance(Duration::from_secs(2));
+        time.advance(Duration::from_secs(2));
         assert_eq!(drain(&limiter), 10);
     }
 }
@@ -187,7 +187,7 @@ fn several_limits_are_all_or_nothing() {
 // Guarantee: throttling 7.
 #[test]
 fn each_tenant_has_the_quota_of_its_tier() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(2))
         .unwrap()
         .with_tiers(&[Quota::per_second(5)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
@@ -197,7 +197,7 @@ fn each_tenant_has_the_quota_of_its_tier() {
     assert_eq!((drain("gold-1"), drain("tin-1"), drain("tin-2"), drain("tin-1")), (5, 2, 2, 0));
     assert_eq!(limiter.try_acquire(&"tin-1").unwrap_err().retry_after(), Some(MS(500)));
     assert_eq!(limiter.try_acquire_n(&"tin-1", 3).unwrap_err().reason(), Reason::TooLarge);
-    hand.advance(MS(500));
+    time.advance(MS(500));
     assert_eq!((drain("gold-1"), drain("tin-1")), (2, 1));
     let refused =
         KeyedRateLimiter::<u8>::new(Quota::per_second(1)).unwrap().with_tiers(&[Quota::per_second(0)], |_| None);
@@ -207,13 +207,13 @@ fn each_tenant_has_the_quota_of_its_tier() {
 // Guarantee: throttling 8.
 #[test]
 fn idle_keys_make_room() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     for generation in 0..20u64 {
         for key in 0..10_000 {
             limiter.try_acquire(&(generation * 10_000 + key)).unwrap();
         }
-        hand.advance(Duration::from_secs(2));
+        time.advance(Duration::from_secs(2));
     }
     assert!(limiter.len() < 40_000, "{}", limiter.len());
     limiter.forget_idle();
@@ -240,14 +240,14 @@ proptest! {
     /// Compared with a bucket that holds fractions of a permit, in whole numbers.
     #[test]
     fn a_smooth_limit_equals_a_token_bucket(permits in 1u32..20, burst in 1u32..20, steps in steps()) {
-        let (limiter, _, hand) = limiter(Quota::per_second(permits).burst(burst));
+        let (limiter, _, time) = limiter(Quota::per_second(permits).burst(burst));
         let interval = 1_000_000_000u64.div_ceil(permits.into());
         let full = u64::from(burst) * interval;
         let mut level = full; // in nanoseconds of refilling
         for step in steps {
             match step {
                 Step::Advance(by) => {
-                    hand.advance(Duration::from_nanos(by));
+                    time.advance(Duration::from_nanos(by));
                     level = full.min(level + by);
                 }
                 Step::Check(n) => {
@@ -269,13 +269,13 @@ proptest! {
     /// Compared with a list of all admitted permits, over every window.
     #[test]
     fn a_strict_limit_never_admits_more_than_n_in_any_window(permits in 1u32..8, steps in steps()) {
-        let (limiter, _, hand) = limiter(RateLimitConfig::from(Quota::per_second(permits)).strict());
+        let (limiter, _, time) = limiter(RateLimitConfig::from(Quota::per_second(permits)).strict());
         let mut admitted: VecDeque<Instant> = VecDeque::new();
         for step in steps {
             match step {
-                Step::Advance(by) => hand.advance(Duration::from_nanos(by)),
+                Step::Advance(by) => time.advance(Duration::from_nanos(by)),
                 Step::Check(n) => {
-                    let now = hand.now();
+                    let now = time.now();
                     let recent = admitted.iter().filter(|at| now - **at < Duration::from_secs(1)).count() as u32;
                     let answer = limiter.try_acquire_n(n);
                     prop_assert_eq!(answer.is_ok(), recent + n <= permits);
@@ -296,9 +296,9 @@ proptest! {
         if strict {
             config = RateLimitConfig::from(Quota::new(2, MS(200))).strict();
         }
-        let (limiter, clock, hand) = limiter(config);
-        let start = hand.now();
-        let turns = hand.block_on(join_all(gives_up.iter().map(|patience| {
+        let (limiter, clock, time) = limiter(config);
+        let start = time.now();
+        let turns = time.block_on(join_all(gives_up.iter().map(|patience| {
             let (limiter, clock) = (&limiter, &clock);
             async move {
                 let turn = pin!(async { limiter.acquire().await; clock.now() - start });
@@ -317,7 +317,7 @@ proptest! {
             let apart = *at - turns[i - 2];
             prop_assert!(apart >= if strict { MS(200) } else { MS(100) }, "{:?}", turns);
         }
-        hand.advance(Duration::from_secs(10));
+        time.advance(Duration::from_secs(10));
         prop_assert_eq!(drain(&limiter), 2);
     }
 }

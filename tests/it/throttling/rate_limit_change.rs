@@ -22,8 +22,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+    let (clock, time) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
@@ -53,7 +53,7 @@ fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
 fn a_call_that_no_longer_fits_is_rejected_and_creates_no_permit() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::new(10, Duration::from_secs(3600)));
-        let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
+        let (limiter, _, time) = limiter(if strict { config.strict() } else { config });
         limiter.try_acquire_n(10).unwrap();
         for _ in 0..5 {
             let mut too_large = waits(&limiter, 10, Duration::MAX);
@@ -68,7 +68,7 @@ fn a_call_that_no_longer_fits_is_rejected_and_creates_no_permit() {
             limiter.set_quota(Quota::new(10, Duration::from_secs(3600))).unwrap();
             assert_eq!(drain(&limiter), 0);
         }
-        hand.advance(Duration::from_secs(3600));
+        time.advance(Duration::from_secs(3600));
         assert_eq!(drain(&limiter), 10);
     }
 }
@@ -78,11 +78,11 @@ fn a_call_that_no_longer_fits_is_rejected_and_creates_no_permit() {
 /// its limit.
 #[test]
 fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
-    let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(500)));
+    let (limiter, clock, time) = limiter(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(500)));
     let mut events = limiter.events();
     limiter.try_acquire().unwrap();
-    let start = hand.now();
-    let error = hand.block_on(async {
+    let start = time.now();
+    let error = time.block_on(async {
         let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
         let call = pipeline.call(|| async { Ok::<_, ()>(()) });
         let slower = async {
@@ -93,11 +93,11 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
     });
     // Half of the one permit was back, and stays: the other half takes 500 ms now, more than the
     // deadline allows.
-    assert_eq!((hand.now() - start, error.retry_after()), (MS(50), Some(MS(500))));
+    assert_eq!((time.now() - start, error.retry_after()), (MS(50), Some(MS(500))));
     assert!(error.is_rejected());
-    hand.advance(MS(499));
+    time.advance(MS(499));
     limiter.try_acquire().unwrap_err();
-    hand.advance(MS(1));
+    time.advance(MS(1));
     limiter.try_acquire().unwrap();
     let sent: Vec<_> =
         std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
@@ -112,14 +112,14 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
 /// here for 99 s.
 #[test]
 fn a_lowered_limit_goes_on_at_its_new_pace() {
-    let (limiter, _, hand) = limiter(Quota::per_second(1000));
+    let (limiter, _, time) = limiter(Quota::per_second(1000));
     assert_eq!(drain(&limiter), 1000);
     limiter.set_quota(Quota::per_second(10)).unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert_eq!(drain(&limiter), 1);
     // A full limit is full after the change, in either direction.
-    hand.advance(Duration::from_secs(1));
+    time.advance(Duration::from_secs(1));
     limiter.set_quota(Quota::per_second(1000)).unwrap();
     assert_eq!(drain(&limiter), 1000);
 }
@@ -132,7 +132,7 @@ fn many_changes_cause_no_drift() {
     let quotas = [Quota::per_second(10), Quota::new(7, MS(333)), Quota::per_minute(3), Quota::per_second(1_000_000)];
     for strict in [false, true] {
         let config = RateLimitConfig::from(quotas[0]);
-        let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
+        let (limiter, _, time) = limiter(if strict { config.strict() } else { config });
         let mut turns: Vec<Turn<'_>> = Vec::new();
         let random = steadfast::entropy::Entropy::from_seed(11);
         drain(&limiter);
@@ -140,7 +140,7 @@ fn many_changes_cause_no_drift() {
             match random.up_to(4) {
                 0 => limiter.set_quota(quotas[random.up_to(3) as usize]).unwrap(),
                 1 if !turns.is_empty() => drop(turns.swap_remove(random.up_to(turns.len() as u64 - 1) as usize)),
-                2 if round % 10 == 0 => hand.advance(Duration::from_nanos(random.up_to(400_000_000))),
+                2 if round % 10 == 0 => time.advance(Duration::from_nanos(random.up_to(400_000_000))),
                 _ => {
                     let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(random.up_to(2) as u32 + 1, MS(60_000)));
                     if poll(&mut turn).is_none() {
@@ -152,7 +152,7 @@ fn many_changes_cause_no_drift() {
         }
         turns.clear();
         limiter.set_quota(quotas[0]).unwrap();
-        hand.advance(Duration::from_secs(3600));
+        time.advance(Duration::from_secs(3600));
         assert_eq!(drain(&limiter), 10, "strict: {strict}");
         assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(if strict { MS(1000) } else { MS(100) }));
     }
@@ -165,17 +165,17 @@ fn the_largest_numbers_do_not_overflow() {
     for quota in
         [Quota::new(u32::MAX, Duration::from_secs(5)), Quota::new(1, Duration::from_secs(366 * 24 * 3600)).burst(100)]
     {
-        let (limiter, _, hand) = limiter(quota);
+        let (limiter, _, time) = limiter(quota);
         limiter.try_acquire_n(quota.largest()).unwrap();
         let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
         assert!(wait <= century);
         assert!(limiter.try_acquire_n(u32::MAX).is_err());
         let turn = waits(&limiter, quota.largest(), Duration::MAX);
         drop(turn);
-        hand.advance(wait);
+        time.advance(wait);
         limiter.try_acquire().unwrap();
         // At the end of time nothing panics.
-        hand.advance(Duration::MAX);
+        time.advance(Duration::MAX);
         let _ = limiter.try_acquire_n(quota.largest());
         limiter.set_quota(Quota::per_second(1)).unwrap();
         let _ = limiter.try_acquire();
@@ -188,10 +188,10 @@ fn the_largest_numbers_do_not_overflow() {
 fn zero_permits_take_nothing() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::per_second(2));
-        let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
+        let (limiter, _, time) = limiter(if strict { config.strict() } else { config });
         for _ in 0..10 {
             limiter.try_acquire_n(0).unwrap();
-            hand.block_on(limiter.acquire_n(0, Duration::ZERO)).unwrap();
+            time.block_on(limiter.acquire_n(0, Duration::ZERO)).unwrap();
         }
         assert_eq!(drain(&limiter), 2);
         limiter.try_acquire_n(0).unwrap();
@@ -205,13 +205,13 @@ fn several_limits_that_fail_together_take_nothing() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::new(5, MS(500)));
         let config = if strict { config.strict() } else { config };
-        let (first, clock, hand) = limiter(config);
+        let (first, clock, time) = limiter(config);
         let last = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
         last.try_acquire().unwrap();
         for _ in 0..100 {
             // The same limiter twice takes two permits, or none.
             assert!(try_acquire_all(&[&first, &first, &last]).is_err());
-            hand.advance(Duration::from_micros(1));
+            time.advance(Duration::from_micros(1));
         }
         assert_eq!(drain(&first), 5);
         assert!(try_acquire_all::<RateLimiter>(&[]).is_ok());
@@ -226,19 +226,19 @@ fn several_limits_that_fail_together_take_nothing() {
 fn several_limits_return_the_time_when_all_are_ready() {
     for strict in [false, true] {
         let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
-        let (second, clock, hand) = limiter(with(Quota::per_second(1)));
+        let (second, clock, time) = limiter(with(Quota::per_second(1)));
         let minute = RateLimiter::new(with(Quota::per_minute(1))).unwrap().named("minute").with_clock(&clock);
         let ample = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
         let all = [&ample, &second, &minute, &ample];
         try_acquire_all(&all).unwrap();
-        hand.advance(MS(500));
+        time.advance(MS(500));
         let mut events = minute.events();
         let rejected = try_acquire_all(&all).unwrap_err();
         assert_eq!((rejected.name(), rejected.retry_after()), (Some("minute"), Some(MS(59_500))));
         assert!(events.try_recv().unwrap().is_some());
-        hand.advance(MS(59_500) - Duration::from_nanos(1));
+        time.advance(MS(59_500) - Duration::from_nanos(1));
         assert_eq!(try_acquire_all(&all).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
-        hand.advance(Duration::from_nanos(1));
+        time.advance(Duration::from_nanos(1));
         try_acquire_all(&all).unwrap();
         assert_eq!(drain(&ample), 5);
     }
@@ -252,8 +252,8 @@ fn calls_behind_one_that_leaves_are_woken_and_pass_at_exact_times() {
     for strict in [false, true] {
         let quota = if strict { Quota::new(1, MS(100)) } else { Quota::per_second(10).burst(1) };
         let config = RateLimitConfig::from(quota);
-        let (limiter, clock, hand) = limiter(if strict { config.strict() } else { config });
-        let start = hand.now();
+        let (limiter, clock, time) = limiter(if strict { config.strict() } else { config });
+        let start = time.now();
         // Each call has a waker of its own. The third and the fifth give up after 150 ms.
         let calls: FuturesOrdered<_> = (0..6)
             .map(|i| {
@@ -268,7 +268,7 @@ fn calls_behind_one_that_leaves_are_woken_and_pass_at_exact_times() {
                 }
             })
             .collect();
-        let came: Vec<_> = hand.block_on(calls.collect());
+        let came: Vec<_> = time.block_on(calls.collect());
         assert_eq!(came, [Some(0), Some(100), None, Some(200), None, Some(300)], "strict: {strict}");
     }
 }
@@ -277,10 +277,10 @@ fn calls_behind_one_that_leaves_are_woken_and_pass_at_exact_times() {
 /// A turn that has come is used, even if its call is dropped before it notices.
 #[test]
 fn a_turn_that_has_come_is_used() {
-    let (limiter, _, hand) = limiter(Quota::per_second(10).burst(1));
+    let (limiter, _, time) = limiter(Quota::per_second(10).burst(1));
     limiter.try_acquire().unwrap();
     let turn = waits(&limiter, 1, MS(100));
-    hand.advance(MS(100));
+    time.advance(MS(100));
     drop(turn);
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
 }

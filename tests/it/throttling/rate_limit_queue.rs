@@ -31,12 +31,12 @@ impl Wake for Count {
 type Turn<'a> = Pin<Box<dyn Future<Output = Result<(), Rejected>> + 'a>>;
 
 fn limiter(strict: bool) -> (RateLimiter, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = RateLimitConfig::from(Quota::per_second(1));
     let config = if strict { config.strict() } else { config };
     let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
     limiter.try_acquire().unwrap();
-    (limiter, hand)
+    (limiter, time)
 }
 
 /// Begins `n` waiting calls, each with a count of its wake-ups.
@@ -94,23 +94,23 @@ fn callers_that_leave_a_queue_wake_at_most_one_other_each() {
 fn callers_behind_one_that_left_pass_as_early_as_the_limit_allows() {
     for strict in [false, true] {
         for leaves in [vec![0], vec![2], vec![0, 0, 0], vec![3, 1, 0], vec![5], vec![4, 3]] {
-            let (limiter, hand) = limiter(strict);
+            let (limiter, time) = limiter(strict);
             let mut crowd = crowd(&limiter, 6);
-            let start = hand.now();
+            let start = time.now();
             leaves.iter().for_each(|at| drop(crowd.remove(*at)));
             let left = crowd.len() as u64;
             let mut passed = Vec::new();
             while !crowd.is_empty() {
                 let woken = crowd.iter_mut().position(|(_, count)| count.0.swap(0, SeqCst) > 0);
                 let Some(woken) = woken else {
-                    let next = hand.next_timer().expect("a call waits, but no timer is left");
-                    hand.advance_to(next);
+                    let next = time.next_timer().expect("a call waits, but no timer is left");
+                    time.advance_to(next);
                     continue;
                 };
                 let (turn, count) = &mut crowd[woken];
                 if poll(turn, count).is_some() {
                     assert_eq!(woken, 0, "in order");
-                    passed.push((hand.now() - start).as_secs());
+                    passed.push((time.now() - start).as_secs());
                     drop(crowd.remove(0));
                 }
             }
@@ -124,18 +124,18 @@ fn callers_behind_one_that_left_pass_as_early_as_the_limit_allows() {
 #[test]
 fn callers_in_a_queue_pass_as_early_as_a_faster_limit_allows() {
     for strict in [false, true] {
-        let (limiter, hand) = limiter(strict);
-        let start = hand.now();
+        let (limiter, time) = limiter(strict);
+        let start = time.now();
         let crowd = crowd(&limiter, 10);
         limiter.set_quota(Quota::per_second(10)).unwrap();
         drop(crowd);
         let turns = || futures::future::join_all((0..10).map(|_| limiter.acquire_n(1, S(60))));
-        hand.block_on(async {
+        time.block_on(async {
             futures::join!(turns(), async {
                 limiter.set_quota(Quota::per_second(2)).unwrap();
                 limiter.set_quota(Quota::per_second(10)).unwrap();
             })
         });
-        assert!(hand.now() - start <= S(2), "{:?}, strict: {strict}", hand.now() - start);
+        assert!(time.now() - start <= S(2), "{:?}, strict: {strict}", time.now() - start);
     }
 }

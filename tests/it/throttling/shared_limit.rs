@@ -37,17 +37,17 @@ fn leased() -> SharedRateLimitConfig {
 /// One store behind a network, and processes that share it.
 struct Shared {
     clock: Clock,
-    hand: ManualClock,
+    time: ManualClock,
     store: Arc<InMemoryStore>,
     network: FaultNetwork,
 }
 
 impl Shared {
     fn new() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let network = FaultNetwork::new(FaultConfig::default(), 1, &clock).unwrap();
-        Self { clock, hand, store, network }
+        Self { clock, time, store, network }
     }
 
     fn client(&self, process: &str) -> FaultClient {
@@ -64,7 +64,7 @@ impl Shared {
     }
 
     fn acquire(&self, limiter: &SharedRateLimiter) -> Result<(), Rejected> {
-        self.hand.block_on(limiter.acquire())
+        self.time.block_on(limiter.acquire())
     }
 
     fn requests(&self) -> u64 {
@@ -87,14 +87,14 @@ fn processes_share_one_limit_exactly() {
     assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::RateLimited, Some(MS(100))));
     assert_eq!(rejected.name(), Some("payments"));
     assert!(shared.acquire(&b).is_err());
-    shared.hand.advance(MS(100));
+    shared.time.advance(MS(100));
     assert!(shared.acquire(&b).is_ok());
     assert_eq!(shared.acquire(&a).unwrap_err().retry_after(), Some(MS(100)), "b has taken it");
     // For ten seconds both processes try at every millisecond: the limit holds, and neither is
     // starved.
     let mut admitted = [0; 2];
     for _ in 0..10_000 {
-        shared.hand.advance(MS(1));
+        shared.time.advance(MS(1));
         for (i, limiter) in [&a, &b].into_iter().enumerate() {
             admitted[i] += u32::from(shared.acquire(limiter).is_ok());
         }
@@ -120,13 +120,13 @@ fn an_exhausted_limit_is_not_asked_again() {
 fn calls_that_may_wait_reserve_their_turns_across_processes() {
     let shared = Shared::new();
     let (a, b) = (shared.limiter("a", ten().max_wait(MS(250))), shared.limiter("b", ten().max_wait(MS(250))));
-    let start = shared.hand.now();
+    let start = shared.time.now();
     let took = |limiter: SharedRateLimiter| {
         let clock = shared.clock.clone();
         async move { limiter.acquire().await.map(|()| clock.now() - start) }
     };
     let calls = join_all([&a, &b, &a, &b, &a].map(|limiter| took(limiter.clone())));
-    let mut waits: Vec<_> = shared.hand.block_on(calls);
+    let mut waits: Vec<_> = shared.time.block_on(calls);
     let refused = waits.iter().filter(|wait| wait.is_err()).count();
     waits.retain(Result::is_ok);
     let mut waits: Vec<_> = waits.into_iter().flatten().collect();
@@ -140,10 +140,10 @@ fn calls_that_may_wait_reserve_their_turns_across_processes() {
 fn a_call_for_more_permits_than_the_burst_is_rejected() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
-    assert_eq!(shared.hand.block_on(limiter.acquire_n(3)).unwrap_err().reason(), Reason::TooLarge);
-    assert!(shared.hand.block_on(limiter.acquire_n(2)).is_ok());
-    assert_eq!(shared.hand.block_on(limiter.acquire_n(2)).unwrap_err().retry_after(), Some(MS(200)));
-    assert!(shared.hand.block_on(limiter.acquire_n(0)).is_ok());
+    assert_eq!(shared.time.block_on(limiter.acquire_n(3)).unwrap_err().reason(), Reason::TooLarge);
+    assert!(shared.time.block_on(limiter.acquire_n(2)).is_ok());
+    assert_eq!(shared.time.block_on(limiter.acquire_n(2)).unwrap_err().retry_after(), Some(MS(200)));
+    assert!(shared.time.block_on(limiter.acquire_n(0)).is_ok());
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn the_row_expires_once_it_equals_an_absent_one() {
     let limiter = shared.limiter("a", ten());
     assert!(shared.acquire(&limiter).is_ok());
     assert_eq!(shared.store.records().len(), 1);
-    shared.hand.advance(MS(102));
+    shared.time.advance(MS(102));
     assert!(shared.store.records().is_empty());
-    assert!(shared.hand.block_on(limiter.acquire_n(2)).is_ok());
+    assert!(shared.time.block_on(limiter.acquire_n(2)).is_ok());
 }
 
 // Guarantee: throttling 9.
@@ -165,13 +165,13 @@ fn a_lease_is_spent_without_the_store() {
     // Ten calls in each tenth of a second: that is what is leased after the first.
     for _ in 0..10 {
         assert!(shared.acquire(&limiter).is_ok());
-        shared.hand.advance(MS(10));
+        shared.time.advance(MS(10));
     }
     let before = shared.requests();
     let mut ok = 0;
     for _ in 0..1000 {
         ok += u32::from(shared.acquire(&limiter).is_ok());
-        shared.hand.advance(MS(10));
+        shared.time.advance(MS(10));
     }
     let asked = shared.requests() - before;
     assert!(ok >= 990, "{ok}");
@@ -185,12 +185,12 @@ fn unspent_leases_return_to_other_processes_when_they_expire() {
     let (a, b) = (shared.limiter("a", leased()), shared.limiter("b", leased()));
     for _ in 0..20 {
         assert!(shared.acquire(&a).is_ok());
-        shared.hand.advance(MS(10));
+        shared.time.advance(MS(10));
     }
     assert!(a.leased() > 0);
-    shared.hand.advance(MS(100));
+    shared.time.advance(MS(100));
     assert_eq!(a.leased(), 0, "the lease has expired");
-    shared.hand.advance(S(1));
+    shared.time.advance(S(1));
     // The whole limit is available to the other process.
     let taken = (0..200).filter(|_| shared.acquire(&b).is_ok()).count();
     assert!((100..=110).contains(&taken), "{taken}");
@@ -209,7 +209,7 @@ fn leases_keep_the_limit_and_the_stated_slack() {
                 admitted.push(ms);
             }
         }
-        shared.hand.advance(MS(1));
+        shared.time.advance(MS(1));
     }
     let most = admitted.iter().map(|from| admitted.iter().filter(|at| (*from..from + 1000).contains(at)).count()).max();
     let slack = config.slack(Duration::ZERO) as usize;
@@ -262,7 +262,7 @@ fn fail_open_admits_calls_while_the_store_is_down() {
     assert!(limiter.is_store_down());
     assert_eq!(shared.requests(), 1, "the store is not asked for each call");
     shared.client("a").heal();
-    shared.hand.advance(S(1));
+    shared.time.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
     assert!(!limiter.is_store_down());
     assert!(shared.acquire(&limiter).is_err(), "and the limit holds again");
@@ -281,7 +281,7 @@ fn fail_closed_rejects_calls_while_the_store_is_down() {
         "rejected by the rate limit `payments`: the shared store does not answer; try again in 1s"
     );
     shared.client("a").heal();
-    shared.hand.advance(S(1));
+    shared.time.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok());
 }
 
@@ -302,7 +302,7 @@ fn local_share_admits_a_share_per_process_while_the_store_is_down() {
     assert!(shared.acquire(&b).is_ok() && shared.acquire(&b).is_ok() && shared.acquire(&b).is_err());
     let mut admitted = [0; 2];
     for _ in 0..10_000 {
-        shared.hand.advance(MS(1));
+        shared.time.advance(MS(1));
         for (i, limiter) in [&a, &b].into_iter().enumerate() {
             admitted[i] += u32::from(shared.acquire(limiter).is_ok());
         }
@@ -317,7 +317,7 @@ fn leased_permits_are_spent_first_when_the_store_goes_down() {
     let limiter = shared.limiter("a", leased().when_down(WhenDown::FailClosed));
     for _ in 0..20 {
         assert!(shared.acquire(&limiter).is_ok());
-        shared.hand.advance(MS(10));
+        shared.time.advance(MS(10));
     }
     shared.client("a").cut();
     let left = limiter.leased();
@@ -328,10 +328,10 @@ fn leased_permits_are_spent_first_when_the_store_goes_down() {
     assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
     // Events report it.
     let mut events = limiter.events();
-    shared.hand.advance(S(1));
+    shared.time.advance(S(1));
     let _ = shared.acquire(&limiter);
     shared.client("a").heal();
-    shared.hand.advance(S(1));
+    shared.time.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok());
     let mut sent = Vec::new();
     while let Ok(Some(event)) = events.try_recv() {
@@ -349,18 +349,18 @@ fn a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen).call_timeout(MS(200)));
     shared.client("a").pause();
-    let start = shared.hand.now();
+    let start = shared.time.now();
     // All calls at once: the first one finds out for all.
-    let all = shared.hand.block_on(join_all((0..50).map(|_| limiter.acquire())));
+    let all = shared.time.block_on(join_all((0..50).map(|_| limiter.acquire())));
     assert!(all.iter().all(Result::is_ok));
-    assert_eq!(shared.hand.now() - start, MS(200));
+    assert_eq!(shared.time.now() - start, MS(200));
     // After `rest` one call asks again; the others do not wait for its answer.
-    shared.hand.advance(S(1));
+    shared.time.advance(S(1));
     let mut asks = Box::pin(limiter.acquire());
     assert!(asks.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     assert!(is_ready(limiter.acquire()));
     shared.client("a").resume();
-    shared.hand.block_on(asks).unwrap();
+    shared.time.block_on(asks).unwrap();
     assert!(!limiter.is_store_down());
 }
 
@@ -374,10 +374,10 @@ fn an_answer_that_is_seen_too_late_counts_as_a_store_that_is_down() {
     let mut cx = Context::from_waker(Waker::noop());
     // The process is stopped or starved while its answer arrives.
     while call.as_mut().poll(&mut cx).is_pending() && shared.store.records().is_empty() {
-        let next = shared.hand.next_timer().unwrap();
-        shared.hand.advance_to(next);
+        let next = shared.time.next_timer().unwrap();
+        shared.time.advance_to(next);
     }
-    shared.hand.advance(S(5));
+    shared.time.advance(S(5));
     assert!(matches!(call.as_mut().poll(&mut cx), std::task::Poll::Ready(Err(r)) if r.reason() == Reason::StoreDown));
 }
 
@@ -410,7 +410,7 @@ fn tenants_that_are_idle_are_forgotten() {
     for i in 0..10_000 {
         let tenant = limiter.tenant(&format!("tenant-{i}")).unwrap();
         assert!(shared.acquire(&tenant).is_ok());
-        shared.hand.advance(MS(10));
+        shared.time.advance(MS(10));
     }
     assert!(shared.store.records().len() < 20, "rows expire by themselves");
     assert!(limiter.tenants() < 100, "{limiter:?} remembers {}", limiter.tenants());
@@ -434,7 +434,7 @@ fn a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
     // From then on they count together.
     let mut later = 0;
     for _ in 0..10_000 {
-        shared.hand.advance(MS(1));
+        shared.time.advance(MS(1));
         for limiter in [&behind, &right, &ahead] {
             later += u32::from(shared.acquire(limiter).is_ok());
         }
@@ -448,7 +448,7 @@ fn a_row_that_cannot_be_read_is_a_store_that_is_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed));
     let key = Key::new("rate limit payments", "all");
-    shared.hand.block_on(shared.store.insert(key, "something else")).unwrap();
+    shared.time.block_on(shared.store.insert(key, "something else")).unwrap();
     let mut events = limiter.events();
     assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
     let sent = events.try_recv().unwrap().unwrap().what;
@@ -473,10 +473,10 @@ fn the_limit_can_change_while_in_use() {
     let tenants = (0..10).filter(|_| shared.acquire(&tenant).is_ok()).count();
     assert_eq!(tenants, 5, "clones and tenants share it");
     limiter.reconfigure(leased()).unwrap();
-    shared.hand.advance(S(10));
+    shared.time.advance(S(10));
     for _ in 0..10 {
         assert!(shared.acquire(&limiter).is_ok());
-        shared.hand.advance(MS(10));
+        shared.time.advance(MS(10));
     }
     assert!(limiter.leased() > 0, "the mode of sharing can change");
 }
@@ -510,13 +510,13 @@ fn as_a_policy_it_obeys_the_deadline() {
     let limiter = shared.limiter("a", ten().max_wait(S(10)));
     let pipeline = Pipeline::new().then(limiter.clone());
     let run = || pipeline.call(async || Ok::<_, ()>(7));
-    assert_eq!(shared.hand.block_on(run()).unwrap(), 7);
-    assert_eq!(shared.hand.block_on(limiter.call(async || Ok::<_, ()>(8))).unwrap(), 8);
-    let info = AttemptInfo::with_deadline(shared.hand.now() + MS(50));
-    let start = shared.hand.now();
-    let error = shared.hand.block_on(pipeline.call_within(info, async || Ok::<_, ()>(7))).unwrap_err();
+    assert_eq!(shared.time.block_on(run()).unwrap(), 7);
+    assert_eq!(shared.time.block_on(limiter.call(async || Ok::<_, ()>(8))).unwrap(), 8);
+    let info = AttemptInfo::with_deadline(shared.time.now() + MS(50));
+    let start = shared.time.now();
+    let error = shared.time.block_on(pipeline.call_within(info, async || Ok::<_, ()>(7))).unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!(shared.hand.now(), start, "a call that cannot begin in time is rejected at once");
+    assert_eq!(shared.time.now(), start, "a call that cannot begin in time is rejected at once");
     let text = pipeline.explain().to_string();
     assert!(text.contains("10 calls every 1s, at most 2 at once, shared exactly"), "{text}");
 }
@@ -532,12 +532,12 @@ fn a_dropped_call_gives_its_turn_back_and_the_limit_holds() {
             shared.acquire(&limiter).unwrap();
         }
         let polls = drop_at_every_await(
-            &shared.hand,
+            &shared.time,
             || limiter.acquire(),
             |_| {
                 // The next caller gets its turn.
-                shared.hand.advance(S(1));
-                assert!(shared.hand.block_on(limiter.acquire()).is_ok());
+                shared.time.advance(S(1));
+                assert!(shared.time.block_on(limiter.acquire()).is_ok());
             },
         );
         assert!(polls > 3, "{polls}");
@@ -558,9 +558,9 @@ fn calls_go_on_after_the_loop_is_dropped() {
         };
         let (_, ()) = futures::join!(limiter.run(shared.clock.sleep(MS(250))), calls);
     };
-    let polls = drop_at_every_await(&shared.hand, work, |_| {
-        shared.hand.advance(S(1));
-        assert!(shared.hand.block_on(limiter.acquire()).is_ok());
+    let polls = drop_at_every_await(&shared.time, work, |_| {
+        shared.time.advance(S(1));
+        assert!(shared.time.block_on(limiter.acquire()).is_ok());
     });
     assert!(polls > 20, "{polls}");
     assert_eq!(shared.store.capabilities().backend(), "memory");

@@ -57,11 +57,11 @@ impl Store for Errs {
 }
 
 fn world(conflicts: bool, config: SharedRateLimitConfig) -> (Arc<Errs>, SharedRateLimiter, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let store = InMemoryStore::new().with_clock(&clock);
     let store = Arc::new(Errs { store, misread: Mutex::default(), conflicts, asked: AtomicU64::new(0) });
     let limiter = SharedRateLimiter::new(store.clone(), "payments", config).unwrap();
-    (store, limiter.with_clock(&clock).with_wall_time(Timestamp::from_millis(WALL)), hand)
+    (store, limiter.with_clock(&clock).with_wall_time(Timestamp::from_millis(WALL)), time)
 }
 
 fn closed() -> SharedRateLimitConfig {
@@ -75,13 +75,13 @@ fn a_row_that_was_misread_once_stops_a_process_for_some_seconds_at_most() {
     let now = u128::from(WALL) * 1_000_000;
     let (one, many, day) = (now * 2, 9_000_000_000_000_000_000, now + 80_000_000_000_000);
     for (tat, written) in [(many, now), (one, now), (now, many), (many, many), (day, now), (now, day), (day, day)] {
-        let (store, limiter, hand) = world(false, closed());
-        hand.block_on(limiter.acquire()).unwrap();
+        let (store, limiter, time) = world(false, closed());
+        time.block_on(limiter.acquire()).unwrap();
         *store.misread.lock().unwrap() = Some(format!("rate 1 {tat} {written}"));
-        let _ = hand.block_on(limiter.acquire());
+        let _ = time.block_on(limiter.acquire());
         *store.misread.lock().unwrap() = None;
-        hand.advance(S(10));
-        let again = hand.block_on(limiter.acquire());
+        time.advance(S(10));
+        let again = time.block_on(limiter.acquire());
         assert!(again.is_ok(), "{tat} {written}: {again:?}");
     }
 }
@@ -90,10 +90,10 @@ fn a_row_that_was_misread_once_stops_a_process_for_some_seconds_at_most() {
 /// While the row is read so, the store counts as down.
 #[test]
 fn a_row_that_lies_implausibly_far_ahead_is_damaged() {
-    let (store, limiter, hand) = world(false, closed());
-    hand.block_on(limiter.acquire()).unwrap();
+    let (store, limiter, time) = world(false, closed());
+    time.block_on(limiter.acquire()).unwrap();
     *store.misread.lock().unwrap() = Some("rate 1 9000000000000000000 9000000000000000000".to_owned());
-    assert_eq!(hand.block_on(limiter.acquire()).unwrap_err().reason(), Reason::StoreDown);
+    assert_eq!(time.block_on(limiter.acquire()).unwrap_err().reason(), Reason::StoreDown);
     assert!(limiter.is_store_down());
     let open = world(false, closed().when_down(WhenDown::LocalShare(1.0)));
     *open.0.misread.lock().unwrap() = Some("rate 1 9000000000000000000 9000000000000000000".to_owned());
@@ -105,10 +105,10 @@ fn a_row_that_lies_implausibly_far_ahead_is_damaged() {
 #[test]
 fn endless_conflicts_yield_the_thread_and_end_with_the_call_time_out() {
     for timeout in [Duration::from_millis(250), Duration::MAX] {
-        let (store, limiter, hand) = world(true, closed().call_timeout(timeout));
-        let start = hand.now();
-        assert_eq!(hand.block_on(limiter.acquire()).unwrap_err().reason(), Reason::StoreDown);
-        assert!(hand.now() - start <= timeout.min(S(2)), "{:?}", hand.now() - start);
+        let (store, limiter, time) = world(true, closed().call_timeout(timeout));
+        let start = time.now();
+        assert_eq!(time.block_on(limiter.acquire()).unwrap_err().reason(), Reason::StoreDown);
+        assert!(time.now() - start <= timeout.min(S(2)), "{:?}", time.now() - start);
         let asked = store.asked.load(SeqCst);
         assert!((20..=1_000).contains(&asked), "{asked}");
     }

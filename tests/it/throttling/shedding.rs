@@ -36,9 +36,9 @@ fn config() -> ShedderConfig {
 }
 
 fn shedder(config: ShedderConfig) -> (Shedder, Gauge, Clock, ManualClock) {
-    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-    (shedder.with_gauge("load", load.clone()).unwrap(), load, clock, hand)
+    (shedder.with_gauge("load", load.clone()).unwrap(), load, clock, time)
 }
 
 fn shares(shedder: &Shedder) -> [f64; 4] {
@@ -75,13 +75,13 @@ fn the_lowest_priority_is_shed_first_and_the_minimum_priority_never() {
 // Guarantee: throttling 17.
 #[test]
 fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
-    let (shedder, load, _, hand) = shedder(config().times(S(1), S(9)));
+    let (shedder, load, _, time) = shedder(config().times(S(1), S(9)));
     load.set(1.0);
     assert_eq!(shedder.shed_share(High), 1.0, "at once");
     load.set(0.0);
     for _ in 0..10 {
         assert_eq!(shares(&shedder), [1.0, 1.0, 1.0, 0.0], "sustained for a second");
-        hand.advance(MS(100));
+        time.advance(MS(100));
     }
     // Nine seconds from everything to nothing: three for each class, the highest first.
     let mut before = 3.0;
@@ -90,7 +90,7 @@ fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
         assert!((cut - (3.0 - f64::from(tick) / 30.0)).abs() < 1e-6, "{cut} after {tick} ticks");
         assert!(cut <= before);
         before = cut;
-        hand.advance(MS(100));
+        time.advance(MS(100));
     }
     assert_eq!(shares(&shedder), [0.0; 4]);
 }
@@ -99,12 +99,12 @@ fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
 /// A gauge that oscillates around its limit does not make the shedding oscillate.
 #[test]
 fn a_swinging_gauge_is_met_by_steady_shedding() {
-    let (shedder, load, _, hand) = shedder(config());
+    let (shedder, load, _, time) = shedder(config());
     let mut seen = Vec::new();
     for tick in 0..200 {
         load.set(if tick % 2 == 0 { 0.5 } else { -0.5 });
         seen.push(shedder.shed_share(Normal));
-        hand.advance(MS(100));
+        time.advance(MS(100));
     }
     assert!(seen.iter().all(|share| (share - 0.5).abs() < 1e-9), "{seen:?}");
 }
@@ -117,13 +117,13 @@ proptest! {
     fn hysteresis_holds_for_every_course_of_the_gauge(
         hold in 0u64..800, recover in 100u64..5_000, course in prop::collection::vec((-1.0f64..1.5, 0u64..400), 1..100)
     ) {
-        let (shedder, load, _, hand) = shedder(config().times(MS(hold), MS(recover)));
+        let (shedder, load, _, time) = shedder(config().times(MS(hold), MS(recover)));
         let cut = || shares(&shedder).iter().sum::<f64>();
-        let (mut before, mut risen, mut sampled) = (0.0f64, hand.now(), hand.now());
+        let (mut before, mut risen, mut sampled) = (0.0f64, time.now(), time.now());
         for (value, ms) in course {
             load.set(value);
-            hand.advance(MS(100 + ms)); // so that it is read again
-            let (now, next) = (hand.now(), cut());
+            time.advance(MS(100 + ms)); // so that it is read again
+            let (now, next) = (time.now(), cut());
             let wanted = value.clamp(0.0, 1.0) * 3.0;
             prop_assert!(next >= wanted - 1e-9);
             if wanted >= before {
@@ -137,9 +137,9 @@ proptest! {
             (before, sampled) = (next, now);
         }
         load.set(0.0);
-        hand.advance(MS(100));
+        time.advance(MS(100));
         cut();
-        hand.advance(MS(100 + hold + recover));
+        time.advance(MS(100 + hold + recover));
         prop_assert_eq!(cut(), 0.0);
     }
 }
@@ -147,7 +147,7 @@ proptest! {
 // Guarantee: throttling 17.
 #[test]
 fn the_gauge_with_the_highest_pressure_decides() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let (cpu, depth) = (Gauge::new(), Arc::new(AtomicU32::new(0)));
     let config =
         ShedderConfig::default().limit("cpu", 0.7, 0.9).limit("depth", 1_000.0, 5_000.0).limit("idle", -0.4, -0.1);
@@ -160,9 +160,9 @@ fn the_gauge_with_the_highest_pressure_decides() {
         .with_gauge("depth", move || f64::from(read.load(SeqCst)))
         .unwrap();
     let cut = || {
-        hand.advance(S(10));
+        time.advance(S(10));
         let _ = shares(&shedder); // the fall since the last reading
-        hand.advance(S(10));
+        time.advance(S(10));
         shares(&shedder).iter().sum::<f64>()
     };
     assert_eq!(cut(), 0.0);
@@ -205,7 +205,7 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
 /// One call reads the gauge when a reading is due, and none in between.
 #[test]
 fn a_gauge_is_read_once_per_interval() {
-    let ((clock, hand), reads) = (Clock::manual(), Arc::new(AtomicU32::new(0)));
+    let ((clock, time), reads) = (Clock::manual(), Arc::new(AtomicU32::new(0)));
     let counter = reads.clone();
     let shedder = Shedder::new(config())
         .unwrap()
@@ -215,10 +215,10 @@ fn a_gauge_is_read_once_per_interval() {
     for expected in 1..=20 {
         (0..100).for_each(|_| shedder.try_acquire(Low).unwrap());
         assert_eq!(reads.load(SeqCst), expected);
-        hand.advance(MS(99));
+        time.advance(MS(99));
         shedder.try_acquire(Low).unwrap();
         assert_eq!(reads.load(SeqCst), expected, "not before its time");
-        hand.advance(MS(1));
+        time.advance(MS(1));
     }
 }
 
@@ -226,7 +226,7 @@ fn a_gauge_is_read_once_per_interval() {
 /// A gauge is foreign code: it may panic, or call the shedder itself.
 #[test]
 fn a_gauge_may_panic_or_call_the_shedder() {
-    let ((clock, hand), broken) = (Clock::manual(), Arc::new(AtomicBool::new(true)));
+    let ((clock, time), broken) = (Clock::manual(), Arc::new(AtomicBool::new(true)));
     let (fault, own) = (broken.clone(), Arc::new(OnceLock::<Shedder>::new()));
     let inner = own.clone();
     let reads = move || {
@@ -239,18 +239,18 @@ fn a_gauge_may_panic_or_call_the_shedder() {
     assert!(panics.is_err());
     assert!(shedder.try_acquire(Low).is_ok(), "later calls are not affected");
     broken.store(false, SeqCst);
-    hand.advance(MS(100));
+    time.advance(MS(100));
     assert!(shedder.try_acquire(High).is_err(), "the next due call reads it");
 }
 
 // Guarantee: throttling 17.
 #[test]
 fn as_a_policy_a_shedder_uses_the_call_s_priority() {
-    let (shedder, load, _, hand) = shedder(config());
+    let (shedder, load, _, time) = shedder(config());
     let pipeline = Pipeline::new().then(shedder.clone().named("front"));
     // `named` made another shedder, which watches the same gauge.
     load.set(0.5);
-    let call = |priority| hand.block_on(pipeline.call(with_priority(priority, async || Ok::<_, ()>(priority))));
+    let call = |priority| time.block_on(pipeline.call(with_priority(priority, async || Ok::<_, ()>(priority))));
     assert_eq!((call(High).unwrap(), call(Critical).unwrap()), (High, Critical));
     let Cause::Rejected(rejected) = call(Low).unwrap_err().into_cause() else { panic!("shed") };
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::Shed, Some("front")));
@@ -259,17 +259,17 @@ fn as_a_policy_a_shedder_uses_the_call_s_priority() {
     assert_eq!(rejected.retry_after(), Some(MS(200)), "shedding does not decrease before");
     // A call without a priority is normal.
     load.set(2.0 / 3.0);
-    hand.advance(MS(100));
-    assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    time.advance(MS(100));
+    assert!(time.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     // The priority travels inwards; a call without a pipeline is normal too.
-    assert!(hand.block_on(shedder.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
-    assert!(hand.block_on(shedder.call(with_priority(High, async || Ok::<_, ()>(())))).is_ok());
+    assert!(time.block_on(shedder.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    assert!(time.block_on(shedder.call(with_priority(High, async || Ok::<_, ()>(())))).is_ok());
 }
 
 // Guarantee: throttling 17.
 #[test]
 fn events_report_when_shedding_begins_and_ends() {
-    let (shedder, load, clock, hand) = shedder(config());
+    let (shedder, load, clock, time) = shedder(config());
     let mut events = shedder.events();
     // By a task of its own while no calls come.
     let shutdown = clock.sleep(S(20));
@@ -279,9 +279,9 @@ fn events_report_when_shedding_begins_and_ends() {
             load.set(value);
         }
     };
-    let start = hand.now();
-    hand.block_on(async { futures::join!(shedder.run(shutdown), course) });
-    assert_eq!(hand.now() - start, S(20), "the task ends with its shutdown");
+    let start = time.now();
+    time.block_on(async { futures::join!(shedder.run(shutdown), course) });
+    assert_eq!(time.now() - start, S(20), "the task ends with its shutdown");
     let sent: Vec<_> =
         std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
     let (began, ended) = (ThrottlingEvent::SheddingBegan, ThrottlingEvent::SheddingEnded);
@@ -290,12 +290,12 @@ fn events_report_when_shedding_begins_and_ends() {
 
 #[test]
 fn every_future_of_a_shedder_can_be_dropped() {
-    let (shedder, load, clock, hand) = shedder(config());
+    let (shedder, load, clock, time) = shedder(config());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
-    drop_at_every_await(&hand, || shedder.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+    drop_at_every_await(&time, || shedder.call(|| service.call()), |_| assert_eq!(service.running(), 0));
     load.set(0.2);
     drop_at_every_await(
-        &hand,
+        &time,
         || shedder.run(clock.sleep(MS(350))),
         |polls| assert!(polls == 0 || shedder.shed_share(Low) > 0.5, "calls go on reading the gauge"),
     );
@@ -315,9 +315,9 @@ fn explain_warns_of_narrow_limits_and_missing_gauges() {
 
 /// Returns a limiter of a fixed limit, with shares.
 fn limiter(capacity: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let config = AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64, S(3600)).shares(shares);
-    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock), hand)
+    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock), time)
 }
 
 type Call<'a> = Pin<Box<dyn Future<Output = Option<Rejected>> + 'a>>;
@@ -437,12 +437,12 @@ impl Policy for Sees {
 // Guarantee: throttling 15, 17.
 #[test]
 fn a_priority_travels_inwards_with_its_call() {
-    let ((clock, hand), sees) = (Clock::manual(), Sees::default());
+    let ((clock, time), sees) = (Clock::manual(), Sees::default());
     let seen = || std::mem::take(&mut *sees.0.lock().unwrap());
     let retry = || Retry::new(RetryConfig::default().idempotent(true).max_attempts(3)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry()).then(sees.clone());
     let works = async || Ok::<_, ()>(());
-    hand.block_on(async {
+    time.block_on(async {
         let _ = pipeline.call(works).await;
         assert_eq!(seen(), [Normal], "a call without a priority");
         let _ = pipeline.call(with_priority(Low, async || Err::<(), _>(()))).await;

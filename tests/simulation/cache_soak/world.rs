@@ -92,7 +92,7 @@ enum Event {
 }
 
 pub(super) struct World {
-    hand: ManualClock,
+    time: ManualClock,
     clock: Clock,
     entropy: Entropy,
     exec: Exec,
@@ -143,7 +143,7 @@ fn loaded(value: Value) -> Loaded<Value> {
 
 impl World {
     pub(super) fn new(seed: u64, without: Without) -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let mut config = CacheAsideConfig::default();
         let mut max_age = Duration::ZERO;
@@ -168,7 +168,7 @@ impl World {
             events: HashMap::new(),
             lives: 0,
             limits: Limits { get: longest, beside },
-            hand,
+            time,
             clock,
             entropy,
             config,
@@ -178,7 +178,7 @@ impl World {
         let notifier = Arc::new(InMemoryNotifier::new());
         let sent = Arc::default();
         for process in 0..PROCESSES {
-            let phase = Phase { tier: Tier::Well, notes: Notes::Well, well_since: world.hand.now() };
+            let phase = Phase { tier: Tier::Well, notes: Notes::Well, well_since: world.time.now() };
             let line = Arc::new(Line {
                 process,
                 store: store.clone(),
@@ -395,7 +395,7 @@ impl World {
     }
 
     fn next_phase(&mut self) {
-        let (entropy, now) = (&self.entropy, self.hand.now());
+        let (entropy, now) = (&self.entropy, self.time.now());
         let (tier, notes) = (entropy.up_to(11), entropy.up_to(9));
         let tier = match tier {
             7 => Tier::Slow,
@@ -437,7 +437,7 @@ impl World {
             process.up = false;
             self.exec.kill(process.life);
             self.truth.lock().unwrap().kills += 1;
-            self.events.insert(Event::Restart(i), self.hand.now() + MS(self.entropy.up_to(60_000)));
+            self.events.insert(Event::Restart(i), self.time.now() + MS(self.entropy.up_to(60_000)));
         }
     }
 
@@ -470,7 +470,7 @@ impl World {
     }
 
     pub(super) fn run(mut self, time: Duration) -> Truth {
-        let (start, end) = (self.hand.now(), self.hand.now() + time);
+        let (start, end) = (self.time.now(), self.time.now() + time);
         for i in 0..PROCESSES {
             self.events.insert(Event::Get(i), start);
             self.events.insert(Event::Update(i), start);
@@ -480,15 +480,15 @@ impl World {
         loop {
             self.exec.settle();
             self.truth.lock().unwrap().settled();
-            let now = self.hand.now();
+            let now = self.time.now();
             // Ordered by time, then by kind.
             let due = self.events.iter().min_by_key(|(event, at)| (**at, **event)).map(|(event, at)| (*event, *at));
             let Some((event, at)) = due else { break };
-            let next = self.hand.next_timer().map_or(at, |timer| timer.min(at)).max(now);
+            let next = self.time.next_timer().map_or(at, |timer| timer.min(at)).max(now);
             if next >= end {
                 break;
             }
-            self.hand.advance_to(next);
+            self.time.advance_to(next);
             if at <= next {
                 self.events.remove(&event);
                 if let Some(after) = self.happens(event) {
@@ -515,10 +515,10 @@ impl World {
                 self.happens(Event::Restart(i));
             }
         }
-        let end = self.hand.now() + S(600);
+        let end = self.time.now() + S(600);
         self.exec.settle();
-        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-            self.hand.advance_to(at);
+        while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+            self.time.advance_to(at);
             self.exec.settle();
         }
         self.truth.lock().unwrap().settled();
@@ -526,9 +526,9 @@ impl World {
             for _ in 0..20 {
                 self.get(i);
                 self.exec.settle();
-                let end = self.hand.now() + S(5);
-                while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
-                    self.hand.advance_to(at);
+                let end = self.time.now() + S(5);
+                while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
+                    self.time.advance_to(at);
                     self.exec.settle();
                 }
             }

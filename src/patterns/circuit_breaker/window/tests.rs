@@ -25,8 +25,8 @@ fn record(breaker: &CircuitBreaker, verdict: Verdict) {
 
 /// Returns a breaker whose current bucket is full, with this share of failures.
 fn full(failed: f64) -> CircuitBreaker {
-    let (clock, hand) = Clock::manual();
-    hand.advance(Duration::from_secs(100));
+    let (clock, time) = Clock::manual();
+    time.advance(Duration::from_secs(100));
     let config = CircuitBreakerConfig::default().time_window(Duration::from_secs(3_600), 10, 20);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     // One of each, so that the window has a failure.

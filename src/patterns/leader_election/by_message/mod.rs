@@ -19,7 +19,7 @@
 //! use steadfast::leader_election::by_message::{MessageElectionConfig, NodeId};
 //! use std::time::Duration;
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let network = InMemoryNetwork::new();
 //! let ids = [NodeId(1), NodeId(2), NodeId(3)];
 //! let nodes = ids.map(|id| {
@@ -27,7 +27,7 @@
 //!     MessageElection::bully(id, ids, network.join(id), config).unwrap().with_clock(&clock)
 //! });
 //! let a_while = clock.sleep(Duration::from_secs(60));
-//! hand.block_on(async {
+//! time.block_on(async {
 //!     tokio::select! {
 //!         // In a service, each runs on its own task.
 //!         _ = async { tokio::join!(nodes[0].run(), nodes[1].run(), nodes[2].run()) } => {}

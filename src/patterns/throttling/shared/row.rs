@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn shared_time_never_falls_behind_what_it_saw() {
-        let (clock, hand) = Clock::manual();
+        let (clock, driver) = Clock::manual();
         let time = SharedTime::new(clock, Timestamp::from_millis(5_000));
         assert_eq!(time.now(), 5_000_000_000);
         time.seen(4_000_000_000);
         assert_eq!(time.now(), 5_000_000_000);
         time.seen(9_000_000_000);
-        hand.advance(std::time::Duration::from_secs(1));
+        driver.advance(std::time::Duration::from_secs(1));
         assert_eq!(time.now(), 10_000_000_000);
     }
 
