@@ -54,7 +54,7 @@ mod traced;
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::{Cold, boxed};
 pub use context::{AttemptInfo, CallContext, Frame, OperationName};
-pub(crate) use deadline::{Deadline, timed};
+pub(crate) use deadline::{Deadline, Timed};
 pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
 pub(crate) use instead::FALL_BACK_ON;
@@ -66,8 +66,8 @@ pub use operation::{
 };
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
-pub(crate) use policy::BorrowedAttempt;
 pub use policy::{Attempt, Identity, Policy, Stack};
+pub(crate) use policy::{BorrowedAttempt, Either};
 pub(crate) use repeats::Repeats;
 pub use state::CallState;
 pub use switch::Switch;

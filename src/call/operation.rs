@@ -159,13 +159,18 @@ pub struct NotIdempotent<O>(O);
 /// this crate.
 ///
 /// ```
-/// use steadfast::{FailureKind, Pipeline, Verdict, call::not_idempotent, retry::{Retry, RetryConfig}};
+/// use steadfast::{
+///     FailureKind, Pipeline, Verdict,
+///     call::not_idempotent,
+///     retry::{Retry, RetryConfig},
+/// };
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let pipeline = Pipeline::new()
 ///     .then(Retry::new(RetryConfig::default()).unwrap())
 ///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
-/// let error = pipeline.call(not_idempotent(|| async { Err("no answer: was the card charged?") })).await.unwrap_err();
+/// let charge = not_idempotent(|| async { Err("no answer: was the card charged?") });
+/// let error = pipeline.call(charge).await.unwrap_err();
 /// assert_eq!(error.attempts(), 1);
 /// # });
 /// ```
@@ -197,13 +202,19 @@ pub struct Idempotent<O>(O);
 /// repeats it after every transient failure, whatever its setting for unmarked operations.
 ///
 /// ```
-/// use steadfast::{FailureKind, Pipeline, Verdict, call::idempotent, retry::{Retry, RetryConfig}, time::Clock};
+/// use steadfast::{
+///     FailureKind, Pipeline, Verdict,
+///     call::idempotent,
+///     retry::{Retry, RetryConfig},
+///     time::Clock,
+/// };
 ///
 /// let (clock, time) = Clock::manual();
 /// let pipeline = Pipeline::new()
 ///     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
 ///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
-/// let error = time.block_on(pipeline.call(idempotent(|| async { Err("no answer") }))).unwrap_err();
+/// let read = idempotent(|| async { Err("no answer") });
+/// let error = time.block_on(pipeline.call(read)).unwrap_err();
 /// assert_eq!(error.attempts(), 3);
 /// // Without a mark the card might be charged a second time, so the retry gives up and says why.
 /// let error = time.block_on(pipeline.call(|| async { Err("no answer") })).unwrap_err();
@@ -243,12 +254,17 @@ pub struct Prioritized<O> {
 /// [`Pipeline::call_within`](super::Pipeline::call_within).
 ///
 /// ```
-/// use steadfast::{Pipeline, Priority, call::with_priority, throttling::{AdaptiveLimitConfig, AdaptiveLimiter, PriorityShares}};
+/// use steadfast::{
+///     Pipeline, Priority,
+///     call::with_priority,
+///     throttling::{AdaptiveLimitConfig, AdaptiveLimiter, PriorityShares},
+/// };
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let config = AdaptiveLimitConfig::default().shares(PriorityShares::default());
 /// let pipeline = Pipeline::new().then(AdaptiveLimiter::new(config).unwrap());
-/// let answer = pipeline.call(with_priority(Priority::High, || async { Ok::<_, ()>("paid") })).await;
+/// let pay = with_priority(Priority::High, || async { Ok::<_, ()>("paid") });
+/// let answer = pipeline.call(pay).await;
 /// assert_eq!(answer.unwrap(), "paid");
 /// # });
 /// ```

@@ -153,9 +153,11 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// use std::{future::ready, io};
     /// use steadfast::{Pipeline, fallback::{Fallback, FallbackConfig}};
     ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    /// # runtime.unwrap().block_on(async {
     /// let pipeline = Pipeline::new().then(Fallback::new(FallbackConfig::default()).unwrap());
-    /// let price = pipeline.call_or(|| async { Err(io::Error::other("away")) }, |_| ready(Ok(100))).await.unwrap();
+    /// let ask = || async { Err(io::Error::other("away")) };
+    /// let price = pipeline.call_or(ask, |_| ready(Ok(100))).await.unwrap();
     /// assert!(price.is_degraded());
     /// assert_eq!(price.error().unwrap().to_string(), "away");
     /// assert_eq!(price.into_value(), 100);

@@ -61,7 +61,8 @@ pub trait Attempt: Send {
 /// impl Policy for KillSwitch {
 ///     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
 ///         if self.0.load(Ordering::Relaxed) {
-///             return inner.refuse(Rejected::new(PolicyKind::Custom("kill switch"), Reason::Custom("switched off")));
+///             let by = PolicyKind::Custom("kill switch");
+///             return inner.refuse(Rejected::new(by, Reason::Custom("switched off")));
 ///         }
 ///         inner.attempt(cx).await
 ///     }
@@ -72,11 +73,27 @@ pub trait Attempt: Send {
 /// let error = pipeline.call(|| async { Ok::<_, std::io::Error>(1) }).await.unwrap_err();
 /// assert_eq!(error.to_string(), "rejected by the kill switch: switched off");
 /// # });
-/// # impl std::fmt::Debug for KillSwitch { fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { Ok(()) } }
+/// # use std::fmt;
+/// # impl fmt::Debug for KillSwitch {
+/// #     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result { Ok(()) }
+/// # }
 /// ```
 pub trait Policy: Send + Sync {
     /// Runs `inner` under this policy.
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
+
+    /// Runs `next` under this policy, and `inner` under `next`. The empty policy leaves itself out,
+    /// so that the type of each call nests one level less.
+    #[doc(hidden)]
+    #[inline]
+    fn around_next<Q: Policy, A: Attempt>(
+        &self,
+        next: &Q,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome> + Send {
+        self.around(PolicyAttempt { policy: next, inner }, cx)
+    }
 
     /// Describes the policy, for [`Pipeline::explain`](super::Pipeline::explain). Describes nothing
     /// by default.
@@ -98,6 +115,16 @@ impl Policy for Identity {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         inner.attempt(cx).await
     }
+
+    #[inline]
+    fn around_next<Q: Policy, A: Attempt>(
+        &self,
+        next: &Q,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome> + Send {
+        next.around(inner, cx)
+    }
 }
 
 /// Two policies, one around the other.
@@ -115,11 +142,10 @@ impl<P, Q> Stack<P, Q> {
 
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
-    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
-        // Kept here and borrowed by the outer policy: one pointer is passed on, however deep the
-        // stack.
-        let mut attempt = PolicyAttempt { policy: &self.inner, inner };
-        self.outer.around(BorrowedAttempt(&mut attempt), cx).await
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        // Not an `async fn`: each one nests the type of a call by about six levels, of which
+        // compilers allow 128.
+        self.outer.around_next(&self.inner, inner, cx)
     }
 
     fn describe(&self, explanation: &mut Explanation) {
@@ -136,7 +162,7 @@ pin_project_lite::pin_project! {
     /// One of two futures. An `async` block with a `match` would do the same with a more deeply
     /// nested type, and compilers limit that depth.
     #[project = EitherProj]
-    pub(super) enum Either<L, R> {
+    pub(crate) enum Either<L, R> {
         Left { #[pin] future: L },
         Right { #[pin] future: R },
     }

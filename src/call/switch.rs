@@ -17,9 +17,14 @@ use crate::outcome::Outcome;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use steadfast::{Pipeline, call::Switch, circuit_breaker::{CircuitBreaker, CircuitBreakerConfig}};
+/// use steadfast::{
+///     Pipeline,
+///     call::Switch,
+///     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+/// };
 ///
-/// let breaker = Arc::new(Switch::new(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap()));
+/// let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+/// let breaker = Arc::new(Switch::new(breaker));
 /// let pipeline = Pipeline::new().then(breaker.clone());
 /// breaker.policy().isolate();
 /// breaker.set(false);

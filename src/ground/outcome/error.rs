@@ -10,11 +10,12 @@ use crate::config::Name;
 /// use steadfast::{CallError, Cause, Pipeline};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let error: CallError<String> = Pipeline::new().call(|| async { Err::<(), _>("no such key".to_owned()) }).await.unwrap_err();
+/// let get = || async { Err::<(), _>("no such key".to_owned()) };
+/// let error: CallError<String> = Pipeline::new().call(get).await.unwrap_err();
 /// assert_eq!(error.attempts(), 1);
 /// match error.into_cause() {
 ///     Cause::Operation(e) => assert_eq!(e, "no such key"),
-///     Cause::Rejected(_) | Cause::TimedOut(_) => unreachable!("no policy stands around this call"),
+///     Cause::Rejected(_) | Cause::TimedOut(_) => unreachable!("the call has no policy"),
 /// }
 /// # });
 /// ```

@@ -34,7 +34,9 @@ use crate::{
 /// that chooses keys cannot make them collide.
 ///
 /// ```
-/// use steadfast::circuit_breaker::{CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, State};
+/// use steadfast::circuit_breaker::{
+///     CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, State,
+/// };
 /// use steadfast::{FailureKind, Verdict};
 ///
 /// let rules = CircuitBreakerConfig::default().count_window(10, 5);

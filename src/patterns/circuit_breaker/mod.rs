@@ -99,7 +99,9 @@
 //!
 //! ```
 //! use steadfast::Pipeline;
-//! use steadfast::circuit_breaker::{CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, State};
+//! use steadfast::circuit_breaker::{
+//!     CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, State,
+//! };
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let config = KeyedBreakersConfig::from(CircuitBreakerConfig::default()).max_open(0.5);

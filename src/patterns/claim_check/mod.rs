@@ -27,7 +27,8 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), QueueError> {
 //! let plain = Arc::new(InMemoryQueue::new("scans"));
-//! let queue = ClaimCheck::new(plain.clone(), Arc::new(InMemoryStore::new()), ClaimCheckConfig::default()).unwrap();
+//! let bodies = Arc::new(InMemoryStore::new());
+//! let queue = ClaimCheck::new(plain.clone(), bodies, ClaimCheckConfig::default()).unwrap();
 //! queue.send_one(Message::new(vec![7; 1_000_000])).await?;
 //! assert!(plain.peek(1).await?[0].body.is_empty(), "the queue carries only the claim");
 //!

@@ -58,7 +58,8 @@
 //! let retry = Retry::new(RetryConfig::interactive())?;
 //! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(retry);
 //! let prices: Coalesce<String, Shared> = Coalesce::new();
-//! let price = prices.run("eur", || async move { pipeline.call(idempotent(|| fetch("eur".into()))).await.map_err(Arc::new) }).await;
+//! let ask = async move { pipeline.call(idempotent(|| fetch("eur".into()))).await };
+//! let price = prices.run("eur", || async move { ask.await.map_err(Arc::new) }).await;
 //! assert!(matches!(price, Ok(Ok(117))));
 //! # Ok(())
 //! # }

@@ -30,7 +30,8 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?;
-//! let prices = Pipeline::new().then(Fallback::new(FallbackConfig::default())?).then(breaker.clone());
+//! let fallback = Fallback::new(FallbackConfig::default())?;
+//! let prices = Pipeline::new().then(fallback).then(breaker.clone());
 //! let ask = || async { Ok::<u32, io::Error>(117) };
 //! let yesterday = 115;
 //!
@@ -77,7 +78,11 @@
 //! ```
 //! use std::time::Duration;
 //! use steadfast::{
-//!     Pipeline, circuit_breaker::CircuitBreaker, fallback::Fallback, retry::{Retry, RetryBudget, RetryConfig}, timeout::Timeout,
+//!     Pipeline,
+//!     circuit_breaker::CircuitBreaker,
+//!     fallback::Fallback,
+//!     retry::{Retry, RetryBudget, RetryConfig},
+//!     timeout::Timeout,
 //! };
 //!
 //! # fn main() -> Result<(), steadfast::ConfigError> {

@@ -7,7 +7,6 @@
 use std::{
     fmt,
     future::Future,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
@@ -19,7 +18,7 @@ use super::{FallbackConfig, FallbackEvent, Setback};
 use crate::{
     call::{
         self, Answered, Attempt, CallContext, Cold, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy,
-        Repeats,
+        Repeats, Timed,
     },
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -147,7 +146,7 @@ impl Fallback {
         };
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
         let frame = cx.until(&deadline);
-        let fell = call::timed(pin!(inner.fall_back(frame.context())), pin!(deadline.over())).await;
+        let fell = Timed::new(inner.fall_back(frame.context()), deadline.over()).await;
         // The fallback is dropped by now, before its time-out is reported.
         match fell {
             Some(FellBack::Nowhere) => outcome,

@@ -20,7 +20,8 @@ use crate::{
 /// "#).unwrap();
 /// assert_eq!(config.delay, HedgeDelay::Fixed(Duration::from_millis(50)));
 ///
-/// let config: HedgeConfig = toml::from_str("delay = { percentile = 0.99, floor = \"5ms\" }").unwrap();
+/// let text = "delay = { percentile = 0.99, floor = \"5ms\" }";
+/// let config: HedgeConfig = toml::from_str(text).unwrap();
 /// assert!(matches!(config.delay, HedgeDelay::Percentile(p) if p.percentile == 0.99));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

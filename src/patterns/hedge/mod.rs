@@ -26,7 +26,8 @@
 //! use steadfast::{hedge::{Hedge, HedgeConfig}, time::Clock};
 //!
 //! let (clock, time) = Clock::manual();
-//! let hedge = Hedge::new(HedgeConfig::after(Duration::from_millis(50))).unwrap().with_clock(&clock);
+//! let config = HedgeConfig::after(Duration::from_millis(50));
+//! let hedge = Hedge::new(config).unwrap().with_clock(&clock);
 //!
 //! let (start, calls) = (time.now(), AtomicU32::new(0));
 //! let answer = time.block_on(hedge.call(|| {
@@ -75,14 +76,19 @@
 //! ```
 //! use std::time::Duration;
 //! use steadfast::{
-//!     Pipeline, circuit_breaker::CircuitBreaker, hedge::{Hedge, HedgeConfig}, retry::{Retry, RetryBudget, RetryConfig}, timeout::Timeout,
+//!     Pipeline,
+//!     circuit_breaker::CircuitBreaker,
+//!     hedge::{Hedge, HedgeConfig},
+//!     retry::{Retry, RetryBudget, RetryConfig},
+//!     timeout::Timeout,
 //! };
 //!
 //! # fn main() -> Result<(), steadfast::ConfigError> {
 //! let budget = RetryBudget::new(Default::default())?;
 //! let pipeline = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(2)))
-//!     .then(Retry::new(RetryConfig::interactive().idempotent(true))?.with_budget(&budget)) // all calls here are reads
+//!     // All calls here are reads.
+//!     .then(Retry::new(RetryConfig::interactive().idempotent(true))?.with_budget(&budget))
 //!     .then(Hedge::new(HedgeConfig::percentile(0.95))?.with_budget(&budget))
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));

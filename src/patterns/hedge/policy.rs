@@ -170,7 +170,7 @@ impl Hedge {
 
 impl HedgeInner {
     #[inline]
-    fn may_hedge(&self, cx: CallContext<'_>) -> bool {
+    pub(super) fn may_hedge(&self, cx: CallContext<'_>) -> bool {
         let config = &self.settings.load().config;
         config.max_attempts > 1 && cx.is_idempotent().unwrap_or(config.idempotent)
     }
@@ -207,13 +207,8 @@ impl HedgeInner {
 
 impl Policy for Hedge {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        if self.0.may_hedge(cx)
-            && let Some(forks) = inner.fork()
-        {
-            return self.0.hedged(&forks, cx).await;
-        }
-        inner.attempt(cx).await
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.0.around(inner, cx)
     }
 
     fn describe(&self, explanation: &mut Explanation) {

@@ -14,7 +14,7 @@ use super::{
     state::{Ended, Plan, Then},
 };
 use crate::{
-    call::{CallContext, Cold, Fork, Forks},
+    call::{Attempt, CallContext, Cold, Fork, Forks},
     outcome::{Hint, Outcome},
     time::Instant,
 };
@@ -33,28 +33,35 @@ struct Began {
 }
 
 impl HedgeInner {
+    /// Makes a call that may be hedged. One `async fn` for both cases: each nests the type of the
+    /// call deeper.
     #[inline]
-    pub(super) async fn hedged<F: Forks>(&self, forks: &F, cx: CallContext<'_>) -> Outcome {
-        let mut first = forks.next();
-        let won = {
-            let mut work = pin!(attempt(&mut first, cx));
-            let mut began = None;
-            let ended = match poll_fn(|task| Poll::Ready(work.as_mut().poll(task))).await {
-                Poll::Ready(ended) => Some(ended),
-                Poll::Pending => Cold::new(self.wait(work.as_mut(), &mut began, cx)).await,
+    pub(super) async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        if self.may_hedge(cx)
+            && let Some(forks) = inner.fork()
+        {
+            let mut first = forks.next();
+            let won = {
+                let mut work = pin!(attempt(&mut first, cx));
+                let mut began = None;
+                let ended = match poll_fn(|task| Poll::Ready(work.as_mut().poll(task))).await {
+                    Poll::Ready(ended) => Some(ended),
+                    Poll::Pending => Cold::new(self.wait(work.as_mut(), &mut began, cx)).await,
+                };
+                match ended {
+                    Some(ended) if ended.is_good() || self.ends_alone(&ended) => Won::First(ended.outcome),
+                    ended => crate::call::boxed(self.race(work, ended, &forks, cx, began)).await,
+                }
+            }; // all attempts but the winner are dropped by now
+            return match won {
+                Won::First(outcome) => {
+                    first.keep();
+                    outcome
+                }
+                Won::Other(outcome) => outcome,
             };
-            match ended {
-                Some(ended) if ended.is_good() || self.ends_alone(&ended) => Won::First(ended.outcome),
-                ended => crate::call::boxed(self.race(work, ended, forks, cx, began)).await,
-            }
-        }; // all attempts but the winner are dropped by now
-        match won {
-            Won::First(outcome) => {
-                first.keep();
-                outcome
-            }
-            Won::Other(outcome) => outcome,
         }
+        inner.attempt(cx).await
     }
 
     /// Returns `true` if the failure of a lone attempt ends the call.

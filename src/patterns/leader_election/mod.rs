@@ -133,8 +133,8 @@
 //!
 //! # Events
 //!
-//! [`LeaderElectionEvent`]: elected, granted too late, following, call failed, ending, task stalled,
-//! task dropped, ended.
+//! The variants of [`LeaderElectionEvent`]: elected, granted too late, following, call failed,
+//! ending, task stalled, task dropped, ended.
 //!
 //! # Considerations
 //!

@@ -30,7 +30,10 @@
 //! use steadfast::{call::idempotent, entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
 //!
 //! let (clock, time) = Clock::manual();
-//! let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+//! let retry = Retry::new(RetryConfig::default())
+//!     .unwrap()
+//!     .with_clock(&clock)
+//!     .with_entropy(&Entropy::from_seed(1));
 //!
 //! let mut calls = 0;
 //! let read = idempotent(|| {

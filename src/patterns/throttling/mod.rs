@@ -190,8 +190,8 @@
 //! # Events
 //!
 //! [`ThrottlingEvent`]: rejected, queued, paused, limit changed, shedding began and ended.
-//! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name of
-//! the key if the limiter is [named by](KeyedRateLimiter::named_by) key.
+//! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
+//! of the key if the limiter is [named by](KeyedRateLimiter::named_by) key.
 //!
 //! # Considerations
 //!

@@ -1,7 +1,6 @@
 //! The policy.
 use std::{
     future::Future,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +10,7 @@ use std::{
 
 use super::TimeoutEvent;
 use crate::{
-    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy, Timed},
     config::Name,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
@@ -99,7 +98,7 @@ impl Timeout {
         let cx = CallContext::of(&operation);
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
-        let done = call::timed(pin!(operation.run(frame.context())), pin!(deadline.over())).await;
+        let done = Timed::new(operation.run(frame.context()), deadline.over()).await;
         // The work is dropped by now, before the time-out is reported.
         if let Some(result) = done {
             return result.map_err(call::alone::failed);
@@ -129,7 +128,7 @@ impl Policy for Timeout {
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
         if !self.is_late(cx) {
-            let done = call::timed(pin!(inner.attempt(frame.context())), pin!(deadline.over())).await;
+            let done = Timed::new(inner.attempt(frame.context()), deadline.over()).await;
             // The work is dropped by now, before the time-out is reported.
             if let Some(outcome) = done {
                 return outcome;

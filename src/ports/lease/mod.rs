@@ -13,7 +13,8 @@
 //! # time.block_on(async {
 //! let store = Arc::new(InMemoryStore::new());
 //! // Two processes, each with its own instance over the same store.
-//! let [here, there] = [(); 2].map(|()| StoreLease::new(store.clone()).unwrap().with_clock(&clock));
+//! let lease = || StoreLease::new(store.clone()).unwrap().with_clock(&clock);
+//! let (here, there) = (lease(), lease());
 //! let term = Duration::from_secs(15);
 //!
 //! let granted = here.acquire("nightly", "node-1", term).await?;

@@ -38,7 +38,9 @@
 //! let journal = Journal::new(queue, JournalConfig::default())?.with_clock(&clock);
 //!
 //! let charged = Mutex::new(Vec::new());
-//! let charge = async |order: &str| -> Result<(), std::io::Error> { Ok(charged.lock().unwrap().push(order.to_owned())) };
+//! let charge = async |order: &str| -> Result<(), std::io::Error> {
+//!     Ok(charged.lock().unwrap().push(order.to_owned()))
+//! };
 //!
 //! breaker.force_open(Duration::from_secs(30)); // the bank is down
 //! let result = payments.call(|| charge("order-42")).await;

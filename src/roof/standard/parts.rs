@@ -1,9 +1,14 @@
 //! The parts of the stack, each of which is on or off.
-use std::time::Duration;
+use std::{
+    future::{Future, ready},
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use super::{StandardConfig, stack::Surroundings};
 use crate::{
-    call::{Attempt, CallContext, Explanation, Policy, Switch},
+    call::{Attempt, CallContext, Either, Explanation, Policy, Switch},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     fallback::Fallback,
@@ -11,7 +16,8 @@ use crate::{
     outcome::{Outcome, Rejected},
     retry::{Retry, RetryBudget},
     throttling::{
-        AdaptiveLimiter, AdaptivePermit, ClientThrottle, ConcurrencyLimiter, ConcurrencyPermit, RateLimiter, Shedder,
+        AdaptiveLimiter, AdaptivePermit, ClientThrottle, ClientThrottlePermit, ConcurrencyLimiter, ConcurrencyPermit,
+        RateLimiter, Shedder,
     },
     timeout::Timeout,
 };
@@ -191,19 +197,41 @@ impl Policy for Admission {
 
 impl Policy for Guard {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let Some(throttle) = self.throttle.get() else { return self.breaker.around(inner, cx).await };
-        let permit = match throttle.try_acquire() {
-            Ok(permit) => permit,
-            Err(rejected) => return inner.refuse(rejected),
-        };
-        let outcome = self.breaker.around(inner, cx).await;
-        permit.settle(outcome.class());
-        outcome
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        match self.throttle.get().map(ClientThrottle::try_acquire).transpose() {
+            Ok(permit) => Either::Left { future: Throttled { work: self.breaker.around(inner, cx), permit } },
+            Err(rejected) => Either::Right { future: ready(inner.refuse(rejected)) },
+        }
     }
 
     fn describe(&self, explanation: &mut Explanation) {
         self.throttle.describe(explanation);
         self.breaker.describe(explanation);
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A call that the throttle has admitted. Not an `async fn`, which would nest the type of the
+    /// call deeper.
+    struct Throttled<'t, W> {
+        #[pin]
+        work: W,
+        permit: Option<ClientThrottlePermit<'t>>,
+    }
+}
+
+impl<W: Future<Output = Outcome>> Future for Throttled<'_, W> {
+    type Output = Outcome;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let this = self.project();
+        let polled = this.work.poll(cx);
+        if let Poll::Ready(outcome) = polled
+            && let Some(permit) = this.permit.take()
+        {
+            permit.settle(outcome.class());
+        }
+        polled
     }
 }

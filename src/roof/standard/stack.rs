@@ -107,7 +107,9 @@ impl Standard {
     /// use steadfast::standard::{Standard, StandardConfig};
     ///
     /// let stack = Standard::new(StandardConfig::default()).unwrap();
-    /// let load = |document| -> Result<(), Box<dyn std::error::Error>> { Ok(stack.reconfigure(toml::from_str(document)?)?) };
+    /// let load = |document| -> Result<(), Box<dyn std::error::Error>> {
+    ///     Ok(stack.reconfigure(toml::from_str(document)?)?)
+    /// };
     ///
     /// load("retry = { max_attempts = 5 }\nrate_limit = { permits = 10, per = '1s' }").unwrap();
     /// assert_eq!(stack.retry().unwrap().config().max_attempts, 5);

@@ -57,7 +57,8 @@
 //! let started = time.now();
 //! let busy = Response::builder().status(503).header("retry-after", "7").body(());
 //! let mut answers = [busy, Response::builder().body(())].into_iter();
-//! let answer = time.block_on(pipeline.call(|| std::future::ready(answers.next().unwrap()))).unwrap();
+//! let call = pipeline.call(|| std::future::ready(answers.next().unwrap()));
+//! let answer = time.block_on(call).unwrap();
 //! assert_eq!(answer.status(), 200);
 //! assert!(time.now() - started >= Duration::from_secs(7)); // never less than the header asks for
 //! ```

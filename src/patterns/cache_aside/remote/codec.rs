@@ -10,7 +10,8 @@ use std::{fmt, sync::Arc};
 /// ```
 /// use steadfast::cache_aside::Codec;
 ///
-/// // With serde, in one line: Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes))
+/// // With serde, in one line:
+/// // Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes))
 /// let codec: Codec<u32> = Codec::new(
 ///     |n: &u32| Ok::<_, std::fmt::Error>(n.to_string().into_bytes()),
 ///     |bytes| std::str::from_utf8(bytes).unwrap_or("?").parse::<u32>(),

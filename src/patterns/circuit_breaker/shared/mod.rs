@@ -24,7 +24,8 @@
 //! use std::{sync::Arc, time::Duration};
 //! use steadfast::{
 //!     circuit_breaker::{
-//!         CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig, State,
+//!         CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig,
+//!         State,
 //!     },
 //!     store::InMemoryStore,
 //!     time::Clock,
