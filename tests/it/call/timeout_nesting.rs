@@ -1,4 +1,4 @@
-//! Time-outs inside time-outs, at random: only one timer is armed for all of them, and it is the right one.
+//! Random nestings of time-outs: one timer is armed for all of them, and it is the right one.
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -13,15 +13,15 @@ use std::{
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use proptest::prelude::*;
 use steadfast::{
-    Pipeline,
-    call::AttemptInfo,
+    Outcome, Pipeline, PolicyKind, Reason, Rejected,
+    call::{Attempt, AttemptInfo, CallContext, Policy},
     time::{Clock, ManualClock},
     timeout::Timeout,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// How the operation polls the inner pipeline.
+/// The way in which the inner time-outs are polled.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Plain,
@@ -31,9 +31,9 @@ enum Way {
     InSet,
     /// First by itself, and after a time in such a set.
     MovedToSet(u64),
-    /// Until a time; then it is dropped, and the work goes on without it.
+    /// Until a time. Then they are dropped, and the call waits without them.
     Dropped(u64),
-    /// Until a time; then it is kept, but not polled any more.
+    /// Until a time. Then they are kept, but not polled any more.
     Kept(u64),
 }
 
@@ -41,15 +41,17 @@ enum Way {
 struct Nest {
     outer: Vec<u64>,
     inner: Vec<u64>,
-    /// When the inner pipeline begins, and how long the work takes from then on.
+    /// Time before the inner time-outs begin, and the steps of the work from then on.
     begins: u64,
     work: Vec<u64>,
     way: Way,
-    /// After how many polls the whole call gets another waker.
+    /// The inner time-outs are in a pipeline of their own, in the operation of the outer one.
+    in_operation: bool,
+    /// Number of polls after which the whole call gets another waker.
     same_waker: u64,
 }
 
-/// What comes, and when.
+/// Success, or a time-out, and the time of it.
 type End = (bool, u64);
 
 impl Nest {
@@ -63,72 +65,90 @@ impl Nest {
         };
         let (outer, ends) = (nearest(&self.outer), self.begins + inside.1);
         // A time-out does not run a call whose time is over before it begins.
-        let late = !self.inner.is_empty() && self.begins > 0 && self.begins >= outer;
+        let is_checked = self.in_operation && !self.inner.is_empty();
+        let late = is_checked && self.begins > 0 && self.begins >= outer;
         if late || ends > outer { (false, outer) } else { (inside.0, ends) }
     }
 
     fn run(&self) -> End {
         let (clock, time) = Clock::manual();
-        let (outer, inner) = (pipeline(&self.outer, &clock), pipeline(&self.inner, &clock));
-        let operation = |attempt: AttemptInfo| {
-            let (inner, clock) = (&inner, &clock);
-            async move {
-                wait(clock, self.begins).await;
-                let began = clock.now();
-                let work = || async {
-                    for step in &self.work {
-                        wait(clock, *step).await;
-                    }
-                    Ok::<_, ()>(())
-                };
-                let call = Box::pin(inner.call_within(attempt, work).map(|result| result.is_ok()));
-                let rest = clock.sleep_until(began + MS(self.work.iter().sum()));
-                Ok::<bool, ()>(self.way.poll(call, rest.map(|()| true), clock).await)
-            }
-        };
         let start = time.now();
-        let result = strictly(&time, self.same_waker, outer.call_with(operation));
+        let work = || async {
+            for step in &self.work {
+                wait(&clock, *step).await;
+            }
+            Ok::<_, ()>(true)
+        };
+        let between = Between { nest: self, clock: &clock };
+        let result = if self.in_operation {
+            let inner = limits(Pipeline::new().then(between), &self.inner, &clock);
+            let operation = |attempt: AttemptInfo| {
+                inner.call_within(attempt, work).map(|result| result.or_else(|error| Ok(!error.is_timed_out())))
+            };
+            strictly(&time, self.same_waker, limits(Pipeline::new(), &self.outer, &clock).call_with(operation))
+        } else {
+            let all = limits(limits(Pipeline::new(), &self.outer, &clock).then(between), &self.inner, &clock);
+            strictly(&time, self.same_waker, all.call(work))
+        };
         let end = u64::try_from((time.now() - start).as_millis()).unwrap();
         match result {
             Ok(value) => (value, end),
-            Err(error) => {
-                assert!(error.is_timed_out(), "{error:?}");
-                (false, end)
-            }
+            Err(error) => (!error.is_timed_out(), end),
+        }
+    }
+}
+
+/// A policy between the outer and the inner time-outs. It polls the inner ones in its own way, and
+/// rejects the call at the end of the work if it gave them up.
+struct Between<'a> {
+    nest: &'a Nest,
+    clock: &'a Clock,
+}
+
+impl Policy for Between<'_> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Self { nest, clock } = *self;
+        wait(clock, nest.begins).await;
+        let rest = clock.sleep_until(clock.now() + MS(nest.work.iter().sum()));
+        match nest.way.poll(Box::pin(inner.attempt(cx)), rest, clock).await {
+            Some(outcome) => outcome,
+            None => inner.refuse(Rejected::new(PolicyKind::Custom("between"), Reason::Custom("given up"))),
         }
     }
 }
 
 impl Way {
-    async fn poll(
+    /// Returns the output of the call, or `None` if it was given up.
+    async fn poll<T: Send>(
         self,
-        mut call: Pin<Box<impl Future<Output = bool>>>,
-        rest: impl Future<Output = bool>,
+        mut call: Pin<Box<impl Future<Output = T> + Send>>,
+        rest: impl Future<Output = ()> + Send,
         clock: &Clock,
-    ) -> bool {
+    ) -> Option<T> {
         match self {
-            Self::Plain => call.await,
-            Self::NewWakers => {
-                poll_fn(|cx| call.poll_unpin(&mut Context::from_waker(&Waker::from(Flag::before(cx.waker()))))).await
-            }
-            Self::InSet => in_set(call).await,
+            Self::Plain => Some(call.await),
+            Self::NewWakers => Some(
+                poll_fn(|cx| call.poll_unpin(&mut Context::from_waker(&Waker::from(Flag::before(cx.waker()))))).await,
+            ),
+            Self::InSet => Some(in_set(call).await),
             Self::MovedToSet(after) => match until(&mut call, after, clock).await {
-                Some(result) => result,
-                None => in_set(call).await,
+                Some(output) => Some(output),
+                None => Some(in_set(call).await),
             },
             Self::Dropped(after) => match until(&mut call, after, clock).await {
-                Some(result) => result,
+                Some(output) => Some(output),
                 None => {
                     drop(call);
-                    rest.await
+                    rest.await;
+                    None
                 }
             },
             Self::Kept(after) => match until(&mut call, after, clock).await {
-                Some(result) => result,
+                Some(output) => Some(output),
                 None => {
-                    let result = rest.await;
+                    rest.await;
                     drop(call);
-                    result
+                    None
                 }
             },
         }
@@ -141,27 +161,28 @@ async fn wait(clock: &Clock, ms: u64) {
     }
 }
 
-/// The call's result, if it comes until then.
-async fn until(call: &mut (impl Future<Output = bool> + Unpin), after: u64, clock: &Clock) -> Option<bool> {
+/// Returns the output of the call, or `None` if it is not ready within this time.
+async fn until<T>(call: &mut (impl Future<Output = T> + Unpin), after: u64, clock: &Clock) -> Option<T> {
     let mut over = pin!(clock.sleep(MS(after)));
     poll_fn(|cx| match call.poll_unpin(cx) {
-        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => over.as_mut().poll(cx).map(|()| None),
     })
     .await
 }
 
-async fn in_set(call: impl Future<Output = bool>) -> bool {
+async fn in_set<T>(call: impl Future<Output = T>) -> T {
     let set = FuturesUnordered::from_iter([call.left_future(), std::future::pending().right_future()]);
     pin!(set).next().await.unwrap()
 }
 
-fn pipeline(limits: &[u64], clock: &Clock) -> Pipeline<impl steadfast::call::Policy + use<>> {
+/// Adds a time-out for each limit.
+fn limits<P: Policy>(pipeline: Pipeline<P>, limits: &[u64], clock: &Clock) -> Pipeline<impl Policy + use<P>> {
     let limit = |at: usize| limits.get(at).map(|ms| Timeout::new(MS(*ms)).with_clock(clock));
-    Pipeline::new().then(limit(0)).then(limit(1)).then(limit(2)).then(limit(3)).then(limit(4))
+    pipeline.then(limit(0)).then(limit(1)).then(limit(2)).then(limit(3)).then(limit(4))
 }
 
-/// A waker that notes that it was called, and calls another.
+/// A waker that records its call, and calls another.
 struct Flag(AtomicBool, Option<Waker>);
 
 impl Flag {
@@ -179,7 +200,8 @@ impl Wake for Flag {
     }
 }
 
-/// Polls a call only when its last waker was called, and changes the waker after so many polls. Time goes from timer to timer.
+/// Polls a call only when its last waker was called, and changes the waker after a number of polls.
+/// The time advances from timer to timer.
 fn strictly<F: Future>(time: &ManualClock, same_waker: u64, call: F) -> F::Output {
     let mut call = pin!(call);
     let mut flag = Arc::new(Flag(AtomicBool::new(true), None));
@@ -211,10 +233,10 @@ fn nests() -> impl Strategy<Value = Nest> {
     ];
     let limits = prop::collection::vec(1..60_u64, 1..6);
     let work = prop::collection::vec(0..25_u64, 0..4);
-    (limits, 0..6_usize, prop_oneof![Just(0), 0..30_u64], work, way, 1..4_u64).prop_map(
-        |(mut outer, inside, begins, work, way, same_waker)| {
+    (limits, 0..6_usize, prop_oneof![Just(0), 0..30_u64], work, way, any::<bool>(), 1..4_u64).prop_map(
+        |(mut outer, inside, begins, work, way, in_operation, same_waker)| {
             let inner = outer.split_off(outer.len().saturating_sub(inside));
-            Nest { outer, inner, begins, work, way, same_waker }
+            Nest { outer, inner, begins, work, way, in_operation, same_waker }
         },
     )
 }
