@@ -211,7 +211,7 @@ async fn a_damaged_file_is_an_error_and_left_as_it_is() {
     let file = folder.path().join("job.db");
     std::fs::write(&file, "no database, but long enough to be taken for one").unwrap();
     let error = output(start(&file, &[]), "error: ");
-    assert!(error.starts_with("--store: ") && error.contains("no database"), "{error}");
+    assert!(error.starts_with("--store: ") && error.contains("not a database"), "{error}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"no database"));
 }
 
