@@ -3,7 +3,9 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use super::{
     Answer, Attempt, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation, Pipeline, Policy,
-    instead::run_or, pipeline::run,
+    instead::run_or,
+    run::{Callee, run},
+    state::TypedCallState,
 };
 use crate::{
     config::Name,
@@ -53,9 +55,12 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call`].
-    pub async fn call<O: Operation<Output = T, Error = E>>(&self, operation: O) -> Result<T, CallError<E>> {
+    pub fn call<O: Operation<Output = T, Error = E>>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         let cx = CallContext::of(&operation);
-        run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
+        run(self.callee(), cx, operation, TypedCallState::result)
     }
 
     /// Runs `operation` with a fallback, as [`Pipeline::call_or`].
@@ -65,19 +70,52 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub async fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> Result<Answer<T, E>, CallError<E>>
+    pub fn call_or<O, F, Fut>(
+        &self,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Result<Answer<T, E>, CallError<E>>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
         let cx = CallContext::of(&operation);
-        run_or(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, instead, cx).await
+        run_or(self.callee(), cx, operation, instead)
     }
 
     /// Describes the policies, as [`Pipeline::explain`].
     pub fn explain(&self) -> Explanation {
         self.policies.explain_dyn()
+    }
+}
+
+impl<T, E> BoxedPipeline<T, E> {
+    fn callee(&self) -> BoxedCallee<'_, T, E> {
+        BoxedCallee { policies: Boxed(&*self.policies), classify: &*self.classify }
+    }
+}
+
+/// The parts of a boxed pipeline that a call needs.
+struct BoxedCallee<'a, T, E> {
+    policies: Boxed<'a>,
+    classify: &'a dyn Classify<T, E>,
+}
+
+impl<'a, T, E> Callee for BoxedCallee<'a, T, E> {
+    type Policy = Boxed<'a>;
+    type Classify = dyn Classify<T, E> + 'a;
+
+    fn name(&self) -> Option<&Name> {
+        self.policies.0.name_dyn()
+    }
+
+    fn policy(&self) -> &Boxed<'a> {
+        &self.policies
+    }
+
+    fn classify(&self) -> &(dyn Classify<T, E> + 'a) {
+        self.classify
     }
 }
 

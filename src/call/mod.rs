@@ -47,6 +47,7 @@ mod operation;
 mod pipeline;
 mod policy;
 mod repeats;
+mod run;
 mod state;
 mod switch;
 mod traced;
@@ -65,9 +66,9 @@ pub use operation::{
     with_priority,
 };
 pub use pipeline::Pipeline;
-pub(crate) use pipeline::{call_alone, call_alone_or};
 pub use policy::{Attempt, Identity, Policy, Stack};
 pub(crate) use policy::{BorrowedAttempt, Either};
 pub(crate) use repeats::Repeats;
+pub(crate) use run::{call_alone, call_alone_or};
 pub use state::CallState;
 pub use switch::Switch;

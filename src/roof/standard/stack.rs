@@ -204,16 +204,18 @@ impl Standard {
 
 impl Policy for Standard {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
-        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
-        // bounds how deep they nest.
-        let attempt = Stack::new(guard, attempt_timeout);
-        let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
-        match fallback.get() {
-            Some(fallback) => fallback.settle(inner, outcome, cx).await,
-            None => outcome,
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
+            // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
+            // bounds how deep they nest.
+            let attempt = Stack::new(guard, attempt_timeout);
+            let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
+            let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
+            match fallback.get() {
+                Some(fallback) => fallback.settle(inner, outcome, cx).await,
+                None => outcome,
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 mod doors;
 mod drop_doors;
 mod drops;
+mod errors;
 mod event_senders;
 mod events;
 mod lease_drops;
