@@ -37,7 +37,7 @@ pub struct BoxedPipeline<T, E> {
 
 impl<P: Policy + 'static, C> Pipeline<P, C> {
     /// Erases the types of the policies, for results of type `Result<T, E>`.
-    pub fn boxed<T: Send, E: Send>(self) -> BoxedPipeline<T, E>
+    pub fn boxed<T, E>(self) -> BoxedPipeline<T, E>
     where
         C: Classify<T, E> + 'static,
     {
@@ -91,15 +91,15 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
 }
 
 impl<T, E> BoxedPipeline<T, E> {
-    fn callee(&self) -> BoxedCallee<'_, T, E> {
+    pub(super) fn callee(&self) -> BoxedCallee<'_, T, E> {
         BoxedCallee { policies: Boxed(&*self.policies), classify: &*self.classify }
     }
 }
 
 /// The parts of a boxed pipeline that a call needs.
-struct BoxedCallee<'a, T, E> {
+pub(super) struct BoxedCallee<'a, T, E> {
     policies: Boxed<'a>,
-    classify: &'a dyn Classify<T, E>,
+    pub(super) classify: &'a dyn Classify<T, E>,
 }
 
 impl<'a, T, E> Callee for BoxedCallee<'a, T, E> {
@@ -223,7 +223,7 @@ impl Fork for ErasedFork<'_> {
 }
 
 /// The erased policies as one policy.
-struct Boxed<'a>(&'a dyn DynPolicy);
+pub(super) struct Boxed<'a>(&'a dyn DynPolicy);
 
 impl Policy for Boxed<'_> {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {

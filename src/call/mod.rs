@@ -43,6 +43,8 @@ mod deadline;
 mod explain;
 mod fork;
 mod instead;
+#[cfg(feature = "local")]
+mod local;
 mod operation;
 mod pipeline;
 mod policy;
@@ -60,6 +62,8 @@ pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
 pub(crate) use instead::FALL_BACK_ON;
 pub use instead::{Answer, Answered, Failed, FellBack};
+#[cfg(feature = "local")]
+pub use local::LocalOperation;
 pub(crate) use operation::as_inside;
 pub use operation::{
     Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,
