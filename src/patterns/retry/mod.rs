@@ -153,6 +153,7 @@
 //! "Retry pattern", Azure Architecture Center. Jitter: Marc Brooker, "Exponential Backoff And
 //! Jitter" (AWS Architecture Blog, 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal
 //! A6.
+mod builder;
 mod config;
 mod event;
 mod live;

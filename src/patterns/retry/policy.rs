@@ -9,12 +9,13 @@ use std::{
 
 use super::{
     RetryBudget, RetryConfig, RetryEvent,
+    builder::{DelaySource, Delays, RetrySpec},
     live::{Live, RetrySettings},
     state::FailedAttempt,
 };
 use crate::{
     backoff::{Backoff, Curve, Jitter},
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common},
     call::{
         self, Attempt, BorrowedAttempt, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
     },
@@ -25,17 +26,6 @@ use crate::{
     race::yield_now,
     time::{Clock, Instant},
 };
-
-type Delays = Box<dyn Iterator<Item = Duration> + Send>;
-
-type DelaySource = Box<dyn Fn() -> Delays + Send + Sync>;
-
-/// What a retry is built from.
-pub struct RetrySpec {
-    config: RetryConfig,
-    budget: Option<RetryBudget>,
-    delays: Option<DelaySource>,
-}
 
 /// Repeats an operation while it fails with transient failures.
 ///
@@ -137,37 +127,6 @@ impl Retry {
         }
     }
 }
-
-impl Builder<Retry> {
-    /// Sets the budget, which is shared with every policy that holds a clone of it.
-    pub fn budget(mut self, budget: &RetryBudget) -> Self {
-        self.spec.budget = Some(budget.clone());
-        self
-    }
-
-    /// Sets custom delays in place of the back-off. `delays` is called once per failed call, and
-    /// the retry gives up when the iterator ends. No jitter is added, and no maximum applies.
-    pub fn delays<I>(mut self, delays: impl Fn() -> I + Send + Sync + 'static) -> Self
-    where
-        I: Iterator<Item = Duration> + Send + 'static,
-    {
-        self.spec.delays = Some(Box::new(move || Box::new(delays())));
-        self
-    }
-}
-
-impl Component for Retry {
-    type Built = Result<Self, ConfigError>;
-    type Spec = RetrySpec;
-
-    fn assemble(spec: RetrySpec, common: Common) -> Self::Built {
-        spec.config.check()?;
-        Ok(Self::make(spec, common))
-    }
-}
-
-impl HasName for Retry {}
-impl HasEntropy for Retry {}
 
 impl RetryInner {
     async fn go_on_alone<O: Operation>(
