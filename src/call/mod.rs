@@ -36,6 +36,7 @@
 //! 7. Rejections, idempotence marks, deadlines and budgets stay in force in pipelines that are
 //!    entered by [`call_within`](Pipeline::call_within).
 pub(crate) mod alone;
+mod attempt;
 mod boxed;
 mod cold;
 mod context;
@@ -51,14 +52,17 @@ mod state;
 mod switch;
 mod traced;
 
+pub use attempt::Attempt;
+pub(crate) use attempt::AttemptInternals;
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::{Cold, boxed};
-pub use context::{AttemptInfo, CallContext, Frame, OperationName};
+pub(crate) use context::Frame;
+pub use context::{AttemptInfo, CallContext, OperationName};
 pub(crate) use deadline::{Deadline, Timed};
 pub use explain::{Explanation, Layer};
-pub use fork::{Fork, Forks};
-pub(crate) use instead::FALL_BACK_ON;
-pub use instead::{Answer, Answered, Failed, FellBack};
+pub(crate) use fork::{Fork, Forks};
+pub use instead::{Answer, Answered, Failed};
+pub(crate) use instead::{FALL_BACK_ON, FellBack};
 pub(crate) use operation::as_inside;
 pub use operation::{
     Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,
@@ -66,8 +70,8 @@ pub use operation::{
 };
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
-pub use policy::{Attempt, Identity, Policy, Stack};
-pub(crate) use policy::{BorrowedAttempt, Either};
+pub(crate) use policy::Either;
+pub use policy::{Identity, Policy};
 pub(crate) use repeats::Repeats;
-pub use state::CallState;
+pub(crate) use state::CallState;
 pub use switch::Switch;

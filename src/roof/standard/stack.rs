@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
-    call::{Attempt, BorrowedAttempt, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
+    call::{Attempt, CallContext, Explanation, Identity, Pipeline, Policy},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -187,7 +187,7 @@ impl Standard {
     }
 
     /// Creates a pipeline of this stack alone, with the same name.
-    pub fn into_pipeline(self) -> Pipeline<Stack<Identity, Self>> {
+    pub fn into_pipeline(self) -> Pipeline<(Identity, Self)> {
         match self.0.surroundings.name.clone() {
             Some(name) => Pipeline::new().named(name).then(self),
             None => Pipeline::new().then(self),
@@ -208,10 +208,13 @@ impl Policy for Standard {
         let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
         // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
         // bounds how deep they nest.
-        let attempt = Stack::new(guard, attempt_timeout);
-        let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
-        match fallback.get() {
+        let stack = (timeout, (admission, (retry, (hedge, (guard, attempt_timeout)))));
+        let began_with = fallback.get();
+        if began_with.is_some() {
+            inner.claim_fallback();
+        }
+        let outcome = stack.around(&mut inner, cx).await;
+        match began_with.or_else(|| fallback.get()) {
             Some(fallback) => fallback.settle(inner, outcome, cx).await,
             None => outcome,
         }
