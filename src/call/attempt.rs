@@ -2,7 +2,7 @@
 use std::future::Future;
 
 use super::{
-    CallContext, CallState, FellBack, Forks, Operation,
+    CallContext, CallState, FellBack, Forks, Operation, Policy,
     fork::{NoForks, OperationForks},
     state::TypedCallState,
 };
@@ -28,6 +28,20 @@ pub trait Attempt: AttemptInternals {
 
 /// The methods of an attempt that only policies of this crate use.
 pub(crate) trait AttemptInternals: Send {
+    /// Makes the attempt inside a standard stack: see [`Nested`](super::Nested).
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
+
+    /// Runs `inner`, which contains an attempt of this type, under a standard stack: boxed if the
+    /// stack is inside another one.
+    #[inline]
+    fn under_stack<S: Policy, A: Attempt>(
+        stack: &S,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome> + Send {
+        stack.around(inner, cx)
+    }
+
     /// Returns the state of the call.
     fn call_state(&mut self) -> &mut dyn CallState;
 
@@ -58,6 +72,20 @@ impl<A: Attempt> Attempt for &mut A {
 }
 
 impl<A: Attempt> AttemptInternals for &mut A {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        (**self).attempt_nested(cx)
+    }
+
+    #[inline]
+    fn under_stack<S: Policy, B: Attempt>(
+        stack: &S,
+        inner: B,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome> + Send {
+        A::under_stack(stack, inner, cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         (**self).call_state()
     }
@@ -126,6 +154,11 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Operat
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> AttemptInternals for OperationAttempt<'_, O, C> {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         &mut self.state
     }

@@ -213,6 +213,10 @@ impl Attempt for Erased<'_> {
 }
 
 impl AttemptInternals for Erased<'_> {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state_dyn()
     }
@@ -247,6 +251,10 @@ impl Attempt for ErasedFork<'_> {
 }
 
 impl AttemptInternals for ErasedFork<'_> {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state_dyn()
     }

@@ -82,6 +82,11 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Operat
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> AttemptInternals for OperationFork<'_, '_, O, C> {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         &mut self.state
     }
@@ -118,6 +123,10 @@ impl Attempt for NoForks {
 }
 
 impl AttemptInternals for NoForks {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         match self.0 {}
     }

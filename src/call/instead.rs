@@ -203,6 +203,11 @@ where
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         self.inner.call_state()
     }

@@ -28,7 +28,8 @@
 //!    traced pipeline behaves as the plain one.
 //! 3. [`explain`](Pipeline::explain) lists the policies in order, with warnings about their
 //!    settings.
-//! 4. A call that succeeds allocates nothing; through a [`BoxedPipeline`] it makes two allocations.
+//! 4. A call that succeeds allocates nothing; through a [`BoxedPipeline`] it makes two allocations,
+//!    and through a [standard stack](crate::standard) inside another one it makes one.
 //! 5. If a call is dropped at any `.await`, or panics, all permits are returned. A dropped call
 //!    counts as neither success nor failure.
 //! 6. The error is flat: its shape does not depend on the policies or on their order. All policies
@@ -44,6 +45,7 @@ mod deadline;
 mod explain;
 mod fork;
 mod instead;
+mod nested;
 mod operation;
 mod pipeline;
 mod policy;
@@ -63,6 +65,7 @@ pub use explain::{Explanation, Layer};
 pub(crate) use fork::{Fork, Forks};
 pub use instead::{Answer, Answered, Failed};
 pub(crate) use instead::{FALL_BACK_ON, FellBack};
+pub(crate) use nested::Nested;
 pub(crate) use operation::as_inside;
 pub use operation::{
     Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,

@@ -11,6 +11,7 @@ use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, WithAttempt,
     attempt::OperationAttempt,
     instead::run_or,
+    nested::Inside,
     traced::{self, Traced},
 };
 use crate::{
@@ -134,7 +135,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         C: Classify<O::Output, O::Error>,
     {
         let frame = outer.frame(&operation);
-        run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
+        run(self.name.as_ref(), &Inside(&self.policy), &self.classify, operation, frame.context()).await
     }
 
     /// As [`call`](Self::call), with a fallback.
@@ -201,7 +202,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let frame = outer.frame(&operation);
-        run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, frame.context()).await
+        run_or(self.name.as_ref(), &Inside(&self.policy), &self.classify, operation, instead, frame.context()).await
     }
 
     /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Attempt, CallContext, CallState, Explanation, FellBack, Fork, Forks, attempt::AttemptInternals};
+use super::{Attempt, CallContext, CallState, Explanation, FellBack, Fork, Forks, Nested, attempt::AttemptInternals};
 use crate::outcome::Outcome;
 
 /// A wrapper around attempts: it may let them pass, reject them, repeat them, or bound their time.
@@ -203,6 +203,20 @@ impl<P: Policy, A: Attempt> Attempt for PolicyAttempt<'_, P, A> {
 }
 
 impl<P: Policy, A: Attempt> AttemptInternals for PolicyAttempt<'_, P, A> {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.policy.around(Nested(&mut self.inner), cx)
+    }
+
+    #[inline]
+    fn under_stack<S: Policy, B: Attempt>(
+        stack: &S,
+        inner: B,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome> + Send {
+        A::under_stack(stack, inner, cx)
+    }
+
     fn call_state(&mut self) -> &mut dyn CallState {
         self.inner.call_state()
     }
