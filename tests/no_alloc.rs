@@ -10,6 +10,7 @@ use std::{
 use steadfast::{
     FailureKind, Pipeline, Verdict,
     cache_aside::{CacheAside, CacheAsideConfig},
+    call::AttemptInfo,
     chaos::{Chaos, ChaosConfig, ChaosRule},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     coalesce::Coalesce,
@@ -23,6 +24,7 @@ use steadfast::{
         ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
         RateLimiter, Shedder, ShedderConfig,
     },
+    time::Instant,
     timeout::Timeout,
 };
 
@@ -83,6 +85,24 @@ fn a_call_through_a_single_policy_allocates_nothing() {
 fn a_call_through_the_standard_stack_allocates_nothing() {
     let calls = Standard::new(StandardConfig::default()).unwrap().into_pipeline();
     assert_eq!(allocations(|| assert!(now(calls.call_with(|_| async { Ok::<_, ()>(1) })).is_ok())), 0);
+}
+
+// Guarantee: standard 6.
+#[test]
+fn only_a_standard_stack_inside_another_allocates_once_a_call() {
+    let stack = || Standard::new(StandardConfig::default()).unwrap();
+    let work = || async { Ok::<_, ()>(1) };
+    let timeout = Timeout::new(Duration::from_secs(2));
+    let calls = Pipeline::new().then(timeout.clone()).then(stack()).then(timeout.clone()).then(Some(timeout.clone()));
+    assert_eq!(allocations(|| assert!(now(calls.call(work)).is_ok())), 0);
+    let nested = Pipeline::new().then(stack()).then(timeout.clone()).then(stack());
+    assert_eq!(allocations(|| assert!(now(nested.call(work)).is_ok())), 100);
+    // So does one that is entered from outside, and no other policy.
+    let outside = AttemptInfo::with_deadline(Instant::FAR_FUTURE);
+    let calls = stack().into_pipeline();
+    assert_eq!(allocations(|| assert!(now(calls.call_within(outside, work)).is_ok())), 100);
+    let calls = Pipeline::new().then(timeout);
+    assert_eq!(allocations(|| assert!(now(calls.call_within(outside, work)).is_ok())), 0);
 }
 
 // Guarantee: call 4.

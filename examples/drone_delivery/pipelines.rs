@@ -6,7 +6,7 @@ use steadfast::{
     BoxedPipeline, ConfigError, Pipeline,
     backoff::BackoffConfig,
     cache_aside::CacheAsideConfig,
-    call::{Identity, Stack},
+    call::Identity,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig},
     entropy::Entropy,
     port::ByFailure,
@@ -80,7 +80,7 @@ impl Protection {
 
 /// The policies around the calls of one shard, with its own breaker. Nothing is retried here: a failed call is deferred
 /// and repeated when its shard is available.
-pub type ShardPipeline = Pipeline<Stack<Stack<Identity, CircuitBreaker>, Timeout>, ByFailure>;
+pub type ShardPipeline = Pipeline<((Identity, CircuitBreaker), Timeout), ByFailure>;
 
 /// The pipeline of one shard, and its breaker, for the report.
 pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardPipeline, CircuitBreaker), ConfigError> {

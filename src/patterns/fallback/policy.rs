@@ -119,10 +119,11 @@ impl Fallback {
 
     /// Decides the result of a call whose inner policies returned `outcome`.
     #[inline]
-    pub(crate) async fn settle<A: Attempt>(&self, inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
+    pub(crate) async fn settle<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
         if !outcome.is_failure() && outcome != Outcome::Rejected {
             return outcome;
         }
+        inner.claim_fallback();
         if !Repeats::from_bits(self.settings.after.load(Relaxed)).has(outcome.kind()) {
             return outcome;
         }
@@ -185,6 +186,7 @@ impl HasName for Fallback {}
 impl Policy for Fallback {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        inner.claim_fallback();
         let outcome = inner.attempt(cx).await;
         self.settle(inner, outcome, cx).await
     }

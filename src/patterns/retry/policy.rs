@@ -17,7 +17,7 @@ use crate::{
     backoff::{Backoff, Curve, Jitter},
     build::{Builder, Common},
     call::{
-        self, Attempt, BorrowedAttempt, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
+        self, Attempt, AttemptInternals, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
     },
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -140,7 +140,7 @@ impl RetryInner {
         let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
         let mut call = self.began(started);
         if let Some(next) = call.failed(outcome, attempt.call_state(), cx) {
-            call.go_on(BorrowedAttempt(&mut attempt), next, cx).await;
+            call.go_on(&mut attempt, next, cx).await;
         }
         attempt.result()
     }

@@ -1,10 +1,10 @@
 //! The stack.
-use std::{fmt, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasName},
-    call::{Attempt, BorrowedAttempt, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
+    call::{Attempt, CallContext, Explanation, Identity, Nested, Pipeline, Policy},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     fallback::Fallback,
@@ -181,7 +181,7 @@ impl Standard {
     }
 
     /// Creates a pipeline of this stack alone, with the same name.
-    pub fn into_pipeline(self) -> Pipeline<Stack<Identity, Self>> {
+    pub fn into_pipeline(self) -> Pipeline<(Identity, Self)> {
         match self.0.surroundings.common.name.clone() {
             Some(name) => Pipeline::new().named(name).then(self),
             None => Pipeline::new().then(self),
@@ -198,17 +198,8 @@ impl Standard {
 
 impl Policy for Standard {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
-        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
-        // bounds how deep they nest.
-        let attempt = Stack::new(guard, attempt_timeout);
-        let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
-        match fallback.get() {
-            Some(fallback) => fallback.settle(inner, outcome, cx).await,
-            None => outcome,
-        }
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        A::under_stack(&*self.0, inner, cx)
     }
 
     fn has_fallback(&self) -> bool {
@@ -224,6 +215,25 @@ impl Policy for Standard {
         parts.hedge.describe(explanation);
         parts.guard.describe(explanation);
         parts.attempt_timeout.describe(explanation);
+    }
+}
+
+impl Policy for StandardInner {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.parts;
+        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
+        // bounds how deep they nest.
+        let stack = (timeout, (admission, (retry, (hedge, (guard, attempt_timeout)))));
+        let began_with = fallback.get();
+        if began_with.is_some() {
+            inner.claim_fallback();
+        }
+        let outcome = stack.around(Nested(&mut inner), cx).await;
+        match began_with.or_else(|| fallback.get()) {
+            Some(fallback) => fallback.settle(inner, outcome, cx).await,
+            None => outcome,
+        }
     }
 }
 
