@@ -9,6 +9,7 @@ use crate::{
     notify::Notifier,
     observe::Events,
     port::Capability,
+    sync::Mutex,
     time::Clock,
 };
 
@@ -121,7 +122,7 @@ impl LeaderElectionBuilder {
             health: self.health,
             events: Events::new(),
             transitions: Transitions::new(),
-            standing: std::sync::Mutex::default(),
+            standing: Mutex::default(),
         }))
     }
 }

@@ -1,9 +1,5 @@
 //! Campaigning, and a node's view of the leader.
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     Call, Leader, LeaderElectionBuilder, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer,
@@ -21,6 +17,7 @@ use crate::{
     observe::{Events, Subscription},
     port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
     race::{First, race},
+    sync::Mutex,
     time::{Clock, scaled},
 };
 
@@ -83,7 +80,7 @@ impl LeaderElection {
 
     /// Returns the term that this node is in.
     pub fn term(&self) -> Option<Term> {
-        self.0.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.standing.lock().clone()
     }
 
     /// Returns the leader as this node last saw it. The view is updated while this node campaigns
@@ -208,7 +205,7 @@ impl ElectionInner {
     /// Records that this node leads. The new grant invalidates an earlier term of this node, which
     /// is ended first.
     fn enter(&self, term: &Term, after: Option<String>) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.standing.lock();
         if let Some(before) = standing.replace(term.clone()) {
             before.end();
         }
@@ -219,7 +216,7 @@ impl ElectionInner {
 
     /// Records that this node no longer leads. Its work as leader must have ended.
     pub(super) fn leave(&self, token: FencingToken) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.standing.lock();
         if standing.as_ref().is_some_and(|term| term.token() == token) {
             *standing = None;
         }

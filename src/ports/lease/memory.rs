@@ -1,14 +1,10 @@
 //! Leases in this process's memory.
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use super::{Acquired, Held, Lease, LeaseError, Renewed, check};
 use crate::{
     port::{BoxFuture, Capabilities, Capability, FencingToken},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -54,7 +50,7 @@ impl InMemoryLease {
     }
 
     fn state(&self) -> MutexGuard<'_, Grants> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 }
 

@@ -1,11 +1,5 @@
 //! The store in memory, with versions, batches, fencing tokens and times to live.
-use std::{
-    collections::BTreeMap,
-    fmt,
-    ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -14,6 +8,7 @@ use super::{
 };
 use crate::{
     port::{BoxFuture, Capabilities, Capability, FencingToken},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -91,7 +86,7 @@ impl InMemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, StoreState> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
