@@ -3,12 +3,12 @@
 #[cfg(steadfast_loom)]
 pub(crate) use loom::sync::{
     MutexGuard,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(steadfast_loom))]
 pub(crate) use std::sync::{
     MutexGuard,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 #[cfg(all(steadfast_loom, feature = "sqlite"))]
