@@ -10,6 +10,7 @@ pub(crate) mod hash;
 pub mod observe;
 pub mod outcome;
 pub(crate) mod race;
+pub(crate) mod sharded;
 pub(crate) mod striped;
 pub(crate) mod sync;
 pub mod time;

@@ -7,13 +7,14 @@ use std::{
 use hashbrown::HashTable;
 
 use super::{
-    shard::{Metered, Shard, ShardState, Tiers, of},
+    shard::{Metered, ShardState, Tiers, of},
     take::checked,
 };
 use crate::{
     config::{ConfigError, Name, require},
     observe::{Events, Subscription},
     outcome::Rejected,
+    sharded::Sharded,
     sync::{AtomicU64, Mutex, Ordering},
     throttling::{Quota, RateLimitConfig, ThrottlingEvent},
     time::Clock,
@@ -59,7 +60,7 @@ pub(super) struct KeyedCore<K, S> {
     changes: AtomicU64,
     pub(super) parts: KeyedParts<K, S>,
     pub(super) events: Events<ThrottlingEvent>,
-    pub(super) shards: Box<[Shard<K>]>,
+    pub(super) shards: Sharded<ShardState<K>>,
 }
 
 /// The parts of a limiter beside its quotas.
@@ -96,9 +97,6 @@ pub struct KeyUsage {
     /// The key's quota.
     pub quota: Quota,
 }
-
-/// Number of shards, a power of two: large enough that two threads rarely meet in one.
-pub(super) const SHARDS: usize = 64;
 
 /// Default maximum number of remembered keys: about a million.
 const MAX_KEYS: usize = 1 << 20;
@@ -143,7 +141,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     fn make(tiers: Tiers, parts: KeyedParts<K, S>) -> Self {
-        let shards = (0..SHARDS).map(|_| Shard(Mutex::new(ShardState::new(tiers.clone(), parts.is_metered)))).collect();
+        let shards = Sharded::new(|| ShardState::new(tiers.clone(), parts.is_metered));
         let tiers = Mutex::new((0, tiers));
         Self(Arc::new(KeyedCore { tiers, changes: AtomicU64::new(0), parts, events: Events::new(), shards }))
     }
@@ -235,8 +233,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// limiter is [`metered`](Self::metered). Between two readings it counts for at most `max_keys`
     /// keys, those that come first.
     pub fn readings(&self) -> Vec<(K, Metered)> {
-        let read = |shard: &Shard<K>| {
-            let mut state = shard.0.lock();
+        let read = |shard: &Mutex<ShardState<K>>| {
+            let mut state = shard.lock();
             state.meter.as_mut().map(std::mem::take)
         };
         self.0.shards.iter().filter_map(read).flat_map(HashTable::into_iter).collect()
@@ -245,7 +243,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns what the key uses of its quota now.
     pub fn usage(&self, key: &K) -> KeyUsage {
         let (hash, now, tier) = self.0.locate(key);
-        let state = self.0.shard(hash).0.lock();
+        let state = self.0.shards.of(hash).lock();
         let tier = of(&state.tiers, tier);
         let used = match state.limiters.find(hash, |(k, _)| k == key) {
             Some((_, limiter)) => limiter.turns().used(now),
@@ -259,8 +257,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// shards are read one after the other, so the list is no snapshot of one moment.
     pub fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
-        for shard in &self.0.shards {
-            let state = shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let state = shard.lock();
             keys.extend(
                 state.table.iter().map(|(key, _)| key.clone()).chain(state.limiters.iter().map(|(key, _)| key.clone())),
             );
@@ -337,7 +335,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns the number of remembered keys. Includes keys whose permits have all returned and
     /// whose memory was not needed yet.
     pub fn len(&self) -> usize {
-        self.0.shards.iter().map(|s| s.0.lock().len()).sum()
+        self.0.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Returns `true` if no key is remembered.
@@ -349,8 +347,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// optional: room is made when it is needed.
     pub fn forget_idle(&self) {
         let (now, hasher) = (self.0.now(), &self.0.parts.hasher);
-        for shard in &self.0.shards {
-            let state = &mut *shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let state = &mut *shard.lock();
             state.table.retain(|(_, tat)| *tat > now);
             state.table.shrink_to_fit(|(k, _)| hasher.hash_one(k));
             state.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
