@@ -122,7 +122,7 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths.
-use ground::{budget, flight, hash, race, sharded, striped, sync, window};
+use ground::{budget, flight, hash, in_progress, race, sharded, striped, sync, window};
 
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};

@@ -7,6 +7,7 @@ pub mod config;
 pub mod entropy;
 pub(crate) mod flight;
 pub(crate) mod hash;
+pub(crate) mod in_progress;
 pub mod observe;
 pub mod outcome;
 pub(crate) mod race;

@@ -184,7 +184,7 @@ impl Core {
     #[inline]
     pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
         let gate = self.gate(set);
-        let waits = |gate: &Gate| !prober && gate.probers.load(Ordering::Acquire) > 0;
+        let waits = |gate: &Gate| !prober && gate.probers.get() > 0;
         let refuse = |refusal| {
             if !prober {
                 gate.count_rejection();

@@ -16,12 +16,12 @@
 // lies between them (`force_open`, isolation, an opening of other processes), the swap is to the
 // mark `is_replacing`. A reader that finds the mark waits for the lock, under which it ends.
 //
-// `credit` and the counts of rejections order nothing else and are `Relaxed`. `probers` and
-// `probing` are counters of guards (`health.rs`): `AcqRel` lets a prober that takes `probing` see
-// what the one before it did.
+// `credit` and the counts of rejections order nothing else and are `Relaxed`. A prober that takes
+// `probing` (`health.rs`) sees what the one before it did.
 
 use super::super::window::ALL;
 use crate::{
+    in_progress::InProgress,
     outcome::{FailureKind, TripRule},
     striped::Striped,
     sync::{AtomicU32, AtomicU64, Ordering},
@@ -203,9 +203,9 @@ pub(in super::super) struct Gate {
     /// Rule that opened the breaker, and the kind of the last failure plus one, in one byte each.
     why: AtomicU32,
     /// Number of health probe loops.
-    pub(in super::super) probers: AtomicU32,
-    /// 1 while one of the loops probes.
-    pub(in super::super) probing: AtomicU32,
+    pub(in super::super) probers: InProgress,
+    /// One of the loops, while it probes.
+    pub(in super::super) probing: InProgress,
     rejections: Rejections,
 }
 
@@ -227,8 +227,8 @@ impl Gate {
             slow_start: zero(),
             credit: zero(),
             why: AtomicU32::new(0),
-            probers: AtomicU32::new(0),
-            probing: AtomicU32::new(0),
+            probers: InProgress::default(),
+            probing: InProgress::default(),
             rejections,
         }
     }
