@@ -15,8 +15,8 @@ use crate::{
     lease::{Acquired, Held, Lease, LeaseError},
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
-    race::{First, race},
+    port::{AskError, ErrorClass, Failure, FencingToken, PortError, PortErrorKind, ask},
+    race::race,
     sync::Mutex,
     time::{Clock, scaled},
 };
@@ -173,8 +173,8 @@ impl ElectionInner {
     async fn ask(&self, before: &mut Option<String>) -> Result<Asked, PortError> {
         let (config, began) = (&self.config, self.clock.now());
         let asked = self.leases.acquire(self.name.as_str(), &self.holder, config.term);
-        match race(asked, self.clock.sleep(config.call_timeout)).await {
-            First::One(Ok(Acquired::Granted(token))) => {
+        match ask(&self.clock, config.call_timeout, asked).await {
+            Ok(Acquired::Granted(token)) => {
                 let now = self.clock.now();
                 let Some(count) = Count::granted(config, began, now) else {
                     self.event(|| Event::GrantedTooLate { token, took: now - began });
@@ -182,20 +182,20 @@ impl ElectionInner {
                 };
                 Ok(Asked::Elected(Term::new(&self.name, token, &self.clock, config, count), count))
             }
-            First::One(Ok(Acquired::Held(held))) => {
+            Ok(Acquired::Held(held)) => {
                 let wait = self.until_free(&held);
                 *before = Some(held.holder.clone());
                 self.follow(held);
                 Ok(Asked::Again(wait))
             }
-            First::One(Err(error)) => {
+            Err(AskError::Failed(error)) => {
                 self.failed(Call::Acquire, &error, None);
                 match error {
                     LeaseError::Failed(error) if error.class() == ErrorClass::Permanent => Err(error),
                     error => Ok(Asked::Again(self.after_failure(&error))),
                 }
             }
-            First::Other(()) => {
+            Err(AskError::TimedOut) => {
                 self.event(|| Event::CallFailed { call: Call::Acquire, kind: None, left: None });
                 Ok(Asked::Again(self.some_of_a_poll()))
             }

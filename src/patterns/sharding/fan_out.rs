@@ -4,11 +4,7 @@ use std::{fmt, future::Future, pin::pin};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{FanOutConfig, map::ShardId};
-use crate::{
-    config::ConfigError,
-    race::{First, race},
-    time::Clock,
-};
+use crate::{config::ConfigError, port::within, time::Clock};
 
 /// Queries many shards with limited concurrency and a deadline. The result holds, for each shard,
 /// its value or the reason for its failure.
@@ -132,9 +128,7 @@ impl FanOut {
                     running.extend(waiting.next().map(&mut ask));
                 }
             };
-            match race(pin!(all), self.clock.sleep(self.config.timeout)).await {
-                First::One(()) | First::Other(()) => {}
-            }
+            within(&self.clock, self.config.timeout, pin!(all)).await;
         }
         let not_asked = waiting.next().map_or(shards.len(), |(at, _)| at);
         let mut out = FanOutResult { results: Vec::new(), failures: Vec::new() };

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle};
 use crate::{
     entropy::Entropy,
-    port::{ErrorClass, Failure},
+    port::{self, ErrorClass, Failure},
     race::{First, race},
     sync::Mutex,
     time::{Clock, Instant},
@@ -131,10 +131,7 @@ impl Requester {
                 }
             }
         };
-        match race(reply, inner.clock.sleep_until(by)).await {
-            First::One(reply) => reply,
-            First::Other(()) => Err(RequestError::TimedOut(within)),
-        }
+        port::within(&inner.clock, within, reply).await.unwrap_or(Err(RequestError::TimedOut(within)))
     }
 }
 
