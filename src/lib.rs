@@ -124,7 +124,7 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths.
-use ground::{budget, build, flight, hash, race, striped, sync, window};
+use ground::{budget, build, flight, hash, in_progress, race, sharded, striped, sync, window};
 
 pub use build::{Builder, Component, HasEntropy, HasName};
 pub use call::{BoxedPipeline, Pipeline};

@@ -7,7 +7,7 @@ use super::{FanOutConfig, map::ShardId};
 use crate::{
     build::{Builder, Common, Component},
     config::ConfigError,
-    race::{First, race},
+    port::within,
     time::Clock,
 };
 
@@ -140,9 +140,7 @@ impl FanOut {
                     running.extend(waiting.next().map(&mut ask));
                 }
             };
-            match race(pin!(all), self.clock.sleep(self.config.timeout)).await {
-                First::One(()) | First::Other(()) => {}
-            }
+            within(&self.clock, self.config.timeout, pin!(all)).await;
         }
         let not_asked = waiting.next().map_or(shards.len(), |(at, _)| at);
         let mut out = FanOutResult { results: Vec::new(), failures: Vec::new() };

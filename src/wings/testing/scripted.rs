@@ -1,11 +1,9 @@
 //! A service that follows a script.
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     outcome::{FailureKind, Verdict},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -192,7 +190,7 @@ impl ScriptedService {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.log.lock()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 use hashbrown::HashTable;
 
 use super::{
-    shard::{Metered, Shard, ShardState, Tiers, of},
+    shard::{Metered, ShardState, Tiers, of},
     take::checked,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     config::{ConfigError, Name, require},
     observe::{Events, Subscription},
     outcome::Rejected,
+    sharded::Sharded,
     sync::{AtomicU64, Mutex, Ordering},
     throttling::{Quota, RateLimitConfig, ThrottlingEvent},
     time::Clock,
@@ -60,7 +61,7 @@ pub(super) struct KeyedCore<K, S> {
     changes: AtomicU64,
     pub(super) parts: KeyedParts<K, S>,
     pub(super) events: Events<ThrottlingEvent>,
-    pub(super) shards: Box<[Shard<K>]>,
+    pub(super) shards: Sharded<ShardState<K>>,
 }
 
 /// The parts of a limiter beside its quotas.
@@ -99,9 +100,6 @@ pub struct KeyUsage {
     /// The key's quota.
     pub quota: Quota,
 }
-
-/// Number of shards, a power of two: large enough that two threads rarely meet in one.
-pub(super) const SHARDS: usize = 64;
 
 /// Default maximum number of remembered keys: about a million.
 const MAX_KEYS: usize = 1 << 20;
@@ -182,7 +180,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedRateLimiter<K, S> 
         let KeyedLimiterSpec { config, tiers, tier_of, name_of, hasher, max_keys, is_metered } = spec;
         let tiers = checked(&config, config.quota(), &tiers)?;
         require(max_keys >= 1, "max_keys", "must be at least 1")?;
-        let shards = (0..SHARDS).map(|_| Shard(Mutex::new(ShardState::new(tiers.clone(), is_metered)))).collect();
+        let shards = Sharded::new(|| ShardState::new(tiers.clone(), is_metered));
         let parts = KeyedParts { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered };
         let (tiers, changes) = (Mutex::new((0, tiers)), AtomicU64::new(0));
         Ok(Self(Arc::new(KeyedCore { tiers, changes, parts, events: Events::new(), shards })))
@@ -207,8 +205,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// limiter is [`metered`](Builder::metered). Between two readings it counts for at most
     /// `max_keys` keys, those that come first.
     pub fn readings(&self) -> Vec<(K, Metered)> {
-        let read = |shard: &Shard<K>| {
-            let mut state = shard.0.lock();
+        let read = |shard: &Mutex<ShardState<K>>| {
+            let mut state = shard.lock();
             state.meter.as_mut().map(std::mem::take)
         };
         self.0.shards.iter().filter_map(read).flat_map(HashTable::into_iter).collect()
@@ -217,7 +215,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns what the key uses of its quota now.
     pub fn usage(&self, key: &K) -> KeyUsage {
         let (hash, now, tier) = self.0.locate(key);
-        let state = self.0.shard(hash).0.lock();
+        let state = self.0.shards.of(hash).lock();
         let tier = of(&state.tiers, tier);
         let used = match state.limiters.find(hash, |(k, _)| k == key) {
             Some((_, limiter)) => limiter.turns().used(now),
@@ -231,8 +229,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// shards are read one after the other, so the list is no snapshot of one moment.
     pub fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
-        for shard in &self.0.shards {
-            let state = shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let state = shard.lock();
             keys.extend(
                 state.table.iter().map(|(key, _)| key.clone()).chain(state.limiters.iter().map(|(key, _)| key.clone())),
             );
@@ -309,7 +307,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns the number of remembered keys. Includes keys whose permits have all returned and
     /// whose memory was not needed yet.
     pub fn len(&self) -> usize {
-        self.0.shards.iter().map(|s| s.0.lock().len()).sum()
+        self.0.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Returns `true` if no key is remembered.
@@ -321,8 +319,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// optional: room is made when it is needed.
     pub fn forget_idle(&self) {
         let (now, hasher) = (self.0.now(), &self.0.parts.hasher);
-        for shard in &self.0.shards {
-            let state = &mut *shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let state = &mut *shard.lock();
             state.table.retain(|(_, tat)| *tat > now);
             state.table.shrink_to_fit(|(k, _)| hasher.hash_one(k));
             state.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
