@@ -105,7 +105,8 @@ fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
 }
 
 fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(50))).unwrap().with_clock(clock);
+    let limiter =
+        ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1).max_wait(MS(50))).unwrap().with_clock(clock);
     let work = async || {
         clock.sleep(MS(100)).await;
         Ok::<_, ()>(())
@@ -128,7 +129,7 @@ fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn adaptive_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
+    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500).max_wait(S(60));
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(1));
     // Duration of a call; beyond ten concurrent calls it grows in proportion.
     let work = async || {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::time::scaled;
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     entropy::Entropy,
     time::nanos,
 };
@@ -89,40 +89,23 @@ impl Default for BackoffConfig {
     }
 }
 
-impl BackoffConfig {
-    /// Sets the curve.
-    #[must_use]
-    pub const fn curve(mut self, curve: Curve) -> Self {
-        self.curve = curve;
-        self
+setters! {
+    impl BackoffConfig {
+        curve: Curve,
+        base: Duration,
+        factor: f64,
+        cap: Duration,
+        jitter: Jitter,
+        immediate_first: bool,
     }
+}
 
+impl BackoffConfig {
     /// Sets the first and the maximum delay.
     #[must_use]
     pub const fn between(mut self, base: Duration, cap: Duration) -> Self {
         self.base = base;
         self.cap = cap;
-        self
-    }
-
-    /// Sets the factor of an exponential delay.
-    #[must_use]
-    pub const fn factor(mut self, factor: f64) -> Self {
-        self.factor = factor;
-        self
-    }
-
-    /// Sets the jitter.
-    #[must_use]
-    pub const fn jitter(mut self, jitter: Jitter) -> Self {
-        self.jitter = jitter;
-        self
-    }
-
-    /// Makes the first delay zero.
-    #[must_use]
-    pub const fn immediate_first(mut self) -> Self {
-        self.immediate_first = true;
         self
     }
 

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     outcome::FailureKind,
     sync::Mutex,
     time::Instant,
@@ -37,36 +37,17 @@ pub struct RetryBudgetConfig {
     pub timeout_cost: u32,
 }
 
+setters! {
+    impl RetryBudgetConfig {
+        ratio: f64,
+        window: Duration,
+        min_per_second: u32,
+        cost: u32,
+        timeout_cost: u32,
+    }
+}
+
 impl RetryBudgetConfig {
-    /// Sets the retries allowed per first attempt.
-    #[must_use]
-    pub const fn ratio(mut self, ratio: f64) -> Self {
-        self.ratio = ratio;
-        self
-    }
-
-    /// Sets the time for which a first attempt counts.
-    #[must_use]
-    pub const fn window(mut self, window: Duration) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// Sets the retries allowed per second at any traffic.
-    #[must_use]
-    pub const fn min_per_second(mut self, n: u32) -> Self {
-        self.min_per_second = n;
-        self
-    }
-
-    /// Sets the cost of a retry, in general and after a time-out.
-    #[must_use]
-    pub const fn costs(mut self, cost: u32, timeout_cost: u32) -> Self {
-        self.cost = cost;
-        self.timeout_cost = timeout_cost;
-        self
-    }
-
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(self.ratio >= 0.0 && self.ratio <= 1000.0, "ratio", "must lie between 0 and 1000")?;
         require_some_time(self.window, "window")?;

@@ -195,7 +195,8 @@ fn around_a_pipeline_k_callers_are_one_call_of_it() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(0))).unwrap().with_clock(&clock);
+    let limiter =
+        ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(0))).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(limiter.clone()).then(retry).then(breaker.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();

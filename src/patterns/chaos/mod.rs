@@ -37,7 +37,7 @@
 //! };
 //!
 //! let (clock, time) = Clock::manual();
-//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).on_attempts([1]);
+//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).attempts([1]);
 //! let chaos = Chaos::new(ChaosConfig::of([rule])).unwrap();
 //! let chaos = chaos.with_clock(&clock).with_entropy(&Entropy::from_seed(7));
 //! let pipeline = Pipeline::new()

@@ -242,7 +242,7 @@ fn fallbacks_and_operation_names_are_traced() {
         let (clock, time) = Clock::manual();
         let service = ScriptedService::new("503", &clock).unwrap();
         let fallback = Fallback::new(FallbackConfig::default()).unwrap().named("yesterday").with_clock(&clock);
-        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).on_operations(["none"]);
+        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).operations(["none"]);
         let chaos = Chaos::new(ChaosConfig::of([rule])).unwrap().named("storm").with_clock(&clock);
         chaos.set_enabled(false);
         let pipeline = Pipeline::new().named("shop").then(fallback).then(chaos).classify(ScriptedService::classify);

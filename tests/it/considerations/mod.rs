@@ -75,7 +75,7 @@ fn a_breaker_weighs_kinds_of_failure_differently() {
 /// 3 (default), 13 (default): failed calls and state transitions are events.
 #[test]
 fn failed_calls_and_state_transitions_are_events() {
-    let (breaker, time) = breaker(in_a_row(2).permitted_calls(1, 1.0));
+    let (breaker, time) = breaker(in_a_row(2).half_open_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -91,9 +91,8 @@ fn failed_calls_and_state_transitions_are_events() {
 /// 4 (default): the open time grows with repeated openings, and decays after a calm time.
 #[test]
 fn the_open_time_grows_with_repeated_openings() {
-    let mut open = OpenConfig::default();
-    open.jitter = 0.0;
-    let (breaker, time) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
+    let open = OpenConfig::default().jitter(0.0);
+    let (breaker, time) = breaker(in_a_row(1).open(open).half_open_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -110,7 +109,7 @@ fn the_open_time_grows_with_repeated_openings() {
 #[test]
 fn a_probe_detects_recovery() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(in_a_row(1).half_open_calls(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
     time.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
@@ -165,8 +164,7 @@ fn an_announced_outage_opens_a_breaker_for_its_duration() {
 /// 11 (warning): a breaker without a time-out inside; slow calls have a trip rule of their own.
 #[test]
 fn calls_that_hang_open_a_breaker_with_a_time_out() {
-    let (breaker, time) =
-        breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_calls(0.5, S(1))));
     let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("no time-out inside it")), "{warnings:?}");
     let slow: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
@@ -256,7 +254,7 @@ fn every_retried_failure_is_an_event() {
 /// 9 (option): the first retry is immediate, the next ones have delays.
 #[test]
 fn a_rare_failure_can_be_retried_at_once() {
-    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
+    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first(true));
     let (retry, time) = retry(config.max_attempts(2));
     let start = time.now();
     time.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();

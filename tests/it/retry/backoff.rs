@@ -34,7 +34,7 @@ fn delays_grow_along_their_curves() {
 // Guarantee: retry 2.
 #[test]
 fn an_immediate_first_retry_is_followed_by_growing_delays() {
-    assert_eq!(delays(plain(Curve::Exponential).immediate_first(), 4), [0, 10, 20, 40]);
+    assert_eq!(delays(plain(Curve::Exponential).immediate_first(true), 4), [0, 10, 20, 40]);
 }
 
 // Guarantee: retry 2.
@@ -53,7 +53,7 @@ fn any_config() -> impl Strategy<Value = BackoffConfig> {
             let base = Duration::from_nanos(base);
             let config = BackoffConfig::default().curve(curve).jitter(jitter).factor(factor);
             let config = config.between(base, base.saturating_add(Duration::from_nanos(more)));
-            if immediate { config.immediate_first() } else { config }
+            if immediate { config.immediate_first(true) } else { config }
         },
     )
 }

@@ -279,14 +279,14 @@ fn a_changing_keyed_limit_creates_no_permits() {
 
 #[test]
 fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
-    let (limiter, ..) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
+    let (limiter, ..) = places(ConcurrencyLimitConfig::of(2).queue(3).max_wait(S(5)));
     let clone = limiter.clone();
     let permit = clone.try_acquire().unwrap();
     let bad = vec![
-        (ConcurrencyLimitConfig::of(0).queue(9, S(9)), "capacity"),
-        (ConcurrencyLimitConfig::of(9).queue(9, Duration::ZERO), "max_wait"),
+        (ConcurrencyLimitConfig::of(0).queue(9).max_wait(S(9)), "capacity"),
+        (ConcurrencyLimitConfig::of(9).queue(9).max_wait(Duration::ZERO), "max_wait"),
     ];
-    let good = ConcurrencyLimitConfig::of(4).queue(1, S(1)).order(QueueOrder::NewestFirst);
+    let good = ConcurrencyLimitConfig::of(4).queue(1).max_wait(S(1)).order(QueueOrder::NewestFirst);
     refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
     assert_eq!(clone.available(), 3, "the call under way keeps its place");
     drop(permit);
@@ -298,20 +298,20 @@ fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
 /// that of its first settings.
 #[test]
 fn a_new_name_or_clock_keeps_the_resized_capacity() {
-    let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
+    let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3).max_wait(S(5)));
     limiter.resize(7).unwrap();
     assert_eq!(limiter.clone().named("seven").capacity(), 7);
     let later = limiter.clone().with_clock(&clock).weighing(2).named("seven");
     assert_eq!((later.capacity(), later.available(), later.config()), (7, 7, limiter.config()));
-    limiter.reconfigure(ConcurrencyLimitConfig::of(9).queue(0, S(1))).unwrap();
-    assert_eq!(limiter.clone().named("nine").config(), ConcurrencyLimitConfig::of(9).queue(0, S(1)));
+    limiter.reconfigure(ConcurrencyLimitConfig::of(9).queue(0).max_wait(S(1))).unwrap();
+    assert_eq!(limiter.clone().named("nine").config(), ConcurrencyLimitConfig::of(9).queue(0).max_wait(S(1)));
 }
 
 /// A waiting call is served or rejected by its place in the old order, under the new length of the
 /// queue.
 #[test]
 fn the_queue_of_a_concurrency_limit_survives_a_change() {
-    let config = ConcurrencyLimitConfig::of(1).queue(8, S(60));
+    let config = ConcurrencyLimitConfig::of(1).queue(8).max_wait(S(60));
     for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
         let (limiter, ..) = places(config);
         let running = limiter.try_acquire().unwrap();
@@ -319,7 +319,7 @@ fn the_queue_of_a_concurrency_limit_survives_a_change() {
         let mut cx = Context::from_waker(noop_waker_ref());
         turns.iter_mut().for_each(|turn| assert!(turn.as_mut().poll(&mut cx).is_pending()));
         // Two permits more, and room for one waiting call: two are served before one is rejected.
-        limiter.reconfigure(ConcurrencyLimitConfig::of(3).queue(1, S(60)).order(order)).unwrap();
+        limiter.reconfigure(ConcurrencyLimitConfig::of(3).queue(1).max_wait(S(60)).order(order)).unwrap();
         let answers: Vec<_> = turns.iter_mut().map(|turn| turn.as_mut().poll(&mut cx)).collect();
         let seen: Vec<_> = answers
             .iter()
@@ -346,13 +346,13 @@ fn a_change_of_a_concurrency_limit_conserves_its_permits() {
     drop_at_every_await(
         &time,
         || async {
-            limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4, S(9))).unwrap();
+            limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4).max_wait(S(9))).unwrap();
             let call = || limiter.call(|| takes(&clock, MS(100)));
             let change = async {
                 clock.sleep(MS(50)).await;
-                limiter.reconfigure(ConcurrencyLimitConfig::of(2).queue(1, S(9))).unwrap();
+                limiter.reconfigure(ConcurrencyLimitConfig::of(2).queue(1).max_wait(S(9))).unwrap();
                 clock.sleep(MS(100)).await;
-                limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(0, S(9))).unwrap();
+                limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(9))).unwrap();
             };
             let _ = futures::join!(call(), call(), call(), call(), change);
         },
@@ -369,10 +369,10 @@ fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
     let bad = vec![
         (first.limits(0, 0, 5), "min"),
         (first.limits(9, 1, 5), "initial"),
-        (first.window(Duration::ZERO, 1), "window"),
+        (first.window(Duration::ZERO).min_calls(1), "window"),
         (first.shares(steadfast::throttling::PriorityShares::new(0.9, 0.5, 1.0)), "shares.normal"),
     ];
-    let good = first.limits(20, 10, 30).queue(2, S(1));
+    let good = first.limits(20, 10, 30).queue(2).max_wait(S(1));
     let runs = Pipeline::new().then(limiter.clone());
     // The limit has learned from these calls; otherwise it would start again at the new `initial`.
     assert!(time.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
@@ -396,8 +396,10 @@ fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
 /// The learned and the configured limit agree in the end, in any order of concurrent updates.
 #[test]
 fn an_adaptive_limit_stays_within_changing_bounds() {
-    let config =
-        AdaptiveLimitConfig::default().by(steadfast::throttling::Adaptation::Aimd).window(Duration::from_nanos(1), 1);
+    let config = AdaptiveLimitConfig::default()
+        .by(steadfast::throttling::Adaptation::Aimd)
+        .window(Duration::from_nanos(1))
+        .min_calls(1);
     let limiter = AdaptiveLimiter::new(config.limits(50, 1, 100)).unwrap();
     let pipeline = Pipeline::new().then(limiter.clone()).classify(|answer: &Result<bool, ()>| match answer {
         Ok(true) => Verdict::success(),
@@ -498,7 +500,7 @@ fn a_shedder_that_changes_during_a_reading_reads_again() {
 #[test]
 fn an_invalid_change_of_a_degradation_changes_nothing() {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
-    let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).times(S(1), S(10));
+    let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).step(S(1)).hold(S(10));
     let degradation =
         Degradation::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
     let clone = degradation.clone();
@@ -511,7 +513,7 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
         (first.clone().margin(-1.0), "margin"),
     ];
     let mut events = degradation.events();
-    let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).times(S(1), S(10));
+    let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).step(S(1)).hold(S(10));
     refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
     // One feature was off, and one is off now: the first of the new order. A removed feature is
     // always on.
@@ -615,7 +617,7 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
         (first.ratio(-1.0).window(S(20)), "ratio"),
         (first.ratio(0.0), "ratio"),
         (first.window(Duration::ZERO), "window"),
-        (first.costs(0, 1), "cost"),
+        (first.cost(0).timeout_cost(1), "cost"),
     ];
     let clone = budget.clone();
     refuses_whole(

@@ -42,7 +42,7 @@ fn waits(limiter: &ConcurrencyLimiter) -> Waiting<'_> {
 // Guarantee: throttling 12.
 #[test]
 fn a_rejection_says_queue_full_or_waited_too_long() {
-    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1).max_wait(MS(250)));
     let limiter = limiter.named("db");
     let mut events = limiter.events();
     let _runs = limiter.try_acquire().unwrap();
@@ -71,7 +71,7 @@ fn a_rejection_says_queue_full_or_waited_too_long() {
 // Guarantee: throttling 12.
 #[test]
 fn a_limit_without_a_queue_rejects_at_once() {
-    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1).queue(0, Duration::ZERO));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1).queue(0).max_wait(Duration::ZERO));
     let _runs = limiter.try_acquire().unwrap();
     let start = time.now();
     assert_eq!(time.block_on(limiter.acquire()).unwrap_err().reason(), Reason::QueueFull);
@@ -150,7 +150,7 @@ fn growth_admits_waiting_calls_and_shrinking_waits_for_running_ones() {
 #[test]
 fn whole_calls_conserve_permits_while_the_capacity_changes() {
     for (seed, order) in [(1, QueueOrder::Fifo), (2, QueueOrder::NewestFirst)] {
-        let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(8).queue(16, MS(5)).order(order));
+        let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(8).queue(16).max_wait(MS(5)).order(order));
         let random = Entropy::from_seed(seed);
         let kinds: Vec<ConcurrencyLimiter> = (1..=3).map(|weight| limiter.weighing(weight)).collect();
         let mut calls: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();

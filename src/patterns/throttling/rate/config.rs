@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::config::{ConfigError, human, require, require_some_time, setters};
 
 /// A number of permits per period.
 ///
@@ -16,6 +16,7 @@ use crate::config::{ConfigError, human, require, require_some_time};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Quota {
     /// Number of permits in each period.
     pub permits: u32,
@@ -25,6 +26,14 @@ pub struct Quota {
     /// Number of permits that may be taken at one moment. Equal to `permits` by default.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<u32>,
+}
+
+setters! {
+    impl Quota {
+        permits: u32,
+        per: Duration,
+        burst: Option<u32>,
+    }
 }
 
 impl Quota {
@@ -41,13 +50,6 @@ impl Quota {
     /// Returns a quota of `permits` every minute.
     pub const fn per_minute(permits: u32) -> Self {
         Self::new(permits, Duration::from_secs(60))
-    }
-
-    /// Returns the same quota with at most `burst` permits at one moment.
-    #[must_use]
-    pub const fn burst(mut self, burst: u32) -> Self {
-        self.burst = Some(burst);
-        self
     }
 
     /// Returns the largest number of permits that can be taken at one moment.
@@ -135,6 +137,17 @@ impl From<Quota> for RateLimitConfig {
     }
 }
 
+setters! {
+    impl RateLimitConfig {
+        permits: u32,
+        per: Duration,
+        burst: Option<u32>,
+        mode: RateMode,
+        max_wait: Duration,
+        max_hint: Duration,
+    }
+}
+
 impl RateLimitConfig {
     /// Returns the limit as a quota.
     pub const fn quota(&self) -> Quota {
@@ -145,20 +158,6 @@ impl RateLimitConfig {
     #[must_use]
     pub const fn strict(mut self) -> Self {
         self.mode = RateMode::Strict;
-        self
-    }
-
-    /// Sets the maximum time that a call waits for its turn.
-    #[must_use]
-    pub const fn max_wait(mut self, longest: Duration) -> Self {
-        self.max_wait = longest;
-        self
-    }
-
-    /// Sets the maximum time that a server's hint pauses the limit.
-    #[must_use]
-    pub const fn max_hint(mut self, longest: Duration) -> Self {
-        self.max_hint = longest;
         self
     }
 
