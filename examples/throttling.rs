@@ -13,8 +13,8 @@ use steadfast::{
     entropy::Entropy,
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
-        RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter,
+        PriorityShares, Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
     },
     time::{Clock, ManualClock},
 };
@@ -69,7 +69,7 @@ fn rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     time.advance(Duration::from_nanos(1));
     assert!(limiter.try_acquire().is_ok());
     // Doubles the limit at run time.
-    limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(20).burst(3))).unwrap();
     let faster = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!((wait, faster), (MS(100), MS(50)));
     let told = format!("{burst} at once, the next in exactly {wait:?}; in {faster:?} after a change");
@@ -92,11 +92,11 @@ fn strict_rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
-    let limiter = KeyedRateLimiter::new(Quota::per_second(5))
-        .unwrap()
-        .with_tiers(&[Quota::per_second(50)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
-        .unwrap()
-        .with_clock(clock);
+    let limiter =
+        KeyedRateLimiter::new(KeyedRateLimitConfig::from(Quota::per_second(5)).tiers([Quota::per_second(50)]))
+            .unwrap()
+            .with_tier_of(|tenant: &&str| tenant.starts_with("gold").then_some(0))
+            .with_clock(clock);
     let of = |tenant: &'static str| passes(|| limiter.try_acquire(&tenant).is_ok());
     let [blue, green, gold] = ["blue", "green", "gold-7"].map(of);
     assert_eq!((blue, green, gold), (5, 5, 50));

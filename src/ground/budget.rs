@@ -117,16 +117,14 @@ impl RetryBudget {
         *self.0.config.lock()
     }
 
-    /// Replaces the settings at `now`, for all clones. Earned and spent retries keep counting, in
-    /// proportion if the window becomes shorter.
+    /// Replaces the settings, for all clones. Earned and spent retries keep counting, in proportion
+    /// if the window becomes shorter.
     ///
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
-    pub fn reconfigure(&self, config: RetryBudgetConfig, now: Instant) -> Result<(), ConfigError> {
+    pub fn reconfigure(&self, config: RetryBudgetConfig) -> Result<(), ConfigError> {
         config.check()?;
-        let mut current = self.0.config.lock();
-        ChangingWindow::set_spans([&self.0.requests, &self.0.taken], config.window, now);
-        *current = config;
+        *self.0.config.lock() = config;
         Ok(())
     }
 
@@ -179,7 +177,11 @@ impl RetryBudget {
 }
 
 impl BudgetInner {
+    /// The caller holds the lock of `config`.
     fn balance(&self, config: &RetryBudgetConfig, now: Instant) -> f64 {
+        // A changed span takes effect here, as the first use after `reconfigure` that knows the
+        // time. Without a change this compares two widths.
+        ChangingWindow::set_spans([&self.requests, &self.taken], config.window, now);
         let earned = self.requests.sum(now) as f64 * config.ratio;
         let floor = f64::from(config.min_per_second) * config.window.as_secs_f64();
         earned + floor - self.taken.sum(now) as f64

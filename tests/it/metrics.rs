@@ -329,7 +329,7 @@ fn gauges_are_read_at_each_record() {
     metrics.record();
     assert_eq!(in_use(), Some(2.0));
     drop(held);
-    limiter.resize(9).unwrap();
+    limiter.reconfigure(limiter.config().capacity(9)).unwrap();
     metrics.record();
     assert_eq!(in_use(), Some(0.0));
     assert_eq!(read(&page.render(), "steadfast_concurrency_limit_capacity{name=\"l\"}"), Some(9.0));

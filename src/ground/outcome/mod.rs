@@ -35,6 +35,7 @@ pub use verdict::{Class, Hint, Verdict};
 /// The value, the error, a rejection and the server's hint stay where the operation ended. A policy
 /// that needs them reads the attempt's [`CallState`](crate::call::CallState).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// The operation ran, and the classifier judged its result.
     Judged(Class),

@@ -105,6 +105,7 @@ const fn ten_seconds() -> Duration {
 /// Handling of a load when no caller waits for it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Unattended {
     /// Drops the load.
     #[default]

@@ -55,6 +55,7 @@ pub struct CircuitBreakerConfig {
 /// Window of calls over which a breaker measures its rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields, expecting = "`{ calls = 100 }` or `{ time = \"10s\", buckets = 10 }`")]
+#[non_exhaustive]
 pub enum WindowConfig {
     /// The last calls, by number. Reads no clock.
     Calls {

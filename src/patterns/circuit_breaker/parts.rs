@@ -93,6 +93,7 @@ pub struct SlowStartConfig {
 /// State that a half-open breaker enters when its probes hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OnTimeout {
     /// The breaker opens again.
     #[default]

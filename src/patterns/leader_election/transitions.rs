@@ -11,6 +11,7 @@ use crate::port::FencingToken;
 
 /// The leader, as far as one node knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: a node knows of no leader, of itself, or of another one.
 pub enum Leader {
     /// No leader is known.
     Unknown,

@@ -11,6 +11,7 @@ use crate::{
 
 /// The state of the record that a write requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Precondition {
     /// No requirement.
     #[default]
@@ -104,6 +105,7 @@ impl From<Precondition> for DeleteOptions {
 
 /// One write of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Write {
     /// A write like [`Store::put`](super::Store::put).
     Put {

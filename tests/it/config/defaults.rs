@@ -22,8 +22,8 @@ use steadfast::{
     sharding::{FanOutConfig, ShardDirectoryConfig},
     standard::StandardConfig,
     throttling::{
-        AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, DegradationConfig, PriorityShares,
-        RateLimitConfig, SharedRateLimitConfig, ShedderConfig,
+        AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, DegradationConfig, KeyedRateLimitConfig,
+        PriorityShares, RateLimitConfig, SharedRateLimitConfig, ShedderConfig,
     },
 };
 
@@ -60,6 +60,7 @@ fn all() -> Vec<Config> {
         config!(SlowStartConfig, "patterns/circuit_breaker", "parts.rs"),
         config!(SharedCircuitBreakerConfig, "patterns/circuit_breaker/shared", "config.rs"),
         config!(RateLimitConfig, "patterns/throttling", "rate/config.rs"),
+        config!(KeyedRateLimitConfig, "patterns/throttling", "keyed/config.rs"),
         config!(ConcurrencyLimitConfig, "patterns/throttling", "concurrency/config.rs"),
         config!(AdaptiveLimitConfig, "patterns/throttling", "adaptive/config.rs"),
         config!(PriorityShares, "patterns/throttling", "adaptive/shares.rs"),

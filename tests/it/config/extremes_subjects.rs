@@ -42,8 +42,8 @@ use steadfast::{
     },
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, RateLimitConfig,
-        RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter, Quota,
+        RateLimitConfig, RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
     },
     time::{Clock, ManualClock},
 };
@@ -114,7 +114,7 @@ fn protected_calls() -> Vec<Subject> {
             let retry = Retry::new(RetryConfig::default())?.with_clock(&clock).with_budget(&budget);
             calls(&retry, &clock, &time);
             budget.balance(clock.now());
-            budget.reconfigure(config, clock.now())
+            budget.reconfigure(config)
         }),
         of(
             "CircuitBreakerConfig",
@@ -274,7 +274,7 @@ fn limits() -> Vec<Subject> {
                 );
                 time.advance(Duration::from_millis(200));
             }
-            limiter.reconfigure(quota, &[quota])?;
+            limiter.reconfigure(KeyedRateLimitConfig::from(quota).tiers([quota]))?;
             limiter.forget_idle();
             Ok(())
         }),

@@ -180,13 +180,13 @@ fn a_limit_s_setters_at_their_edges() {
         rate(RateLimitConfig::from(Quota::per_minute(1_000_000)).strict().max_wait(Duration::MAX)),
     ]);
     let limiter = RateLimiter::new(Quota::per_second(5)).unwrap();
-    refused("permits", [limiter.set_quota(Quota::per_second(0)).err()]);
+    refused("permits", [limiter.reconfigure(limiter.config().with_quota(Quota::per_second(0))).err()]);
     assert_eq!(limiter.config().permits, 5);
-    refused("per", [KeyedRateLimiter::<u8>::new(Quota::new(1, ZERO)).err()]);
+    refused("limit.per", [KeyedRateLimiter::<u8>::new(Quota::new(1, ZERO)).err()]);
 
     let made = |config| ConcurrencyLimiter::new(config).err();
     refused("capacity", [made(ConcurrencyLimitConfig::of(0))]);
-    refused("capacity", [ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().resize(0).err()]);
+    refused("capacity", [ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(0)).err()]);
     refused("max_wait", [made(ConcurrencyLimitConfig::of(1).queue(1).max_wait(ZERO))]);
     accepted([
         made(ConcurrencyLimitConfig::of(u32::MAX).queue(u32::MAX).max_wait(Duration::MAX)),

@@ -20,8 +20,8 @@ use steadfast::{
     standard::{Standard, StandardConfig},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, KeyedRateLimiter, PriorityShares, Quota, RateLimitConfig,
-        RateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, KeyedRateLimitConfig, KeyedRateLimiter, PriorityShares,
+        Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
     },
 };
 
@@ -193,6 +193,25 @@ fn kinds() -> Vec<Kind> {
                 ("permits", &["0\nper = \"1s\"", "-1", "1.5", "2\nper = \"1ns\""], &["1\nper = \"1s\""]),
                 ("per", &["\"0s\"\npermits = 1", "\"367days\"\npermits = 1"], &["\"1ns\"\npermits = 1"]),
                 ("burst", &["0\npermits = 1\nper = \"1s\"", "-1"], &["1\npermits = 1\nper = \"1s\""]),
+            ]
+        ),
+        kind!(
+            KeyedRateLimitConfig,
+            KeyedRateLimiter::<u8>::new,
+            KeyedRateLimitConfig::default(),
+            &[
+                ("limit", &["1", "true", "{ permits = 0 }"], &["{}", "{ mode = \"strict\" }"]),
+                (
+                    "tiers",
+                    &[
+                        "1",
+                        "[1]",
+                        "[{ permits = 0, per = \"1s\" }]",
+                        "[{ permits = 1, per = \"1s\", burst = 1 }]\nlimit = { mode = \"strict\" }"
+                    ],
+                    &["[]", "[{ permits = 1, per = \"1s\", burst = 1 }]"]
+                ),
+                ("max_keys", &["0", "-1", "1.5", "4294967296"], &["1", "4294967295"]),
             ]
         ),
         kind!(

@@ -23,7 +23,7 @@ use steadfast::{
     testing::ManualClock,
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, Degradation, DegradationConfig,
-        KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
+        KeyedRateLimitConfig, KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
     },
     time::Clock,
     timeout::Timeout,
@@ -321,7 +321,7 @@ fn a_raised_limit_admits_more_at_once() {
         passed.count()
     };
     let before = a_second();
-    limiter.set_quota(Quota::per_second(20).burst(1)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(20).burst(1))).unwrap();
     let scaled_out = a_second();
     assert!((9..=11).contains(&before) && (19..=21).contains(&scaled_out), "{before} {scaled_out}");
 }
@@ -364,9 +364,9 @@ fn less_important_work_is_given_up_first() {
 #[test]
 fn each_tenant_has_its_own_rate() {
     let (clock, _) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    let config = KeyedRateLimitConfig::from(Quota::per_minute(1)).tiers([Quota::per_minute(5)]);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
-    let limiter = limiter.with_tiers(&[Quota::per_minute(5)], gold).unwrap();
+    let limiter = KeyedRateLimiter::new(config).unwrap().with_tier_of(gold).with_clock(&clock);
     let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.try_acquire(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }

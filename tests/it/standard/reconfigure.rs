@@ -26,8 +26,8 @@ use steadfast::{
     testing::{ManualClock, ScriptedService, drop_at_every_await},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, DegradationEvent, Gauge, KeyedRateLimiter, QueueOrder,
-        Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig, ThrottlingEvent,
+        ConcurrencyLimiter, Degradation, DegradationConfig, DegradationEvent, Gauge, KeyedRateLimitConfig,
+        KeyedRateLimiter, QueueOrder, Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig, ThrottlingEvent,
     },
     time::Clock,
     timeout::Timeout,
@@ -224,25 +224,31 @@ fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
 #[test]
 fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(4))
-        .unwrap()
-        .with_tiers(&[Quota::per_second(100)], |key: &u32| (*key >= 10).then_some(0))
-        .unwrap()
-        .with_clock(&clock);
+    let limiter =
+        KeyedRateLimiter::new(KeyedRateLimitConfig::from(Quota::per_second(4)).tiers([Quota::per_second(100)]))
+            .unwrap()
+            .with_tier_of(|key: &u32| (*key >= 10).then_some(0))
+            .with_clock(&clock);
     let clone = limiter.clone();
     limiter.try_acquire_n(&1, 2).unwrap();
     limiter.try_acquire_n(&10, 50).unwrap();
     let q = Quota::per_second;
-    let bad = vec![((q(0), vec![]), "permits"), ((q(1), vec![q(1), q(0)]), "tiers[1].permits")];
+    let of = |quota: Quota, tiers: &[Quota]| KeyedRateLimitConfig::from(quota).tiers(tiers.iter().copied());
+    let bad = vec![
+        (of(q(0), &[]), "limit.permits"),
+        (of(q(1), &[q(1), q(0)]), "tiers[1].permits"),
+        (of(q(1), &[]).max_keys(0), "max_keys"),
+        (RateLimitConfig::from(q(1)).strict().into(), "limit.mode"),
+    ];
     // The same rate over four and ten seconds, so that used permits return at another time.
-    let good = (Quota::new(8, S(4)), vec![Quota::new(10, S(10))]);
-    refuses_whole(|| clone.quotas(), |(quota, tiers)| limiter.reconfigure(quota, &tiers), bad, good);
+    let good = of(Quota::new(8, S(4)), &[Quota::new(10, S(10))]).max_keys(100);
+    refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
     // Each key is as full as before: half.
     let drain = |key| (0..).take_while(|_| clone.try_acquire(&key).is_ok()).count();
     assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
     // A key of a removed tier gets the default quota.
     time.advance(S(10));
-    limiter.reconfigure(q(3), &[]).unwrap();
+    limiter.reconfigure(q(3)).unwrap();
     assert_eq!((drain(1), drain(10), drain(12)), (3, 3, 3));
 }
 
@@ -267,7 +273,7 @@ fn a_changing_keyed_limit_creates_no_permits() {
         // Increased and decreased again: a used-up key stays used up.
         for round in 0..40 {
             let permits = if round % 2 == 0 { 50 } else { 100 };
-            limiter.reconfigure(Quota::per_minute(permits), &[]).unwrap();
+            limiter.reconfigure(Quota::per_minute(permits)).unwrap();
         }
     });
     for (key, taken) in taken.iter().enumerate() {
@@ -290,7 +296,10 @@ fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
     refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
     assert_eq!(clone.available(), 3, "the call under way keeps its place");
     drop(permit);
-    assert_eq!((clone.available(), limiter.resize(0).unwrap_err().field()), (4, "capacity"));
+    assert_eq!(
+        (clone.available(), limiter.reconfigure(limiter.config().capacity(0)).unwrap_err().field()),
+        (4, "capacity")
+    );
 }
 
 // Guarantee: throttling 11.
@@ -299,7 +308,7 @@ fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
 #[test]
 fn a_new_name_or_clock_keeps_the_resized_capacity() {
     let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3).max_wait(S(5)));
-    limiter.resize(7).unwrap();
+    limiter.reconfigure(limiter.config().capacity(7)).unwrap();
     assert_eq!(limiter.clone().named("seven").capacity(), 7);
     let later = limiter.clone().with_clock(&clock).weighing(2).named("seven");
     assert_eq!((later.capacity(), later.available(), later.config()), (7, 7, limiter.config()));
@@ -333,6 +342,7 @@ fn the_queue_of_a_concurrency_limit_survives_a_change() {
         match order {
             QueueOrder::Fifo => assert_eq!(seen, ["runs", "runs", "waits", "full", "full"]),
             QueueOrder::NewestFirst => assert_eq!(seen, ["full", "full", "waits", "runs", "runs"]),
+            _ => unreachable!(),
         }
         assert_eq!((limiter.available(), limiter.waiting()), (0, 1));
         drop((answers, turns, running));
@@ -544,18 +554,18 @@ fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
         };
         let change = async {
             clock.sleep(MS(500)).await;
-            timeout.reconfigure(MS(100));
+            timeout.reconfigure(MS(100)).unwrap();
             call(&clone).await
         };
         futures::join!(call(&timeout), call(&clone), change)
     });
     assert_eq!(ended, (S(1), S(1), MS(600)));
     assert_eq!((clone.limit(), service.running(), service.dropped()), (MS(100), 0, 3));
-    timeout.reconfigure(Duration::MAX);
+    timeout.reconfigure(Duration::MAX).unwrap();
     assert_eq!(clone.limit(), Duration::MAX);
     assert!(time.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
     // A call dropped at any await point leaves nothing behind.
-    timeout.reconfigure(MS(100));
+    timeout.reconfigure(MS(100)).unwrap();
     drop_at_every_await(&time, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));
 }
 
@@ -620,14 +630,9 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
         (first.cost(0).timeout_cost(1), "cost"),
     ];
     let clone = budget.clone();
-    refuses_whole(
-        || clone.config(),
-        |config| budget.reconfigure(config, time.now()),
-        bad,
-        first.ratio(0.25).window(S(20)),
-    );
+    refuses_whole(|| clone.config(), |config| budget.reconfigure(config), bad, first.ratio(0.25).window(S(20)));
     assert_eq!(clone.balance(time.now()), 10, "earned 30 and taken 20");
-    budget.reconfigure(first.ratio(0.25), time.now()).unwrap();
+    budget.reconfigure(first.ratio(0.25)).unwrap();
     assert_eq!(clone.balance(time.now()), 5, "earned 15 and taken 10: half of the window, half of each");
     // The change applies to all that share the budget, from now on.
     (0..30).for_each(|_| _ = time.block_on(retry.call(|| fails.call())));

@@ -151,16 +151,16 @@ fn the_capacity_changes_while_in_use() {
     let first = limiter.try_acquire().unwrap();
     let mut second = pin!(limiter.acquire());
     assert!(poll(second.as_mut()).is_none());
-    limiter.resize(3).unwrap();
+    limiter.reconfigure(limiter.config().capacity(3)).unwrap();
     let second = poll(second.as_mut()).unwrap().unwrap();
     assert_eq!((limiter.capacity(), limiter.available()), (3, 1));
-    limiter.resize(1).unwrap();
+    limiter.reconfigure(limiter.config().capacity(1)).unwrap();
     assert_eq!(limiter.available(), -1);
     drop(first);
     assert!(limiter.try_acquire().is_err());
     drop(second);
     assert!(limiter.try_acquire().is_ok());
-    assert_eq!(limiter.resize(0).unwrap_err().field(), "capacity");
+    assert_eq!(limiter.reconfigure(limiter.config().capacity(0)).unwrap_err().field(), "capacity");
     assert_eq!(limiter.capacity(), 1);
 }
 
@@ -172,7 +172,7 @@ fn a_waiting_call_that_no_longer_fits_is_rejected() {
     let large = limiter.weighing(4);
     let mut waits = pin!(large.acquire());
     assert!(poll(waits.as_mut()).is_none());
-    limiter.resize(3).unwrap();
+    limiter.reconfigure(limiter.config().capacity(3)).unwrap();
     assert_eq!(poll(waits.as_mut()).unwrap().unwrap_err().reason(), Reason::TooLarge);
 }
 

@@ -125,13 +125,13 @@ fn growth_admits_waiting_calls_and_shrinking_waits_for_running_ones() {
     let (a, b) = (limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap());
     // Growth: the waiting call runs at once.
     let mut waiting = waits(&limiter);
-    limiter.resize(3).unwrap();
+    limiter.reconfigure(limiter.config().capacity(3)).unwrap();
     let c = poll(&mut waiting).unwrap().unwrap();
     // Shrinking below the used permits: running calls go on, and none begins before enough permits
     // are back.
     let mut heavy_waits = waits(&heavy);
     let mut light_waits = waits(&limiter);
-    limiter.resize(1).unwrap();
+    limiter.reconfigure(limiter.config().capacity(1)).unwrap();
     assert_eq!((limiter.available(), limiter.capacity()), (-2, 1));
     assert_eq!(poll(&mut heavy_waits).unwrap().unwrap_err().reason(), Reason::TooLarge);
     drop(a);
@@ -140,7 +140,7 @@ fn growth_admits_waiting_calls_and_shrinking_waits_for_running_ones() {
     drop(c);
     assert!(poll(&mut light_waits).unwrap().is_ok());
     assert_eq!(limiter.available(), 1);
-    let error = limiter.resize(0).unwrap_err();
+    let error = limiter.reconfigure(limiter.config().capacity(0)).unwrap_err();
     assert_eq!((error.field(), limiter.capacity()), ("capacity", 1));
 }
 
@@ -188,7 +188,7 @@ fn whole_calls_conserve_permits_while_the_capacity_changes() {
                     drop(calls.swap_remove(pick));
                     ends += 1;
                 }
-                15 if pick == 0 => limiter.resize(random.up_to(7) as u32 + 3).unwrap(),
+                15 if pick == 0 => limiter.reconfigure(limiter.config().capacity(random.up_to(7) as u32 + 3)).unwrap(),
                 15 if pick == 1 => time.advance(MS(3)),
                 _ => {}
             }

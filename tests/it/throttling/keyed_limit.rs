@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 use steadfast::{
     PolicyKind, Reason,
-    throttling::{KeyedRateLimiter, Quota},
+    throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota},
     time::Clock,
 };
 
@@ -24,10 +24,9 @@ proptest! {
         let tiers = [Quota::per_second(4).burst(3), Quota::new(2, MS(300))];
         let default_quota = Quota::per_second(3).burst(1);
         let (clock, time) = Clock::manual();
-        let limiter = KeyedRateLimiter::new(default_quota)
+        let limiter = KeyedRateLimiter::new(KeyedRateLimitConfig::from(default_quota).tiers(tiers))
             .unwrap()
-            .with_tiers(&tiers, |key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // tier 2 does not exist: the default
-            .unwrap()
+            .with_tier_of(|key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // tier 2 does not exist: the default
             .with_clock(&clock);
         let mut buckets = HashMap::new(); // what is missing of a full bucket, in nanoseconds, and since when
         for (key, n, ms, forget) in steps {
@@ -99,7 +98,7 @@ fn a_clone_shares_its_keys_and_a_new_limiter_does_not() {
     limiter.try_acquire(&"a").unwrap();
     clone.try_acquire(&"a").unwrap_err();
     clone.named("new").try_acquire(&"a").unwrap();
-    assert!(KeyedRateLimiter::<u8>::new(Quota::per_second(1).burst(0)).is_err_and(|e| e.field() == "burst"));
+    assert!(KeyedRateLimiter::<u8>::new(Quota::per_second(1).burst(0)).is_err_and(|e| e.field() == "limit.burst"));
 }
 
 // Guarantee: throttling 7.

@@ -41,6 +41,7 @@ pub struct SharedCircuitBreakerConfig {
 /// Number of other breakers that must have opened for a breaker to open with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Agreement {
     /// One other breaker.
     #[default]

@@ -8,6 +8,7 @@ use crate::config::{ConfigError, human, require, setters};
 /// The order in which waiting calls get a free permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum QueueOrder {
     /// First in, first out: the call that has waited longest is next.
     #[default]
@@ -67,11 +68,7 @@ impl ConcurrencyLimitConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        check_capacity(self.capacity)?;
+        require(self.capacity >= 1, "capacity", "must be at least 1")?;
         require(self.queue == 0 || !self.max_wait.is_zero(), "max_wait", "must be longer than zero unless `queue` is 0")
     }
-}
-
-pub(super) fn check_capacity(capacity: u32) -> Result<(), ConfigError> {
-    require(capacity >= 1, "capacity", "must be at least 1")
 }

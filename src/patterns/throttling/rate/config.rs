@@ -79,6 +79,7 @@ impl Quota {
 /// The algorithm by which a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum RateMode {
     /// Permits return one by one at even intervals (GCRA, a leaky bucket as a meter). Takes 8
     /// bytes, lock-free. After a quiet period, one window of `per` may admit a burst and then the
@@ -152,6 +153,13 @@ impl RateLimitConfig {
     /// Returns the limit as a quota.
     pub const fn quota(&self) -> Quota {
         Quota { permits: self.permits, per: self.per, burst: self.burst }
+    }
+
+    /// Sets the permits, the period and the burst to those of `quota`.
+    #[must_use]
+    pub const fn with_quota(mut self, quota: Quota) -> Self {
+        (self.permits, self.per, self.burst) = (quota.permits, quota.per, quota.burst);
+        self
     }
 
     /// Selects strict mode: at most `permits` in any window.

@@ -60,6 +60,7 @@ pub struct SharedRateLimitConfig {
 /// The way in which processes share one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum Sharing {
     /// Each admission is a compare-and-set on the limit's row. The smallest slack; each call waits
     /// for the store.
@@ -78,6 +79,7 @@ pub enum Sharing {
 /// The behaviour of a process while the store does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum WhenDown {
     /// Every call passes: better no limit than no calls.
     FailOpen,
