@@ -110,7 +110,7 @@ impl BackoffConfig {
     }
 
     /// Returns delay number `k`, from 1, before jitter. It never exceeds `cap`, for any `k`.
-    pub fn delay(&self, k: u32) -> Duration {
+    fn delay(&self, k: u32) -> Duration {
         let k = if self.immediate_first { k.saturating_sub(1) } else { k };
         if k == 0 {
             return Duration::ZERO;
@@ -187,5 +187,31 @@ impl Iterator for Backoff {
             }
         };
         Some(jittered.min(self.config.cap))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_curve() -> impl Strategy<Value = Curve> {
+        prop::sample::select(vec![Curve::Constant, Curve::Linear, Curve::Exponential, Curve::Fibonacci])
+    }
+
+    proptest! {
+        /// Iterating to such numbers would take hours.
+        #[test]
+        fn the_delay_of_any_number_is_at_most_the_cap(
+            curve in any_curve(), base in 1u64.., more: u64, factor in 1.0..1e300f64, first: bool,
+            k in prop_oneof![Just(1u32), Just(u32::MAX), any::<u32>()]
+        ) {
+            let base = Duration::from_nanos(base);
+            let config = BackoffConfig::default().curve(curve).factor(factor).immediate_first(first);
+            let config = config.between(base, base.saturating_add(Duration::from_nanos(more)));
+            prop_assert!(config.delay(k) <= config.cap);
+            prop_assert!(config.delay(k.saturating_add(1)) >= config.delay(k));
+        }
     }
 }

@@ -85,6 +85,10 @@ struct BudgetInner {
     /// While it is `false`, every withdrawal is granted. It publishes nothing else, so `Relaxed`
     /// suffices.
     on: AtomicBool,
+    /// The settings have another span than the windows, until the next use, which knows the time.
+    /// Set and cleared under the lock of `config`; without it, a hint to take the lock, so
+    /// `Relaxed` suffices.
+    has_new_span: AtomicBool,
     requests: ChangingWindow,
     /// Increased only under the lock.
     taken: ChangingWindow,
@@ -109,7 +113,13 @@ impl RetryBudget {
     pub(crate) fn make(config: RetryBudgetConfig) -> Self {
         let window = || ChangingWindow::new(config.window, BUCKETS);
         let (requests, taken) = (window(), window());
-        Self(Arc::new(BudgetInner { on: AtomicBool::new(true), requests, taken, config: Mutex::new(config) }))
+        Self(Arc::new(BudgetInner {
+            on: AtomicBool::new(true),
+            has_new_span: AtomicBool::new(false),
+            requests,
+            taken,
+            config: Mutex::new(config),
+        }))
     }
 
     /// Returns the current settings.
@@ -124,7 +134,9 @@ impl RetryBudget {
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryBudgetConfig) -> Result<(), ConfigError> {
         config.check()?;
-        *self.0.config.lock() = config;
+        let mut current = self.0.config.lock();
+        *current = config;
+        self.0.has_new_span.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -154,6 +166,9 @@ impl RetryBudget {
     }
 
     pub(crate) fn deposit(&self, now: Instant) {
+        if self.0.has_new_span.load(Ordering::Relaxed) {
+            self.0.follow(&self.0.config.lock(), now);
+        }
         self.0.requests.add(now, 1, &self.0.taken);
     }
 
@@ -177,11 +192,16 @@ impl RetryBudget {
 }
 
 impl BudgetInner {
+    /// Gives the windows the span of the settings. The caller holds the lock of `config`.
+    fn follow(&self, config: &RetryBudgetConfig, now: Instant) {
+        if self.has_new_span.swap(false, Ordering::Relaxed) {
+            ChangingWindow::set_spans([&self.requests, &self.taken], config.window, now);
+        }
+    }
+
     /// The caller holds the lock of `config`.
     fn balance(&self, config: &RetryBudgetConfig, now: Instant) -> f64 {
-        // A changed span takes effect here, as the first use after `reconfigure` that knows the
-        // time. Without a change this compares two widths.
-        ChangingWindow::set_spans([&self.requests, &self.taken], config.window, now);
+        self.follow(config, now);
         let earned = self.requests.sum(now) as f64 * config.ratio;
         let floor = f64::from(config.min_per_second) * config.window.as_secs_f64();
         earned + floor - self.taken.sum(now) as f64
@@ -191,5 +211,38 @@ impl BudgetInner {
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryBudget").field("config", &self.config()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn at(second: u64) -> Instant {
+        Instant::from_nanos(second * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_longer_window_holds_from_the_next_first_attempt_on() {
+        let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0).window(S(10));
+        let budget = RetryBudget::make(config);
+        (100..110).for_each(|second| budget.deposit(at(second)));
+        budget.reconfigure(config.window(S(60))).unwrap();
+        // No attempt fails, so that nothing asks for the balance.
+        (110..150).for_each(|second| budget.deposit(at(second)));
+        assert_eq!(budget.balance(at(150)), 49, "forty since the change, and nine of the ten seconds before it");
+    }
+
+    #[test]
+    fn a_shorter_window_keeps_earned_retries_in_proportion() {
+        let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0).window(S(60));
+        let budget = RetryBudget::make(config);
+        (0..60).for_each(|second| budget.deposit(at(100 + second)));
+        let before = budget.balance(at(160));
+        budget.reconfigure(config.window(S(30))).unwrap();
+        assert_eq!(budget.balance(at(160)), before / 2);
+        assert!(budget.withdraw(at(160), None));
     }
 }

@@ -80,6 +80,19 @@ fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, time: &ManualClock) {
     }
 }
 
+/// Builds a keyed limiter, all of whose keys are of the first tier, and uses it.
+fn keyed(config: KeyedRateLimitConfig) -> Result<KeyedRateLimiter<u32>, ConfigError> {
+    let (clock, time) = Clock::manual();
+    let limiter = KeyedRateLimiter::<u32>::new(config)?.with_tier_of(|_| Some(0)).with_clock(&clock);
+    for key in 0..100 {
+        let _ =
+            (limiter.try_acquire(&key), limiter.try_acquire_n(&(key % 3), 2), limiter.try_acquire_n(&key, u32::MAX));
+        time.advance(Duration::from_millis(200));
+    }
+    limiter.forget_idle();
+    Ok(limiter)
+}
+
 const BREAKER: &str = r#"
     count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
@@ -264,19 +277,13 @@ fn limits() -> Vec<Subject> {
             Ok(())
         }),
         of("Quota", &["permits = 5\nper = \"1s\"\nburst = 2"], |quota: Quota| {
-            let (clock, time) = Clock::manual();
-            let limiter = KeyedRateLimiter::<u32>::new(quota)?.with_clock(&clock);
-            for key in 0..100 {
-                let _ = (
-                    limiter.try_acquire(&key),
-                    limiter.try_acquire_n(&(key % 3), 2),
-                    limiter.try_acquire_n(&key, u32::MAX),
-                );
-                time.advance(Duration::from_millis(200));
-            }
-            limiter.reconfigure(KeyedRateLimitConfig::from(quota).tiers([quota]))?;
-            limiter.forget_idle();
-            Ok(())
+            // Also of a tier.
+            keyed(KeyedRateLimitConfig::from(quota))?;
+            keyed(KeyedRateLimitConfig::default().tiers([quota])).map(drop)
+        }),
+        of("KeyedRateLimitConfig", &["limit = { burst = 2 }"], |config: KeyedRateLimitConfig| {
+            let limiter = keyed(config.clone())?;
+            limiter.reconfigure(config)
         }),
         of("ConcurrencyLimitConfig", &[""], |config: ConcurrencyLimitConfig| {
             let (clock, time) = Clock::manual();
