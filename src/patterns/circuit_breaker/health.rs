@@ -37,7 +37,7 @@ impl CircuitBreaker {
     /// use steadfast::time::Clock;
     ///
     /// let (clock, time) = Clock::manual();
-    /// let config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
+    /// let config = CircuitBreakerConfig::default().half_open_calls(2, 1.0);
     /// let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     /// breaker.force_open(Duration::from_secs(5));
     ///

@@ -133,7 +133,10 @@ impl Journal {
     pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.0.parts.listener(&config)?;
-        self.0.pace.set_quota(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        self.0
+            .pace
+            .reconfigure(self.0.pace.config().with_quota(config.quota()))
+            .map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
         *self.0.config.lock() = config;
         self.0.emit(|| Event::ConfigChanged);
         Ok(())

@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, fmt, future::Future, sync::Arc, time::Duration}
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Name, require, setters},
     race::race,
     sync::{AtomicU64, Ordering},
     time::{Clock, Instant, nanos},
@@ -95,11 +95,19 @@ impl fmt::Debug for Gauge {
 /// The values of a gauge at which shedding begins and is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Limits {
     /// Value above which load is shed, gradually.
     pub soft: f64,
     /// Value from which on all load is shed that may be.
     pub hard: f64,
+}
+
+setters! {
+    impl Limits {
+        soft: f64,
+        hard: f64,
+    }
 }
 
 impl Limits {
