@@ -35,13 +35,13 @@ fn judge(answer: &Answer) -> Verdict {
 
 fn stack() -> (Pipeline<impl Policy, fn(&Answer) -> Verdict>, CircuitBreaker, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default().max_attempts(3)).unwrap().with_clock(&clock);
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().max_attempts(3)).clock(&clock).build().unwrap();
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(60_000)).with_clock(&clock))
+        .then(Timeout::builder(MS(60_000)).clock(&clock).build())
         .then(retry)
         .then(breaker.clone())
-        .then(Timeout::new(MS(100)).with_clock(&clock))
+        .then(Timeout::builder(MS(100)).clock(&clock).build())
         .classify(judge as fn(&Answer) -> Verdict);
     (pipeline, breaker, clock, time)
 }
@@ -111,7 +111,7 @@ fn a_local_call_dropped_at_any_await_leaves_nothing() {
 #[test]
 fn a_local_operation_is_hedged() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::new(HedgeConfig::default().delay(HedgeDelay::Fixed(MS(10)))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::default().delay(HedgeDelay::Fixed(MS(10)))).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(hedge);
     let runs = Rc::new(Cell::new(0));
     let operation = || {

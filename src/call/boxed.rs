@@ -2,7 +2,9 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use super::{
-    Answer, Attempt, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation, Pipeline, Policy,
+    Answered, Attempt, AttemptInfo, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation,
+    Pipeline, Policy, WithAttempt,
+    attempt::AttemptInternals,
     instead::run_or,
     run::{Callee, run},
     state::TypedCallState,
@@ -63,6 +65,38 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run(self.callee(), cx, operation, TypedCallState::result)
     }
 
+    /// Runs `operation`, which receives the attempt's number and deadline, as
+    /// [`Pipeline::call_with`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call`].
+    pub fn call_with<F, Fut>(&self, operation: F) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        F: FnMut(AttemptInfo) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        self.call(WithAttempt(operation))
+    }
+
+    /// Runs `operation` inside an attempt of another pipeline, as [`Pipeline::call_within`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call`].
+    pub fn call_within<O: Operation<Output = T, Error = E>>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+        let frame = outer.frame(&operation);
+        run(self.callee(), frame, operation, TypedCallState::result)
+    }
+
     /// Runs `operation` with a fallback, as [`Pipeline::call_or`].
     ///
     /// # Errors
@@ -70,11 +104,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub fn call_or<O, F, Fut>(
-        &self,
-        operation: O,
-        instead: F,
-    ) -> impl Future<Output = Result<Answer<T, E>, CallError<E>>> + Send
+    pub fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
@@ -84,9 +114,42 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run_or(self.callee(), cx, operation, instead)
     }
 
+    /// Runs `operation` with a fallback, inside an attempt of another pipeline, as
+    /// [`Pipeline::call_within_or`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call_or`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call_or`].
+    pub fn call_within_or<O, F, Fut>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Answered<O>> + Send
+    where
+        O: Operation<Output = T, Error = E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let frame = outer.frame(&operation);
+        run_or(self.callee(), frame, operation, instead)
+    }
+
+    /// Returns the name, if one is set, as [`Pipeline::name`].
+    pub fn name(&self) -> Option<&str> {
+        self.policies.name_dyn().map(Name::as_str)
+    }
+
     /// Describes the policies, as [`Pipeline::explain`].
     pub fn explain(&self) -> Explanation {
         self.policies.explain_dyn()
+    }
+
+    /// Describes the policies for calls of this operation, as [`Pipeline::explain_for`].
+    pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
+        self.explain().of(operation)
     }
 }
 
@@ -134,6 +197,7 @@ impl<T, E> fmt::Debug for BoxedPipeline<T, E> {
 trait DynAttempt: Send {
     fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn call_state_dyn(&mut self) -> &mut dyn CallState;
+    fn claim_fallback_dyn(&mut self);
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>>;
     fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack>;
 }
@@ -153,6 +217,10 @@ impl<A: Attempt> DynAttempt for A {
 
     fn call_state_dyn(&mut self) -> &mut dyn CallState {
         self.call_state()
+    }
+
+    fn claim_fallback_dyn(&mut self) {
+        self.claim_fallback();
     }
 
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>> {
@@ -182,9 +250,19 @@ impl Attempt for Erased<'_> {
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         self.0.attempt_dyn(cx).await
     }
+}
+
+impl AttemptInternals for Erased<'_> {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state_dyn()
+    }
+
+    fn claim_fallback(&mut self) {
+        self.0.claim_fallback_dyn();
     }
 
     fn fork(&mut self) -> Option<impl Forks> {
@@ -210,9 +288,19 @@ impl Attempt for ErasedFork<'_> {
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         self.0.attempt_dyn(cx).await
     }
+}
+
+impl AttemptInternals for ErasedFork<'_> {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state_dyn()
+    }
+
+    fn claim_fallback(&mut self) {
+        self.0.claim_fallback_dyn();
     }
 }
 

@@ -4,8 +4,10 @@ use std::future::Future;
 #[cfg(feature = "tower")]
 use super::run::Entered;
 use super::{
-    Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
-    instead::run_or, run::run, state::TypedCallState,
+    Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, WithAttempt,
+    instead::run_or,
+    run::{Within, run},
+    state::TypedCallState,
 };
 use crate::{
     config::Name,
@@ -38,9 +40,9 @@ impl Default for Pipeline {
 
 impl<P, C> Pipeline<P, C> {
     /// Adds `inner` inside all policies so far.
-    pub fn then<Q: Policy>(self, inner: Q) -> Pipeline<Stack<P, Q>, C> {
+    pub fn then<Q: Policy>(self, inner: Q) -> Pipeline<(P, Q), C> {
         let Self { policy: outer, classify, name } = self;
-        Pipeline { policy: Stack { outer, inner }, classify, name }
+        Pipeline { policy: (outer, inner), classify, name }
     }
 
     /// Sets the classifier: a `Fn(&Result<T, E>) -> Verdict`, or any [`Classify`].
@@ -127,7 +129,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         C: Classify<O::Output, O::Error>,
     {
         let frame = outer.frame(&operation);
-        run(self, frame, operation, TypedCallState::result)
+        run(Within::new(self), frame, operation, TypedCallState::result)
     }
 
     /// As [`call`](Self::call), with a fallback.
@@ -195,7 +197,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let frame = outer.frame(&operation);
-        run_or(self, frame, operation, instead)
+        run_or(Within::new(self), frame, operation, instead)
     }
 
     /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all

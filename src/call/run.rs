@@ -9,8 +9,9 @@ use tracing::Instrument;
 
 use super::{
     Answered, CallContext, Failed, Frame, Operation, Pipeline, Policy,
+    attempt::OperationAttempt,
     instead::run_or,
-    policy::{BorrowedAttempt, OperationAttempt},
+    nested::Inside,
     state::TypedCallState,
     traced::{self, Traced},
 };
@@ -74,6 +75,35 @@ macro_rules! callee_behind {
 callee_behind!(&K);
 #[cfg(feature = "tower")]
 callee_behind!(std::sync::Arc<K>);
+
+/// A pipeline inside an attempt of another one.
+pub(super) struct Within<'a, P, C> {
+    pipeline: &'a Pipeline<P, C>,
+    policy: Inside<'a, P>,
+}
+
+impl<'a, P, C> Within<'a, P, C> {
+    pub(super) const fn new(pipeline: &'a Pipeline<P, C>) -> Self {
+        Self { pipeline, policy: Inside(&pipeline.policy) }
+    }
+}
+
+impl<'a, P: Policy, C: Send + Sync> Callee for Within<'a, P, C> {
+    type Policy = Inside<'a, P>;
+    type Classify = C;
+
+    fn name(&self) -> Option<&Name> {
+        self.pipeline.name.as_ref()
+    }
+
+    fn policy(&self) -> &Inside<'a, P> {
+        &self.policy
+    }
+
+    fn classify(&self) -> &C {
+        &self.pipeline.classify
+    }
+}
 
 /// A single policy, with every `Err` as a failure.
 struct Alone<'a, P>(&'a P);
@@ -156,7 +186,7 @@ where
             return (traced as Pin<Box<dyn Future<Output = _> + Send + '_>>).await;
         }
         let mut attempt = OperationAttempt::new(&mut operation, classify);
-        policy.around(BorrowedAttempt(&mut attempt), cx).await;
+        policy.around(&mut attempt, cx).await;
         finish(&mut attempt.state)
     }
 }
@@ -169,7 +199,7 @@ async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Ope
     finish: impl FnOnce(&mut TypedCallState<O::Output, O::Error>) -> T + Send,
 ) -> T {
     let mut attempt = OperationAttempt::new(&mut operation, classify);
-    policy.around(BorrowedAttempt(&mut attempt), cx).await;
+    policy.around(&mut attempt, cx).await;
     traced::note(attempt.state.attempts, attempt.state.value.is_some());
     finish(&mut attempt.state)
 }

@@ -3,13 +3,16 @@
 
 pub mod backoff;
 pub(crate) mod budget;
+pub(crate) mod build;
 pub mod config;
 pub mod entropy;
 pub(crate) mod flight;
 pub(crate) mod hash;
+pub(crate) mod in_progress;
 pub mod observe;
 pub mod outcome;
 pub(crate) mod race;
+pub(crate) mod sharded;
 pub(crate) mod striped;
 pub(crate) mod sync;
 pub mod time;

@@ -13,13 +13,14 @@ use super::{
     window::Setting,
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::Operation,
     config::{ConfigError, Name},
-    entropy::Entropy,
     observe::Subscription,
     outcome::CallError,
+    sharded::Sharded,
     sync::Mutex,
-    time::{Clock, Instant},
+    time::Instant,
 };
 
 /// Registry of [`CircuitBreaker`]s, one per key: per host, per shard, per tenant.
@@ -40,8 +41,10 @@ use crate::{
 /// use steadfast::{FailureKind, Verdict};
 ///
 /// let rules = CircuitBreakerConfig::default().count_window(10, 5);
-/// let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(rules).max_open(0.5)).unwrap();
-/// let hosts = hosts.named_by(|host: &String| format!("api/{host}").into());
+/// let hosts = KeyedBreakers::builder(KeyedBreakersConfig::from(rules).max_open(0.5))
+///     .name_by(|host: &String| format!("api/{host}").into())
+///     .build()
+///     .unwrap();
 /// let (one, other) = ("10.0.0.1".to_owned(), "10.0.0.2".to_owned());
 /// assert_eq!(hosts.get(&other).state(), State::Closed);
 /// for _ in 0..5 {
@@ -51,7 +54,14 @@ use crate::{
 /// ```
 pub struct KeyedBreakers<K, S = RandomState>(pub(super) Arc<Registry<K, S>>);
 
-type NameOf<K> = Arc<dyn Fn(&K) -> Name + Send + Sync>;
+type NameOf<K> = Box<dyn Fn(&K) -> Name + Send + Sync>;
+
+/// What a registry is built from.
+pub struct KeyedBreakersSpec<K, S> {
+    config: KeyedBreakersConfig,
+    name_of: Option<NameOf<K>>,
+    hasher: S,
+}
 
 pub(super) struct Registry<K, S> {
     pub(super) shared: Arc<Shared>,
@@ -59,14 +69,10 @@ pub(super) struct Registry<K, S> {
     name: Option<Name>,
     name_of: Option<NameOf<K>>,
     pub(super) hasher: S,
-    pub(super) shards: Box<[Shard<K>]>,
+    pub(super) shards: Sharded<Keys<K>>,
 }
 
-/// One part of the registry. Aligned to a cache line, so that two processors at two shards do not
-/// contend.
-#[repr(align(64))]
-pub(super) struct Shard<K>(pub(super) Mutex<Keys<K>>);
-
+/// One part of the registry.
 pub(super) struct Keys<K> {
     pub(super) table: HashTable<(K, CircuitBreaker)>,
     /// Time of the last sweep for idle keys.
@@ -75,98 +81,62 @@ pub(super) struct Keys<K> {
     pub(super) full_until: Instant,
 }
 
-/// Number of shards: so many that two threads rarely meet in one. A power of two.
-const SHARDS: usize = 64;
-
 impl<K: Eq + Hash + Clone> KeyedBreakers<K> {
-    /// Returns an empty registry with this configuration, or with that of a single breaker.
+    /// Creates an empty registry with this configuration, or with that of a single breaker.
     ///
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: impl Into<KeyedBreakersConfig>) -> Result<Self, ConfigError> {
-        Self::with_hasher(config, RandomState::new())
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of an empty registry. All its breakers get the builder's
+    /// [`name`](Builder::name), unless [`name_by`](Builder::name_by) gives each its own.
+    pub fn builder(config: impl Into<KeyedBreakersConfig>) -> Builder<Self> {
+        Builder::new(KeyedBreakersSpec { config: config.into(), name_of: None, hasher: RandomState::new() })
     }
 }
 
-impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
-    /// Returns an empty registry with a hasher of your own; otherwise as
-    /// [`new`](KeyedBreakers::new).
-    ///
-    /// # Errors
-    /// If a setting is invalid.
-    pub fn with_hasher(config: impl Into<KeyedBreakersConfig>, hasher: S) -> Result<Self, ConfigError> {
-        let config = config.into();
-        config.check()?;
-        Ok(Self::make(config, hasher, Clock::tokio(), Entropy::from_os(), (None, None)))
+impl<K: Eq + Hash + Clone, S: BuildHasher> Builder<KeyedBreakers<K, S>> {
+    /// Names each breaker by its key, for errors and events. Names take additional memory.
+    pub fn name_by(mut self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self {
+        self.spec.name_of = Some(Box::new(name_of));
+        self
     }
 
-    fn make(
-        config: KeyedBreakersConfig,
-        hasher: S,
-        clock: Clock,
-        entropy: Entropy,
-        (name, name_of): (Option<Name>, Option<NameOf<K>>),
-    ) -> Self {
+    /// Sets the hasher of keys. Seeded by the system by default.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<KeyedBreakers<K, T>> {
+        let KeyedBreakersSpec { config, name_of, .. } = self.spec;
+        Builder { spec: KeyedBreakersSpec { config, name_of, hasher }, common: self.common }
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedBreakers<K, S> {
+    type Built = Result<Self, ConfigError>;
+    type Spec = KeyedBreakersSpec<K, S>;
+
+    fn assemble(spec: Self::Spec, common: Common) -> Self::Built {
+        let KeyedBreakersSpec { config, name_of, hasher } = spec;
+        config.check()?;
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
         let swept = clock.now();
-        let shard = || Shard(Mutex::new(Keys { table: HashTable::new(), swept, full_until: swept }));
+        let keys = || Keys { table: HashTable::new(), swept, full_until: swept };
         let set = Setting::new(config.breaker, entropy, Some(OpenLimit::new(config.max_open)));
-        Self(Arc::new(Registry {
+        Ok(Self(Arc::new(Registry {
             shared: Arc::new(Shared::new(set, clock)),
             config: Mutex::new(config),
             name,
             name_of,
             hasher,
-            shards: (0..SHARDS).map(|_| shard()).collect(),
-        }))
+            shards: Sharded::new(keys),
+        })))
     }
+}
 
-    /// Returns a new registry with the same configuration, in which all breakers have this name.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self
-    where
-        S: Clone,
-    {
-        let (clock, entropy) = self.parts();
-        Self::make(self.config(), self.0.hasher.clone(), clock, entropy, (Some(name.into()), None))
-    }
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasName for KeyedBreakers<K, S> {}
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasEntropy for KeyedBreakers<K, S> {}
 
-    /// Returns a new registry with the same configuration, which names each breaker by its key, for
-    /// errors and events. Names take additional memory.
-    #[must_use]
-    pub fn named_by(self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self
-    where
-        S: Clone,
-    {
-        let (clock, entropy) = self.parts();
-        let names = (self.0.name.clone(), Some(Arc::new(name_of) as NameOf<K>));
-        Self::make(self.config(), self.0.hasher.clone(), clock, entropy, names)
-    }
-
-    /// Returns a new registry with the same configuration on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self
-    where
-        S: Clone,
-    {
-        let names = (self.0.name.clone(), self.0.name_of.clone());
-        Self::make(self.config(), self.0.hasher.clone(), clock.clone(), self.parts().1, names)
-    }
-
-    /// Returns a new registry with the same configuration and another source of randomness for its
-    /// jitter.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self
-    where
-        S: Clone,
-    {
-        let names = (self.0.name.clone(), self.0.name_of.clone());
-        Self::make(self.config(), self.0.hasher.clone(), self.parts().0, entropy.clone(), names)
-    }
-
-    fn parts(&self) -> (Clock, Entropy) {
-        (self.0.shared.clock.clone(), self.0.shared.set.entropy.clone())
-    }
-
+impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Returns the current configuration.
     pub fn config(&self) -> KeyedBreakersConfig {
         *self.0.config.lock()
@@ -192,9 +162,9 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
             set.open_limit.iter().for_each(|limit| limit.set_share(config.max_open));
         }
         set.events.stage_as(self.0.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
-        for shard in &self.0.shards {
+        for shard in self.0.shards.iter() {
             // A key that is created from now on takes the new settings.
-            shard.0.lock().table.iter().for_each(|(_, breaker)| breaker.0.core.reconfigured(set, now));
+            shard.lock().table.iter().for_each(|(_, breaker)| breaker.0.core.reconfigured(set, now));
         }
         self.flush();
         Ok(())
@@ -204,7 +174,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// from being removed as idle.
     pub fn get(&self, key: &K) -> CircuitBreaker {
         let hash = self.0.hasher.hash_one(key);
-        let found = Self::find(&self.shard(hash).lock(), hash, key); // the lock is free again here
+        let found = Self::find(&self.0.shards.of(hash).lock(), hash, key); // the lock is free again here
         found.unwrap_or_else(|| self.add(hash, key))
     }
 
@@ -220,7 +190,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Returns the breaker of this key, if there is one. Does not count as a use.
     pub fn peek(&self, key: &K) -> Option<CircuitBreaker> {
         let hash = self.0.hasher.hash_one(key);
-        let keys = self.shard(hash).lock();
+        let keys = self.0.shards.of(hash).lock();
         keys.table.find(hash, |(k, _)| k == key).map(|(_, breaker)| breaker.clone())
     }
 
@@ -243,15 +213,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Iterates over all keys and their breakers. The registry is not locked between two items;
     /// each part is read when the iterator reaches it.
     pub fn iter(&self) -> impl Iterator<Item = (K, CircuitBreaker)> + '_ {
-        self.0.shards.iter().flat_map(|shard| shard.0.lock().table.iter().cloned().collect::<Vec<_>>())
+        self.0.shards.iter().flat_map(|shard| shard.lock().table.iter().cloned().collect::<Vec<_>>())
     }
 
     /// Returns the number of keys in each state, in the order of [`State::ALL`](super::State::ALL).
     /// Visits all keys.
     pub fn states(&self) -> [usize; 4] {
         let mut states = [0; 4];
-        for shard in &self.0.shards {
-            let keys = shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let keys = shard.lock();
             keys.table.iter().for_each(|(_, breaker)| states[usize::from(breaker.state().number())] += 1);
         }
         states
@@ -264,7 +234,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 
     /// Returns the number of keys.
     pub fn len(&self) -> usize {
-        self.0.shards.iter().map(|shard| shard.0.lock().table.len()).sum()
+        self.0.shards.iter().map(|shard| shard.lock().table.len()).sum()
     }
 
     /// Returns whether the registry has no key.
@@ -276,7 +246,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// detached from the registry.
     pub fn forget(&self, key: &K) -> bool {
         let hash = self.0.hasher.hash_one(key);
-        let mut keys = self.shard(hash).lock();
+        let mut keys = self.0.shards.of(hash).lock();
         let removed = keys.table.find_entry(hash, |(k, _)| k == key).map_or(None, |found| Some(found.remove().0));
         drop(keys);
         removed.is_some()
@@ -299,19 +269,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
         self.0.shared.shadow.store(on, Relaxed);
     }
 
-    /// Returns the shard of a hash. The table takes its position from the low bits and its tag from
-    /// the top seven: the shard takes bits between them.
-    fn shard(&self, hash: u64) -> &Mutex<Keys<K>> {
-        &self.0.shards[(hash >> 48) as usize % SHARDS].0
-    }
-
     #[cold]
     fn add(&self, hash: u64, key: &K) -> CircuitBreaker {
         let Registry { shared, name, name_of, hasher, .. } = &*self.0;
         // Outside the lock: the callback may be slow, panic, or use this registry.
         let name = name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone());
         let own = key.clone();
-        let mut keys = self.shard(hash).lock();
+        let mut keys = self.0.shards.of(hash).lock();
         if let Some(breaker) = Self::find(&keys, hash, key) {
             return breaker; // another caller has created it
         }
@@ -319,7 +283,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
             self.sweep(&mut keys); // before the table grows
         }
         let breaker = CircuitBreaker::member(shared.clone(), &shared.set.config(), name);
-        let most = (self.config().max_keys as usize).div_ceil(SHARDS);
+        let most = self.0.shards.share(self.config().max_keys as usize);
         if (keys.table.len() < most || self.make_room(&mut keys, most))
             && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k))
         {

@@ -14,8 +14,9 @@ use super::{
     state::{Ended, Plan, Then},
 };
 use crate::{
-    call::{Attempt, CallContext, Cold, Fork, Forks},
+    call::{Attempt, CallContext, Cold, Fork, Forks, Timed},
     outcome::{Hint, Outcome},
+    race::Continued,
     time::Instant,
 };
 
@@ -94,17 +95,8 @@ impl HedgeInner {
             let mut began = None;
             if ended.is_none() {
                 let Began { at, delay } = *began.insert(self.begin(cx));
-                let mut timer = pin!(self.clock.sleep_until(at + delay));
-                let mut polled = true;
-                ended = poll_fn(|task| {
-                    if !std::mem::take(&mut polled)
-                        && let Poll::Ready(ended) = work.as_mut().poll(task)
-                    {
-                        return Poll::Ready(Some(ended));
-                    }
-                    timer.as_mut().poll(task).map(|()| None)
-                })
-                .await;
+                let timer = self.clock.sleep_until(at + delay);
+                ended = Timed::new(Continued::new(work.as_mut(), true), timer).await;
                 if ended.is_some_and(|ended| is_success(&ended)) {
                     self.record(at);
                 }

@@ -1,13 +1,8 @@
 //! Campaigning, and a node's view of the leader.
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Call, Leader, LeaderElectionBuilder, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer,
-    Term,
+    Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
     builder::Health,
     hints::{FREE, RESIGN},
     state::Count,
@@ -19,8 +14,9 @@ use crate::{
     lease::{Acquired, Held, Lease, LeaseError},
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
-    race::{First, race},
+    port::{AskError, ErrorClass, Failure, FencingToken, PortError, PortErrorKind, ask},
+    race::race,
+    sync::Mutex,
     time::{Clock, scaled},
 };
 
@@ -62,15 +58,6 @@ pub struct ElectionHealth {
 }
 
 impl LeaderElection {
-    /// Returns a builder of a candidate for the leadership of `name`, which is kept in `leases`.
-    pub fn builder(leases: Arc<dyn Lease>, name: impl Into<Name>) -> LeaderElectionBuilder {
-        LeaderElectionBuilder::new(leases, name.into())
-    }
-
-    pub(super) fn new(inner: ElectionInner) -> Self {
-        Self(Arc::new(inner))
-    }
-
     /// Returns the candidate's id with its random number.
     pub fn holder(&self) -> &str {
         &self.0.holder
@@ -83,7 +70,7 @@ impl LeaderElection {
 
     /// Returns the term that this node is in.
     pub fn term(&self) -> Option<Term> {
-        self.0.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.standing.lock().clone()
     }
 
     /// Returns the leader as this node last saw it. The view is updated while this node campaigns
@@ -176,8 +163,8 @@ impl ElectionInner {
     async fn ask(&self, before: &mut Option<String>) -> Result<Asked, PortError> {
         let (config, began) = (&self.config, self.clock.now());
         let asked = self.leases.acquire(self.name.as_str(), &self.holder, config.term);
-        match race(asked, self.clock.sleep(config.call_timeout)).await {
-            First::One(Ok(Acquired::Granted(token))) => {
+        match ask(&self.clock, config.call_timeout, asked).await {
+            Ok(Acquired::Granted(token)) => {
                 let now = self.clock.now();
                 let Some(count) = Count::granted(config, began, now) else {
                     self.event(|| Event::GrantedTooLate { token, took: now - began });
@@ -185,20 +172,20 @@ impl ElectionInner {
                 };
                 Ok(Asked::Elected(Term::new(&self.name, token, &self.clock, config, count), count))
             }
-            First::One(Ok(Acquired::Held(held))) => {
+            Ok(Acquired::Held(held)) => {
                 let wait = self.until_free(&held);
                 *before = Some(held.holder.clone());
                 self.follow(held);
                 Ok(Asked::Again(wait))
             }
-            First::One(Err(error)) => {
+            Err(AskError::Failed(error)) => {
                 self.failed(Call::Acquire, &error, None);
                 match error {
                     LeaseError::Failed(error) if error.class() == ErrorClass::Permanent => Err(error),
                     error => Ok(Asked::Again(self.after_failure(&error))),
                 }
             }
-            First::Other(()) => {
+            Err(AskError::TimedOut) => {
                 self.event(|| Event::CallFailed { call: Call::Acquire, kind: None, left: None });
                 Ok(Asked::Again(self.some_of_a_poll()))
             }
@@ -208,7 +195,7 @@ impl ElectionInner {
     /// Records that this node leads. The new grant invalidates an earlier term of this node, which
     /// is ended first.
     fn enter(&self, term: &Term, after: Option<String>) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.standing.lock();
         if let Some(before) = standing.replace(term.clone()) {
             before.end();
         }
@@ -219,7 +206,7 @@ impl ElectionInner {
 
     /// Records that this node no longer leads. Its work as leader must have ended.
     pub(super) fn leave(&self, token: FencingToken) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.standing.lock();
         if standing.as_ref().is_some_and(|term| term.token() == token) {
             *standing = None;
         }

@@ -12,8 +12,7 @@ use crate::{
     entropy::Entropy,
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{Capability, Failure, PortError, PortErrorKind},
-    race::race,
+    port::{Capability, Failure, PortError, PortErrorKind, ask},
     store::{Key, Store, StoreError, StoreExt, Version},
     sync::Mutex,
     time::Clock,
@@ -91,13 +90,6 @@ pub struct ShardDirectoryBuilder {
 }
 
 impl ShardDirectoryBuilder {
-    /// Sets the settings.
-    #[must_use]
-    pub const fn config(mut self, config: ShardDirectoryConfig) -> Self {
-        self.config = config;
-        self
-    }
-
     /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
@@ -178,11 +170,15 @@ impl ShardDirectoryBuilder {
 
 impl ShardDirectory {
     /// Creates a builder of the directory with this name.
-    pub fn builder(store: Arc<dyn Store>, name: impl Into<Name>) -> ShardDirectoryBuilder {
+    pub fn builder(
+        store: Arc<dyn Store>,
+        name: impl Into<Name>,
+        config: ShardDirectoryConfig,
+    ) -> ShardDirectoryBuilder {
         ShardDirectoryBuilder {
             store,
             name: name.into(),
-            config: ShardDirectoryConfig::default(),
+            config,
             clock: Clock::default(),
             entropy: Entropy::default(),
             notifier: None,
@@ -288,7 +284,7 @@ impl DirectoryCore {
         if let Some(notifier) = &self.notifier {
             let notice = map.version().to_string();
             // A lost notice is compensated by polling.
-            race(notifier.publish(&self.topic, notice.into()), self.clock.sleep(TELLING)).await;
+            let _ = ask(&self.clock, TELLING, notifier.publish(&self.topic, notice.into())).await;
         }
         Ok(Some(map))
     }

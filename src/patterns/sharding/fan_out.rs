@@ -5,8 +5,9 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{FanOutConfig, map::ShardId};
 use crate::{
+    build::{Builder, Common, Component},
     config::ConfigError,
-    race::{First, race},
+    port::within,
     time::Clock,
 };
 
@@ -35,6 +36,7 @@ pub struct FanOut {
 
 /// Reason for which a shard returned no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShardFailure<E> {
     /// The operation failed.
     #[error("{0}")]
@@ -49,6 +51,7 @@ pub enum ShardFailure<E> {
 
 /// Result of a fan-out, in the order of the given shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FanOutResult<T, E> {
     /// The results of the shards that succeeded.
     pub results: Vec<(ShardId, T)>,
@@ -58,6 +61,7 @@ pub struct FanOutResult<T, E> {
 
 /// Error of a fan-out of which some shards failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShardsFailed<E> {
     /// The shards that failed, with the reasons.
     pub failures: Vec<(ShardId, ShardFailure<E>)>,
@@ -88,21 +92,28 @@ impl<T, E> FanOutResult<T, E> {
     }
 }
 
+impl Component for FanOut {
+    type Built = Result<Self, ConfigError>;
+    type Spec = FanOutConfig;
+
+    fn assemble(config: FanOutConfig, Common { clock, .. }: Common) -> Self::Built {
+        config.check()?;
+        Ok(Self { config, clock })
+    }
+}
+
 impl FanOut {
     /// Creates a fan-out with these settings.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting violates its rule.
     pub fn new(config: FanOutConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self { config, clock: Clock::default() })
+        Self::builder(config).build()
     }
 
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of a fan-out.
+    pub fn builder(config: FanOutConfig) -> Builder<Self> {
+        Builder::new(config)
     }
 
     /// Runs an operation on each of these shards. Give each shard a pipeline with its own breaker,
@@ -132,9 +143,7 @@ impl FanOut {
                     running.extend(waiting.next().map(&mut ask));
                 }
             };
-            match race(pin!(all), self.clock.sleep(self.config.timeout)).await {
-                First::One(()) | First::Other(()) => {}
-            }
+            within(&self.clock, self.config.timeout, pin!(all)).await;
         }
         let not_asked = waiting.next().map_or(shards.len(), |(at, _)| at);
         let mut out = FanOutResult { results: Vec::new(), failures: Vec::new() };

@@ -29,7 +29,7 @@ impl Error for Away {
 
 fn pipeline() -> (Pipeline<impl steadfast::call::Policy>, ManualClock) {
     let (clock, time) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default().max_attempts(2).idempotent(true)).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().max_attempts(2).idempotent(true)).clock(&clock).build().unwrap();
     (Pipeline::new().then(retry), time)
 }
 
