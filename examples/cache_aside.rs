@@ -94,9 +94,8 @@ type Http = Client<HttpConnector, Full<Bytes>>;
 async fn be_a_shop(catalogue: SocketAddr, file: &Path) -> Result<()> {
     let sqlite = Sqlite::open(SqliteConfig::at(file))?;
     let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
-    let prices: CacheAside<u64, u64> = CacheAside::builder()
-        .config(config())
-        .named("prices")
+    let prices: CacheAside<u64, u64> = CacheAside::builder(config())
+        .name("prices")
         .remote(Arc::new(sqlite.store()), codec)
         .backplane(Arc::new(sqlite.notifier()))
         .build()?;

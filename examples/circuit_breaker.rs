@@ -172,7 +172,7 @@ fn timeline(start: Instant, transitions: &[Event<Transition>]) -> Result<()> {
 async fn show() -> Result<bool> {
     let (clock, http): (_, Http) = (Clock::tokio(), Client::builder(TokioExecutor::new()).build(HttpConnector::new()));
     let (inventory, host) = Inventory::open().await?;
-    let breaker = CircuitBreaker::new(config())?.named("inventory");
+    let breaker = CircuitBreaker::builder(config()).name("inventory").build()?;
     let (mut followed, start) = (breaker.transitions(), clock.now());
     let after = |d: Duration| {
         let end = clock.now() + d;
@@ -223,8 +223,9 @@ async fn show() -> Result<bool> {
     // Two hosts with a breaker each: the failing host does not affect the other.
     let (other, other_host) = Inventory::open().await?;
     inventory.is_down.store(true, SeqCst);
-    let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(config()).max_open(0.5))?
-        .named_by(|host: &SocketAddr| format!("inventory/{host}").into());
+    let hosts = KeyedBreakers::builder(KeyedBreakersConfig::from(config()).max_open(0.5))
+        .name_by(|host: &SocketAddr| format!("inventory/{host}").into())
+        .build()?;
     let one = orders(&clock, &hosts.get(&host), after(MS(150)), &http, host).await;
     let two = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
     other.is_down.store(true, SeqCst);

@@ -98,7 +98,7 @@ impl Service {
     async fn open() -> Result<(Arc<Self>, SocketAddr)> {
         let (everybody, tiers) = quotas(1);
         let tier_of = |tenant: &String| TENANTS.iter().find(|known| known.name == tenant)?.tier;
-        let limiter = KeyedRateLimiter::new(everybody)?.with_tiers(&tiers, tier_of)?.named("surveys");
+        let limiter = KeyedRateLimiter::builder(everybody).tiers(&tiers, tier_of).name("surveys").build()?;
         let service = Arc::new(Self { limiter, surveys: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, serving) = (listener.local_addr()?, service.clone());

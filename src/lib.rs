@@ -13,12 +13,14 @@
 //! # async fn charge(_account: &str, _key: &str) -> Result<u32, std::io::Error> { Ok(7) }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
-//! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
+//! let rules = CircuitBreakerConfig::default();
+//! let breaker = CircuitBreaker::builder(rules).name("payments").build()?;
 //! // Retries: at most a fifth of the calls, or ten a second.
 //! let budget = RetryBudget::new(RetryBudgetConfig::default())?;
 //! let payments = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(3))) //          outermost: the whole call
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, jitter
+//!     // 3 attempts, with jitter:
+//!     .then(Retry::builder(RetryConfig::interactive()).budget(&budget).build()?)
 //!     .then(breaker.clone()) //                               counts each attempt
 //!     .then(Timeout::new(Duration::from_secs(1))); //         innermost: one attempt
 //! assert!(payments.explain().warnings().is_empty());
@@ -122,8 +124,9 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths.
-use ground::{budget, flight, hash, race, striped, sync, window};
+use ground::{budget, build, flight, hash, race, striped, sync, window};
 
+pub use build::{Builder, Component, HasEntropy, HasName};
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};
 pub use outcome::{

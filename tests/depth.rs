@@ -99,8 +99,11 @@ fn a_hedge_in_an_inner_stack_hedges() {
     let mut config = StandardConfig::default();
     (config.timeout, config.hedge) =
         (Some(Duration::from_secs(2)), Some(HedgeConfig::after(Duration::from_millis(50))));
-    let inner = Standard::new(config).unwrap().with_clock(&clock);
-    let calls = Pipeline::new().then(stack().with_clock(&clock)).then(inner).classify(ScriptedService::classify);
+    let inner = Standard::builder(config).clock(&clock).build().unwrap();
+    let calls = Pipeline::new()
+        .then(Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap())
+        .then(inner)
+        .classify(ScriptedService::classify);
     let service = ScriptedService::new("ok in 1s, ok in 20ms, ok in 1m, ok in 1m", &clock).unwrap();
     let start = time.now();
     assert_eq!(time.block_on(calls.call(idempotent(|| service.call()))).unwrap(), 200);

@@ -68,19 +68,21 @@ impl Service {
         let load = Gauge::new();
         load.set(0.3);
         let tier = |tenant: &String| (tenant == "tenant-0").then_some(0);
-        let limits = KeyedRateLimiter::new(tenants.standard);
-        let limits = limits.and_then(|limits| limits.with_tiers(&[tenants.large], tier));
+        let limits = KeyedRateLimiter::builder(tenants.standard).tiers(&[tenants.large], tier);
         Ok(Self {
-            payments: Standard::new(payments)
-                .and_then(|stack| stack.named("payments").with_gauge("load", load.clone()))
+            payments: Standard::builder(payments)
+                .name("payments")
+                .gauge("load", load.clone())
+                .build()
                 .map_err(within("payments"))?,
-            tenants: Arc::new(limits.map_err(within("tenants"))?),
-            hosts: KeyedBreakers::new(hosts).map_err(within("hosts"))?.named_by(|host: &String| host.as_str().into()),
+            tenants: Arc::new(limits.build().map_err(within("tenants"))?),
+            hosts: KeyedBreakers::builder(hosts)
+                .name_by(|host: &String| host.as_str().into())
+                .build()
+                .map_err(within("hosts"))?,
             contract: SharedRateLimiter::new(Arc::new(InMemoryStore::new()), "contract", contract)
                 .map_err(within("contract"))?,
-            features: Degradation::new(features)
-                .and_then(|features| features.with_gauge("load", load))
-                .map_err(within("features"))?,
+            features: Degradation::builder(features).gauge("load", load).build().map_err(within("features"))?,
             chaos: Chaos::new(chaos).map_err(within("chaos"))?,
         })
     }

@@ -46,32 +46,34 @@ impl Protection {
         if args.unprotected {
             return Ok(Self { pipeline: bare.boxed(), breaker: None });
         }
-        let breaker = CircuitBreaker::new(
+        let breaker = CircuitBreaker::builder(
             CircuitBreakerConfig::default()
                 .count_window(40, 10)
                 .trip(TripConfig::default().failure_rate(0.5).consecutive_failures(8))
                 .open(open())
                 .half_open(half_open()),
-        )?
-        .named(service.as_str())
-        .with_entropy(entropy);
+        )
+        .name(service.as_str())
+        .entropy(entropy)
+        .build()?;
         let retry = RetryConfig::default()
             .max_attempts(3)
             .backoff(BackoffConfig::default().between(Duration::from_millis(20), Duration::from_millis(200)))
             // A longer hint fails the call at once: the request is deferred until then, and its worker continues with another.
             .max_hint(Duration::from_millis(200));
         let pipeline = bare
-            .then(Timeout::new(CALL).named("call"))
+            .then(Timeout::builder(CALL).name("call").build())
             .then(
-                Retry::new(retry)?
-                    .named(service.as_str())
-                    .with_entropy(entropy)
-                    .with_budget(&RetryBudget::new(RetryBudgetConfig::default())?),
+                Retry::builder(retry)
+                    .name(service.as_str())
+                    .entropy(entropy)
+                    .budget(&RetryBudget::new(RetryBudgetConfig::default())?)
+                    .build()?,
             )
             .then(breaker.clone())
             // Inside the breaker: rejected calls use no permits.
-            .then(pace(args)?.map(|pace| pace.named(service.as_str())))
-            .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
+            .then(pace(service, args)?)
+            .then(Timeout::builder(Duration::from_millis(300)).name("attempt").build());
         Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
     }
 }
@@ -84,8 +86,8 @@ pub type ShardPipeline = Pipeline<((Identity, CircuitBreaker), Timeout), ByFailu
 pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardPipeline, CircuitBreaker), ConfigError> {
     let trip = TripConfig::default().failure_rate(0.5).consecutive_failures(5);
     let config = CircuitBreakerConfig::default().count_window(40, 10).trip(trip).open(open()).half_open(half_open());
-    let breaker = CircuitBreaker::new(config)?.named(shard.to_string()).with_clock(clock).with_entropy(entropy);
-    let attempt = Timeout::new(CALL).named("shard").with_clock(clock);
+    let breaker = CircuitBreaker::builder(config).name(shard.to_string()).clock(clock).entropy(entropy).build()?;
+    let attempt = Timeout::builder(CALL).name("shard").clock(clock).build();
     let pipeline = Pipeline::new().classify(ByFailure).then(breaker.clone()).then(attempt);
     Ok((pipeline.named(shard.to_string()), breaker))
 }
@@ -109,10 +111,11 @@ const CALL: Duration = Duration::from_secs(2);
 
 /// Rate limit of each service's calls: twice the rate of starts, if that is limited. It protects a service that recovers
 /// from a crash from all the waiting work.
-fn pace(args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
+fn pace(service: Service, args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
     let Some(rate) = args.rate() else { return Ok(None) };
     let quota = Quota::per_second(rate.saturating_mul(2)).burst((rate / 50).max(1));
-    RateLimiter::new(RateLimitConfig::from(quota).max_wait(Duration::from_millis(500))).map(Some)
+    let config = RateLimitConfig::from(quota).max_wait(Duration::from_millis(500));
+    RateLimiter::builder(config).name(service.as_str()).build().map(Some)
 }
 
 /// Settings of the open state: the services crash for seconds, not minutes, so the breaker probes soon.

@@ -194,7 +194,7 @@ impl World {
         if entropy.up_to(3) == 0 {
             config = config.xfetch(3.0);
         }
-        let store = InMemoryStore::new().with_clock(&clock);
+        let store = InMemoryStore::builder().clock(&clock).build();
         let store: Arc<dyn Store> = if without == Without::Preconditions {
             Arc::new(Poor::new(store, |options| options.when = Precondition::Any))
         } else {
@@ -232,9 +232,8 @@ impl World {
         self.restarts += 1;
         let background: Arc<Mutex<Vec<Task>>> = Arc::default();
         let spawned = background.clone();
-        let cache = CacheAside::builder()
-            .config(self.config)
-            .named("numbers")
+        let cache = CacheAside::builder(self.config)
+            .name("numbers")
             .clock(&self.clock)
             .entropy(&Entropy::from_seed(self.entropy.next_u64()))
             .spawner(move |task| spawned.lock().unwrap().push(task))

@@ -105,6 +105,7 @@ pub enum StopReason {
 
 impl StopReason {
     /// All reasons.
+    #[cfg(feature = "metrics")]
     pub(crate) const ALL: [Self; 12] = [
         Self::Attempts,
         Self::NotRetryable,

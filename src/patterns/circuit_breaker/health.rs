@@ -39,7 +39,7 @@ impl CircuitBreaker {
     ///
     /// let (clock, time) = Clock::manual();
     /// let config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
-    /// let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    /// let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     /// breaker.force_open(Duration::from_secs(5));
     ///
     /// let shutdown = clock.sleep(Duration::from_secs(6));

@@ -68,6 +68,8 @@
 //!
 //! In a pipeline without this policy [`call_or`](crate::Pipeline::call_or) falls back at the end of
 //! the call, by the default rules, without events and without a time-out.
+//! Inside a policy of your own this policy keeps its rules for every call that reaches it. A call
+//! that was rejected before falls back at its end.
 //!
 //! # Composing
 //!
@@ -90,7 +92,7 @@
 //! let pipeline = Pipeline::new()
 //!     .then(Fallback::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_secs(2)))
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget))
+//!     .then(Retry::builder(RetryConfig::interactive()).budget(&budget).build()?)
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));
 //! assert!(pipeline.explain().warnings().is_empty());

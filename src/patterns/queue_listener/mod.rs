@@ -56,16 +56,17 @@
 //! use std::{sync::{Arc, Mutex}, time::Duration};
 //! use steadfast::{
 //!     queue::{InMemoryQueue, Message, Queue, QueueExt},
-//!     queue_listener::{QueueListener, Work},
+//!     queue_listener::{QueueListener, QueueListenerConfig, Work},
 //!     time::Clock,
 //! };
 //!
 //! # let (clock, driver) = Clock::manual();
 //! # driver.block_on(async {
-//! let queue = Arc::new(InMemoryQueue::new("invoices").with_clock(&clock));
+//! let queue = Arc::new(InMemoryQueue::builder("invoices").clock(&clock).build());
 //! queue.send((0..100).map(|i| Message::new(format!("invoice {i}"))).collect()).await?;
 //!
-//! let listener = QueueListener::builder(queue.clone()).clock(&clock).build()?;
+//! let config = QueueListenerConfig::default();
+//! let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build()?;
 //! let paid = Mutex::new(0);
 //! let shutdown = clock.sleep(Duration::from_secs(60));
 //! listener.run(shutdown, async |work: Work| {
@@ -275,7 +276,6 @@ mod settle;
 mod tests;
 mod work;
 
-pub use builder::QueueListenerBuilder;
 pub use config::QueueListenerConfig;
 pub use counters::ListenerState;
 pub use disposition::Disposition;

@@ -5,6 +5,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{FanOutConfig, map::ShardId};
 use crate::{
+    build::{Builder, Common, Component},
     config::ConfigError,
     race::{First, race},
     time::Clock,
@@ -88,21 +89,28 @@ impl<T, E> FanOutResult<T, E> {
     }
 }
 
+impl Component for FanOut {
+    type Built = Result<Self, ConfigError>;
+    type Spec = FanOutConfig;
+
+    fn assemble(config: FanOutConfig, Common { clock, .. }: Common) -> Self::Built {
+        config.check()?;
+        Ok(Self { config, clock })
+    }
+}
+
 impl FanOut {
     /// Creates a fan-out with these settings.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting violates its rule.
     pub fn new(config: FanOutConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self { config, clock: Clock::default() })
+        Self::builder(config).build()
     }
 
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of a fan-out.
+    pub fn builder(config: FanOutConfig) -> Builder<Self> {
+        Builder::new(config)
     }
 
     /// Runs an operation on each of these shards. Give each shard a pipeline with its own breaker,

@@ -50,7 +50,8 @@
 //! };
 //!
 //! let (clock, driver) = Clock::manual();
-//! let limiter = RateLimiter::new(Quota::per_second(10).burst(2)).unwrap().with_clock(&clock);
+//! let quota = Quota::per_second(10).burst(2);
+//! let limiter = RateLimiter::builder(quota).clock(&clock).build().unwrap();
 //! assert!(limiter.try_acquire().is_ok());
 //! assert!(limiter.try_acquire().is_ok());
 //! let rejected = limiter.try_acquire().unwrap_err();
@@ -191,7 +192,7 @@
 //!
 //! [`ThrottlingEvent`]: rejected, queued, paused, limit changed, shedding began and ended.
 //! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
-//! of the key if the limiter is [named by](KeyedRateLimiter::named_by) key.
+//! of the key if the limiter is [named by](crate::Builder::name_by) key.
 //!
 //! # Considerations
 //!

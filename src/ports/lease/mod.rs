@@ -13,7 +13,7 @@
 //! # time.block_on(async {
 //! let store = Arc::new(InMemoryStore::new());
 //! // Two processes, each with its own instance over the same store.
-//! let lease = || StoreLease::new(store.clone()).unwrap().with_clock(&clock);
+//! let lease = || StoreLease::builder(store.clone()).clock(&clock).build().unwrap();
 //! let (here, there) = (lease(), lease());
 //! let term = Duration::from_secs(15);
 //!

@@ -37,7 +37,7 @@ pub struct StandardConfig {
     #[serde(with = "switch_time")]
     pub timeout: Option<Duration>,
     /// Load shedding by priority while a gauge is above its limit. Gauges are added [in
-    /// code](super::Standard::with_gauge). Off by default.
+    /// code](crate::Builder::gauge). Off by default.
     #[serde(with = "switch")]
     pub shed: Option<ShedderConfig>,
     /// Rate limit. Off by default.

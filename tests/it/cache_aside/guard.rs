@@ -70,7 +70,7 @@ fn case(by: By, load: Load, tiers: Tiers) {
         Tiers::One | Tiers::Two => cache.clone(),
         Tiers::TwoOther => world.process(config(by), 2),
         Tiers::TwoOtherUnnotified => {
-            let builder = world.builder(config(by)).named("numbers").entropy(&Entropy::from_seed(2));
+            let builder = world.builder(config(by)).name("numbers").entropy(&Entropy::from_seed(2));
             builder.remote(world.store.clone(), codec()).backplane(Arc::new(InMemoryNotifier::new())).build().unwrap()
         }
     };

@@ -38,7 +38,7 @@ impl Slow {
     }
 
     fn cache(&self, config: CacheAsideConfig, seed: u64) -> Cache {
-        let builder = self.world.builder(config).named("numbers").entropy(&Entropy::from_seed(seed));
+        let builder = self.world.builder(config).name("numbers").entropy(&Entropy::from_seed(seed));
         builder.remote(self.tier.clone(), codec()).backplane(self.plane.clone()).build().unwrap()
     }
 
@@ -448,7 +448,7 @@ fn an_undeliverable_invalidation_is_tried_at_most_ten_times_a_second() {
 fn caches_with_similar_names_share_nothing() {
     let world = World::new();
     let named = |name: &'static str| {
-        let builder = world.builder(short()).named(name).entropy(&Entropy::from_seed(1));
+        let builder = world.builder(short()).name(name).entropy(&Entropy::from_seed(1));
         let cache: Cache = builder.remote(world.store.clone(), codec()).build().unwrap();
         cache
     };

@@ -42,8 +42,8 @@ fn a_boxed_pipeline_behaves_as_the_plain_one() {
     macro_rules! check {
         ($box:expr) => {{
             let (clock, time) = Clock::manual();
-            let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
-            let plain = Pipeline::new().named("p").then(Timeout::new(MS(60_000)).with_clock(&clock)).then(retry);
+            let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
+            let plain = Pipeline::new().named("p").then(Timeout::builder(MS(60_000)).clock(&clock).build()).then(retry);
             let calls = $box(plain.classify(ScriptedService::classify));
             let service = |script| ScriptedService::new(script, &clock).unwrap();
             let mut log = vec![format!("{:?} {}", calls.name(), calls.explain())];

@@ -113,7 +113,7 @@ fn standard(stage: &Stage) -> Standard {
     config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
     config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(4, 4));
     config.attempt_timeout = Some(MS(100));
-    Standard::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5))
+    Standard::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).build().unwrap()
 }
 
 proptest! {
@@ -123,7 +123,7 @@ proptest! {
     #[test]
     fn a_call_through_a_time_out_equals_a_call_through_its_pipeline(script in script()) {
         quietly();
-        compare!(&script, |stage| Timeout::new(MS(100)).named("t").with_clock(&stage.clock), |timeout| timeout.limit());
+        compare!(&script, |stage| Timeout::builder(MS(100)).name("t").clock(&stage.clock).build(), |timeout| timeout.limit());
     }
 
     // Guarantee: call 2.
@@ -138,7 +138,7 @@ proptest! {
         }
         compare!(
             &script,
-            |stage| CircuitBreaker::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5)),
+            |stage| CircuitBreaker::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).build().unwrap(),
             |breaker| breaker.snapshot()
         );
     }
@@ -151,7 +151,7 @@ proptest! {
         let config = RetryConfig::default().max_attempts(attempts).idempotent(idempotent).max_elapsed(MS(600));
         compare!(
             &script,
-            |stage| Retry::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5)).with_budget(&budget()),
+            |stage| Retry::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).budget(&budget()).build().unwrap(),
             |retry| retry.budget().map(|budget| budget.balance(steadfast::time::Instant::from_nanos(1_500_000_000)))
         );
     }
@@ -162,12 +162,12 @@ proptest! {
         quietly();
         compare!(
             &script,
-            |stage| ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&stage.clock),
+            |stage| ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&stage.clock).build().unwrap(),
             |limiter| limiter.available()
         );
         compare!(
             &script,
-            |stage| RateLimiter::new(Quota::per_second(10)).unwrap().with_clock(&stage.clock),
+            |stage| RateLimiter::builder(Quota::per_second(10)).clock(&stage.clock).build().unwrap(),
             |limiter| limiter.try_acquire().err().and_then(|rejected| rejected.retry_after())
         );
     }

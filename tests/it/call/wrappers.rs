@@ -89,7 +89,7 @@ fn falls_back<P: Policy + Clone + 'static>(
             vec![$({
                 let (service, clock, time) = world(script);
                 let own = policy(&clock);
-                let outer = around.map(|limit| Timeout::new(limit).with_clock(&clock));
+                let outer = around.map(|limit| Timeout::builder(limit).clock(&clock).build());
                 let pipeline = Pipeline::new().then(outer).then($policy(own)).classify(ScriptedService::classify);
                 let runs = AtomicU32::new(0);
                 let plain = time.block_on(pipeline.call_or(|| service.call(), counted(&runs))).is_ok();
@@ -112,7 +112,7 @@ fn falls_back<P: Policy + Clone + 'static>(
 }
 
 fn fallback(config: FallbackConfig) -> impl Fn(&Clock) -> Fallback {
-    move |clock| Fallback::new(config).unwrap().with_clock(clock)
+    move |clock| Fallback::builder(config).clock(clock).build().unwrap()
 }
 
 // Guarantee: fallback 2.
@@ -126,8 +126,8 @@ fn a_fallback_policy_in_a_wrapper_decides_by_its_own_rules() {
     assert_eq!(falls_back("ok", fallback(only_connect), None), [(true, 0); 6]);
     // Beneath a hedge no fallback runs, also if a fork that reached the policy is dropped.
     let hedged = |clock: &Clock| {
-        let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(clock);
-        (hedge, Fallback::new(FallbackConfig::default()).unwrap().with_clock(clock))
+        let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(clock).build().unwrap();
+        (hedge, Fallback::builder(FallbackConfig::default()).clock(clock).build().unwrap())
     };
     assert_eq!(falls_back("503", hedged, None), [(false, 0); 6]);
     // Nor does it run after an outer time-out.
@@ -140,7 +140,7 @@ fn a_fallback_policy_in_a_wrapper_decides_by_its_own_rules() {
 #[test]
 fn a_fallback_in_a_wrapper_runs_at_most_once() {
     let (service, clock, time) = world("503");
-    let own = Fallback::new(FallbackConfig::default().timeout(MS(5))).unwrap().with_clock(&clock);
+    let own = Fallback::builder(FallbackConfig::default().timeout(MS(5))).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(Wrapped(Lends(own))).classify(ScriptedService::classify);
     let runs = AtomicU32::new(0);
     let fails = |_: Failed<'_, _, _>| {
@@ -197,7 +197,7 @@ fn a_switch_that_turns_during_a_call_neither_loses_nor_repeats_the_fallback() {
     on.fallback = Some(only_connect);
     for (before, after, runs_expected) in [(&off, &on, 0), (&on, &off, 0), (&on, &on, 0), (&off, &off, 1)] {
         let (service, runs) = (ScriptedService::new("503", &clock).unwrap(), AtomicU32::new(0));
-        let stack = Standard::new(before.clone()).unwrap().with_clock(&clock);
+        let stack = Standard::builder(before.clone()).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(Wrapped(stack.clone())).classify(ScriptedService::classify);
         let turn = || {
             stack.reconfigure(after.clone()).unwrap();
@@ -214,7 +214,7 @@ fn a_hedge_in_a_wrapper_hedges() {
     macro_rules! hedges {
         ($($policy:expr),+) => {$({
             let (clock, time) = Clock::manual();
-            let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
+            let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
             let pipeline = Pipeline::new().then($policy(hedge)).classify(ScriptedService::classify);
             let service = ScriptedService::new("ok in 1s, ok in 20ms", &clock).unwrap();
             assert_eq!(time.block_on(pipeline.call(|| service.call())).unwrap(), 200);

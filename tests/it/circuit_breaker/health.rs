@@ -26,7 +26,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
     let open = OpenConfig::default().delays(S(1), S(8)).jitter(0.0);
-    (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, time)
+    (CircuitBreaker::builder(config.open(open)).clock(&clock).build().unwrap(), clock, time)
 }
 
 /// Returns a probe that fails `fails` times and then succeeds, and that records the times of its
@@ -244,9 +244,10 @@ fn a_loop_dropped_at_any_await_frees_its_permits() {
     let (clock, time) = Clock::manual();
     let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
     let make = || {
-        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0).open(open))
+        CircuitBreaker::builder(CircuitBreakerConfig::default().permitted_calls(2, 1.0).open(open))
+            .clock(&clock)
+            .build()
             .unwrap()
-            .with_clock(&clock)
     };
     let (service, current) =
         (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));

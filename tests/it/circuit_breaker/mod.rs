@@ -33,8 +33,9 @@ const OK: Verdict = Verdict::success();
 
 pub(crate) fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(config).unwrap().named("db").with_clock(&clock);
-    (breaker.with_entropy(&Entropy::from_seed(5)), time)
+    let breaker =
+        CircuitBreaker::builder(config).name("db").clock(&clock).entropy(&Entropy::from_seed(5)).build().unwrap();
+    (breaker, time)
 }
 
 pub(crate) fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {

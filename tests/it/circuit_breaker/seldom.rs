@@ -54,14 +54,14 @@ fn a_healthy_service_closes_the_default_breaker_at_any_rate_of_calls() {
         recovers(&time, every, || breaker.clone(), |good| record(&breaker, good));
 
         let (clock, time) = Clock::manual();
-        let hosts = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let hosts = KeyedBreakers::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         // Held, as in a pipeline, and got anew at each call.
         let held = hosts.get(&"host");
         recovers(&time, every, || hosts.get(&"host"), |good| record(&held, good));
 
         let (clock, time) = Clock::manual();
-        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
-        let stack = stack.with_entropy(&Entropy::from_seed(1));
+        let stack =
+            Standard::builder(StandardConfig::default()).clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap();
         let pipeline = Pipeline::new().then(stack.clone());
         let call = |good: bool| {
             let answer = || ready_with(if good { Ok(()) } else { Err("ill") });
@@ -155,8 +155,8 @@ fn a_service_that_hangs_is_detected_though_every_caller_gives_up() {
             let (clock, time) = Clock::manual();
             let open = OpenConfig::default().delays(S(5), S(60)).jitter(0.0);
             let config = CircuitBreakerConfig::default().half_open(half_open).open(open);
-            let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
-            let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock)).then(breaker.clone());
+            let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
+            let pipeline = Pipeline::new().then(Timeout::builder(S(2)).clock(&clock).build()).then(breaker.clone());
             breaker.force_open(S(1));
             time.advance(S(1));
             for _ in 0..15 {

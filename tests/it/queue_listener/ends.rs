@@ -226,7 +226,7 @@ fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
 /// message each ten seconds.
 fn longest_wait(low: Level) -> (usize, std::time::Duration) {
     let world = World::new();
-    let second = Arc::new(InMemoryQueue::new("low").with_clock(&world.clock));
+    let second = Arc::new(InMemoryQueue::builder("low").clock(&world.clock).build());
     let config = QueueListenerConfig::default().tasks(1, 4).batch(4);
     let builder = world.builder(config, 1).level(Level::priority(1)).source(second.clone(), low);
     let listener = builder.order(PriorityOrder::Strict).build().unwrap();
@@ -269,7 +269,7 @@ fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
 #[test]
 fn under_weighted_order_each_queue_has_its_share() {
     let world = World::new();
-    let second = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
+    let second = Arc::new(InMemoryQueue::builder("other").clock(&world.clock).build());
     for queue in [&world.queue, &second] {
         for _ in 0..20 {
             world.time.block_on(queue.send((0..100).map(|_| Message::new("x")).collect())).unwrap();
@@ -312,7 +312,7 @@ fn if_3_of_a_batch_of_10_fail_those_3_are_delivered_again() {
 #[test]
 fn a_message_that_the_filter_knows_is_completed_without_its_handler() {
     let world = World::new();
-    let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let filter = IdempotencyFilter::new(store.clone(), "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
     let listener = world.builder(QueueListenerConfig::default(), 1).filter(filter).build().unwrap();
     let handled = RefCell::new(Vec::new());

@@ -84,7 +84,7 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
     let start = world.now();
     let listeners: Vec<_> = streams
         .map(|stream| {
-            let builder = QueueListener::builder(world.line.clone()).clock(&world.clock);
+            let builder = QueueListener::builder(world.line.clone(), Default::default()).clock(&world.clock);
             match stream {
                 Some(stream) => builder.entropy(&stream),
                 None => builder,

@@ -49,8 +49,9 @@ impl<'a> Service<'a> {
 }
 
 fn breaker(world: &World, config: CircuitBreakerConfig, seed: u64) -> CircuitBreaker {
-    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&world.clock);
-    breaker.with_entropy(&Entropy::from_seed(seed))
+    let breaker =
+        CircuitBreaker::builder(config).clock(&world.clock).entropy(&Entropy::from_seed(seed)).build().unwrap();
+    breaker
 }
 
 fn fill(world: &World, of: &str, messages: usize) {

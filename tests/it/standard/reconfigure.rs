@@ -71,7 +71,7 @@ async fn takes(clock: &Clock, time: Duration) -> Result<(), ()> {
 
 fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (RateLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
@@ -80,7 +80,7 @@ fn drain(limiter: &RateLimiter) -> u32 {
 
 fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (ConcurrencyLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 #[test]
@@ -224,11 +224,11 @@ fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
 #[test]
 fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(4))
-        .unwrap()
-        .with_tiers(&[Quota::per_second(100)], |key: &u32| (*key >= 10).then_some(0))
-        .unwrap()
-        .with_clock(&clock);
+    let limiter = KeyedRateLimiter::builder(Quota::per_second(4))
+        .tiers(&[Quota::per_second(100)], |key: &u32| (*key >= 10).then_some(0))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let clone = limiter.clone();
     limiter.try_acquire_n(&1, 2).unwrap();
     limiter.try_acquire_n(&10, 50).unwrap();
@@ -251,7 +251,7 @@ fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
 #[test]
 fn a_changing_keyed_limit_creates_no_permits() {
     let (clock, _) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_minute(100)).unwrap().with_clock(&clock);
+    let limiter = KeyedRateLimiter::builder(Quota::per_minute(100)).clock(&clock).build().unwrap();
     let taken: Vec<AtomicU32> = (0..50).map(|_| AtomicU32::new(0)).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -294,19 +294,6 @@ fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
 }
 
 // Guarantee: throttling 11.
-/// A limiter that is named, or put on another clock, after a `resize` has the new capacity, not
-/// that of its first settings.
-#[test]
-fn a_new_name_or_clock_keeps_the_resized_capacity() {
-    let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
-    limiter.resize(7).unwrap();
-    assert_eq!(limiter.clone().named("seven").capacity(), 7);
-    let later = limiter.clone().with_clock(&clock).weighing(2).named("seven");
-    assert_eq!((later.capacity(), later.available(), later.config()), (7, 7, limiter.config()));
-    limiter.reconfigure(ConcurrencyLimitConfig::of(9).queue(0, S(1))).unwrap();
-    assert_eq!(limiter.clone().named("nine").config(), ConcurrencyLimitConfig::of(9).queue(0, S(1)));
-}
-
 /// A waiting call is served or rejected by its place in the old order, under the new length of the
 /// queue.
 #[test]
@@ -364,7 +351,7 @@ fn a_change_of_a_concurrency_limit_conserves_its_permits() {
 fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
     let (clock, time) = Clock::manual();
     let first = AdaptiveLimitConfig::default().limits(50, 1, 100);
-    let limiter = AdaptiveLimiter::new(first).unwrap().with_clock(&clock);
+    let limiter = AdaptiveLimiter::builder(first).clock(&clock).build().unwrap();
     let clone = limiter.clone();
     let bad = vec![
         (first.limits(0, 0, 5), "min"),
@@ -425,7 +412,7 @@ fn an_adaptive_limit_stays_within_changing_bounds() {
 fn an_invalid_change_of_a_client_throttle_changes_nothing() {
     let (clock, time) = Clock::manual();
     let first = ClientThrottleConfig::sre().min_rps(1e6).window(S(12));
-    let throttle = ClientThrottle::new(first).unwrap().with_clock(&clock);
+    let throttle = ClientThrottle::builder(first).clock(&clock).build().unwrap();
     let (clone, mut events) = (throttle.clone(), throttle.events());
     (0..30).for_each(|_| clone.try_acquire().unwrap().record(Verdict::failure(FailureKind::Overloaded)));
     let (before, under_way) = (clone.try_acquire().unwrap(), clone.try_acquire().unwrap());
@@ -455,7 +442,7 @@ fn an_invalid_change_of_a_client_throttle_changes_nothing() {
 fn an_invalid_change_of_a_shedder_changes_nothing() {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let first = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(S(3600));
-    let shedder = Shedder::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
+    let shedder = Shedder::builder(first.clone()).clock(&clock).gauge("load", load.clone()).build().unwrap();
     let clone = shedder.clone();
     load.set(0.5);
     assert_eq!(clone.shed_share(Normal), 0.5);
@@ -489,7 +476,7 @@ fn a_shedder_that_changes_during_a_reading_reads_again() {
         }
         1.0
     };
-    let shedder = Shedder::new(first).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
+    let shedder = Shedder::builder(first).clock(&clock).gauge("load", reads).build().unwrap();
     let _ = own.set(shedder.clone());
     assert!(shedder.try_acquire(High).is_ok(), "read by the old limits");
     assert!(shedder.try_acquire(High).is_err(), "and by the new ones at once");
@@ -499,8 +486,7 @@ fn a_shedder_that_changes_during_a_reading_reads_again() {
 fn an_invalid_change_of_a_degradation_changes_nothing() {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).times(S(1), S(10));
-    let degradation =
-        Degradation::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
+    let degradation = Degradation::builder(first.clone()).clock(&clock).gauge("load", load.clone()).build().unwrap();
     let clone = degradation.clone();
     let [a, b, c] = ["a", "b", "c"].map(|name| degradation.feature(name).unwrap());
     load.set(0.5);
@@ -531,8 +517,8 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
 #[test]
 fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(S(1)).with_clock(&clock);
-    let clone = timeout.clone().named("clone");
+    let timeout = Timeout::builder(S(1)).clock(&clock).build();
+    let clone = timeout.clone();
     let service = ScriptedService::new("hang", &clock).unwrap();
     let start = time.now();
     let ended = time.block_on(async {
@@ -562,8 +548,8 @@ fn an_invalid_change_of_a_retry_changes_nothing() {
     let (clock, time) = Clock::manual();
     let steady = |ms| BackoffConfig::default().between(MS(ms), MS(ms)).jitter(Jitter::None);
     let first = RetryConfig::default().idempotent(true).max_attempts(3).backoff(steady(100));
-    let retry = Retry::new(first).unwrap().with_clock(&clock);
-    let clone = retry.clone().named("clone");
+    let retry = Retry::builder(first).clock(&clock).build().unwrap();
+    let clone = retry.clone();
     let bad = vec![
         (first.max_attempts(0).retry_nested(true), "max_attempts"),
         (first.max_elapsed(Duration::ZERO), "max_elapsed"),
@@ -604,8 +590,7 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
         .idempotent(true)
         .max_attempts(2)
         .backoff(BackoffConfig::default().between(MS(1), MS(1)).jitter(Jitter::None));
-    let retry =
-        Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)).with_budget(&budget);
+    let retry = Retry::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).budget(&budget).build().unwrap();
     let (fails, goes) = (ScriptedService::new("503", &clock).unwrap(), ScriptedService::new("ok", &clock).unwrap());
     (0..100).for_each(|_| assert!(time.block_on(retry.call(|| goes.call())).is_ok()));
     assert_eq!(budget.balance(time.now()), 50);

@@ -22,7 +22,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn limiter(config: AdaptiveLimitConfig) -> (AdaptiveLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, time)
+    (AdaptiveLimiter::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap(), clock, time)
 }
 
 /// Runs `callers` callers for `time`, each of which makes one call after another.
@@ -147,12 +147,11 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
         inside: AtomicU32::new(0),
     };
     let pipeline = Pipeline::new().then(limiter.clone());
-    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
     for _ in 0..300 {
         time.block_on(queue.send((0..1000).map(|_| Message::new("x")).collect())).unwrap();
     }
-    let listener = QueueListener::builder(queue.clone())
-        .config(QueueListenerConfig::default().tasks(64, 64))
+    let listener = QueueListener::builder(queue.clone(), QueueListenerConfig::default().tasks(64, 64))
         .clock(&clock)
         .build()
         .unwrap();
@@ -188,10 +187,13 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
 #[test]
 fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
     let (clock, time) = Clock::manual();
-    let rate = RateLimiter::new(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600))).unwrap();
-    let pipeline = Pipeline::new().then(rate.with_clock(&clock));
-    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-    let listener = QueueListener::builder(queue.clone()).clock(&clock).build().unwrap();
+    let rate = RateLimiter::builder(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600)))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let pipeline = Pipeline::new().then(rate);
+    let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+    let listener = QueueListener::builder(queue.clone(), Default::default()).clock(&clock).build().unwrap();
     let (served, by_second) = (AtomicU32::new(0), Mutex::new(vec![0; 60]));
     let start = clock.now();
     let run = listener.run(clock.sleep(S(59)), async |_: Work| {
@@ -217,9 +219,9 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
 #[test]
 fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     let (clock, time) = Clock::manual();
-    let queue = Arc::new(InMemoryQueue::new("jobs").bounded(50_000).with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(50_000).clock(&clock).build());
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
-    let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
+    let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build().unwrap();
     // The handler can process 12,800 a second; 10,000 a second arrive, and 50,000 a second for 10
     // s.
     let run = listener.run(clock.sleep(S(120)), async |_| clock.sleep(MS(5)).await);

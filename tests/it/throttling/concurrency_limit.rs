@@ -25,7 +25,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (ConcurrencyLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
@@ -67,7 +67,7 @@ fn the_wait_is_clipped_to_the_deadline() {
     let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
     let _taken = limiter.try_acquire().unwrap();
     let start = time.now();
-    let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
+    let pipeline = Pipeline::new().then(Timeout::builder(MS(300)).clock(&clock).build()).then(limiter.clone());
     let error = time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert_eq!((time.now() - start, limiter.waiting(), error.attempts()), (MS(300), 0, 0));
 }

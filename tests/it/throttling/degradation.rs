@@ -22,9 +22,10 @@ fn config() -> DegradationConfig {
 
 fn degradation(config: DegradationConfig) -> (Degradation, Gauge, Clock, ManualClock) {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
-    let degradation = Degradation::new(config).unwrap().with_clock(&clock);
+    let degradation =
+        Degradation::builder(config).name("front").clock(&clock).gauge("load", load.clone()).build().unwrap();
     load.set(-1.0);
-    (degradation.with_gauge("load", load.clone()).unwrap(), load, clock, time)
+    (degradation, load, clock, time)
 }
 
 fn off(degradation: &Degradation) -> Vec<String> {
@@ -173,7 +174,6 @@ fn a_disabled_feature_rejects_calls_as_a_policy() {
 #[test]
 fn events_of_switching_come_in_order() {
     let (degradation, load, clock, time) = degradation(config());
-    let degradation = degradation.named("front");
     let mut events = degradation.events();
     let course = async {
         for value in [0.5, 1.0, -1.0] {
@@ -220,7 +220,7 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
     for (config, field) in refused {
         assert_eq!(Degradation::new(config).unwrap_err().field(), field);
     }
-    assert_eq!(Degradation::new(config()).unwrap().with_gauge("cpu", || 0.0).unwrap_err().field(), "limits.cpu");
+    assert_eq!(Degradation::builder(config()).gauge("cpu", || 0.0).build().unwrap_err().field(), "limits.cpu");
 }
 
 #[test]

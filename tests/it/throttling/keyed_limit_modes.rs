@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
 use steadfast::{
-    FailureKind, Hint, Pipeline, Reason, Verdict,
+    Builder, FailureKind, Hint, Pipeline, Reason, Verdict,
     call::AttemptInfo,
     testing::drop_at_every_await,
     throttling::{
@@ -17,8 +17,13 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (KeyedRateLimiter<u32>, ManualClock) {
+    let (builder, time) = builder(config);
+    (builder.build().unwrap(), time)
+}
+
+fn builder(config: impl Into<RateLimitConfig>) -> (Builder<KeyedRateLimiter<u32>>, ManualClock) {
     let (clock, time) = Clock::manual();
-    (KeyedRateLimiter::new(config).unwrap().with_clock(&clock), time)
+    (KeyedRateLimiter::builder(config).clock(&clock), time)
 }
 
 fn strict(quota: Quota) -> RateLimitConfig {
@@ -47,8 +52,8 @@ proptest! {
         steps in prop::collection::vec((0u32..5, 1u32..4, 0u8..5, 0u64..700), 1..200), is_strict: bool,
     ) {
         let quota = Quota::per_second(3);
-        let (limiter, time) = limiter(if is_strict { strict(quota) } else { quota.into() });
-        let limiter = limiter.metered();
+        let (limiter, time) = builder(if is_strict { strict(quota) } else { quota.into() });
+        let limiter = limiter.metered().build().unwrap();
         let mut model = BTreeMap::<u32, (u64, u64)>::new();
         let mut read = BTreeMap::<u32, (u64, u64)>::new();
         for (key, n, method, ms) in steps {
@@ -84,7 +89,7 @@ proptest! {
         let quota = Quota::new(3, S(1));
         let config = if is_strict { strict(quota) } else { quota.into() };
         let (limiter, time) = limiter(config);
-        let own: Vec<_> = (0..3).map(|_| RateLimiter::new(config).unwrap().with_clock(&time.clock())).collect();
+        let own: Vec<_> = (0..3).map(|_| RateLimiter::builder(config).clock(&time.clock()).build().unwrap()).collect();
         for (key, n, method, ms) in steps {
             time.advance(MS(ms));
             let one = &own[key as usize];
@@ -201,9 +206,9 @@ fn the_limit_of_a_key_is_a_policy_that_waits_and_obeys_hints() {
 // Guarantee: throttling 3.
 #[test]
 fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
-    let (limiter, time) = limiter(Quota::new(2, S(10)));
-    let for_all = RateLimiter::new(Quota::new(3, S(60))).unwrap().with_clock(&time.clock());
-    let metered = limiter.metered();
+    let (limiter, time) = builder(Quota::new(2, S(10)));
+    let for_all = RateLimiter::builder(Quota::new(3, S(60))).clock(&time.clock()).build().unwrap();
+    let metered = limiter.metered().build().unwrap();
     let both = |key| try_acquire_all::<dyn Limit>(&[&metered.for_key(key), &for_all]);
     assert!(both(1).is_ok() && both(1).is_ok());
     assert_eq!(both(1).unwrap_err().retry_after(), Some(S(5)), "the tenant's own");
@@ -218,8 +223,9 @@ fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
 
 #[test]
 fn events_carry_the_name_of_the_key() {
-    let (limiter, time) = limiter(Quota::new(1, S(1)));
-    let limiter = limiter.named("tenants").named_by(|key| format!("tenant-{key}").into());
+    let (clock, time) = Clock::manual();
+    let limiter = KeyedRateLimiter::builder(Quota::new(1, S(1))).clock(&clock).name("tenants");
+    let limiter = limiter.name_by(|key| format!("tenant-{key}").into()).build().unwrap();
     let mut events = limiter.events();
     limiter.try_acquire(&1).unwrap();
     let refused = limiter.try_acquire(&1).unwrap_err();
@@ -247,8 +253,7 @@ fn events_carry_the_name_of_the_key() {
 #[test]
 fn a_full_limiter_keeps_the_keys_that_used_most() {
     for config in [Quota::new(100, S(3_600)).into(), strict(Quota::new(100, S(3_600)))] {
-        let (limiter, _hand) = limiter(config);
-        let limiter = limiter.max_keys(1_000).unwrap();
+        let limiter = builder(config).0.max_keys(1_000).build().unwrap();
         limiter.try_acquire_n(&0, 100).unwrap();
         for key in 1..20_000 {
             limiter.try_acquire(&key).unwrap();
@@ -257,5 +262,5 @@ fn a_full_limiter_keeps_the_keys_that_used_most() {
         assert!(limiter.len() > 700, "{}", limiter.len());
         assert!(limiter.try_acquire(&0).is_err(), "the busiest key is not forgotten");
     }
-    assert_eq!(limiter(Quota::per_second(1)).0.max_keys(0).unwrap_err().field(), "max_keys");
+    assert_eq!(builder(Quota::per_second(1)).0.max_keys(0).build().unwrap_err().field(), "max_keys");
 }

@@ -23,7 +23,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (RateLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
@@ -83,7 +83,7 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
     limiter.try_acquire().unwrap();
     let start = time.now();
     let error = time.block_on(async {
-        let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
+        let pipeline = Pipeline::new().then(Timeout::builder(MS(300)).clock(&clock).build()).then(limiter.clone());
         let call = pipeline.call(|| async { Ok::<_, ()>(()) });
         let slower = async {
             clock.sleep(MS(50)).await;
@@ -206,7 +206,7 @@ fn several_limits_that_fail_together_take_nothing() {
         let config = RateLimitConfig::from(Quota::new(5, MS(500)));
         let config = if strict { config.strict() } else { config };
         let (first, clock, time) = limiter(config);
-        let last = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+        let last = RateLimiter::builder(Quota::per_minute(1)).clock(&clock).build().unwrap();
         last.try_acquire().unwrap();
         for _ in 0..100 {
             // The same limiter twice takes two permits, or none.
@@ -227,8 +227,8 @@ fn several_limits_return_the_time_when_all_are_ready() {
     for strict in [false, true] {
         let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
         let (second, clock, time) = limiter(with(Quota::per_second(1)));
-        let minute = RateLimiter::new(with(Quota::per_minute(1))).unwrap().named("minute").with_clock(&clock);
-        let ample = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
+        let minute = RateLimiter::builder(with(Quota::per_minute(1))).name("minute").clock(&clock).build().unwrap();
+        let ample = RateLimiter::builder(with(Quota::per_minute(7))).clock(&clock).build().unwrap();
         let all = [&ample, &second, &minute, &ample];
         try_acquire_all(&all).unwrap();
         time.advance(MS(500));

@@ -34,7 +34,7 @@ fn limiter(strict: bool) -> (RateLimiter, ManualClock) {
     let (clock, time) = Clock::manual();
     let config = RateLimitConfig::from(Quota::per_second(1));
     let config = if strict { config.strict() } else { config };
-    let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(config).clock(&clock).build().unwrap();
     limiter.try_acquire().unwrap();
     (limiter, time)
 }

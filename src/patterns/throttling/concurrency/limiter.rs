@@ -14,6 +14,7 @@ use super::{
     semaphore::{Admission, Semaphore},
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -48,27 +49,19 @@ impl ConcurrencyLimiter {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: ConcurrencyLimitConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a limiter.
+    pub fn builder(config: ConcurrencyLimitConfig) -> Builder<Self> {
+        Builder::new(config)
     }
 
     /// Creates a limiter by settings that were validated before.
-    pub(crate) fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: ConcurrencyLimitConfig, Common { name, clock, .. }: Common) -> Self {
         let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
         let max_wait = AtomicU64::new(nanos(config.max_wait));
         Self { inner: Arc::new(ConcurrencyCore { max_wait, name, clock, semaphore, events: Events::new() }), weight: 1 }
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self { weight: self.weight, ..Self::make(self.config(), self.inner.clock.clone(), Some(name.into())) }
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self { weight: self.weight, ..Self::make(self.config(), clock.clone(), self.inner.name.clone()) }
     }
 
     /// Returns the same limiter, for calls that take `weight` permits each.
@@ -296,6 +289,18 @@ impl Drop for WaiterGuard<'_> {
         }
     }
 }
+
+impl Component for ConcurrencyLimiter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = ConcurrencyLimitConfig;
+
+    fn assemble(spec: ConcurrencyLimitConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for ConcurrencyLimiter {}
 
 impl Policy for ConcurrencyLimiter {
     #[inline]

@@ -11,6 +11,7 @@ use super::{
     take::checked,
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     config::{ConfigError, Name, require},
     observe::{Events, Subscription},
     outcome::Rejected,
@@ -24,17 +25,17 @@ use crate::{
 /// A clone is the same limiter. A remembered key takes its own size and 8 bytes. Once all its
 /// permits have returned, a key equals one that was never seen, and is removed when the table would
 /// grow. In strict mode, and while calls wait for it, a key has a complete limiter. At most
-/// [`max_keys`](Self::max_keys) keys are remembered. Keys are hashed by SipHash with random seeds,
-/// so that an attacker who chooses keys cannot make them collide.
+/// [`max_keys`](Builder::max_keys) keys are remembered. Keys are hashed by SipHash with random
+/// seeds, so that an attacker who chooses keys cannot make them collide.
 ///
 /// ```
 /// use steadfast::throttling::{KeyedRateLimiter, Quota};
 ///
-/// let limiter = KeyedRateLimiter::new(Quota::per_second(100))
-///     .unwrap()
-///     .with_tiers(&[Quota::per_second(1000)], |tenant: &String| {
+/// let limiter = KeyedRateLimiter::builder(Quota::per_second(100))
+///     .tiers(&[Quota::per_second(1000)], |tenant: &String| {
 ///         if tenant.starts_with("gold-") { Some(0) } else { None }
 ///     })
+///     .build()
 ///     .unwrap();
 /// let tenant = "gold-7".to_owned();
 /// assert!(limiter.try_acquire(&tenant).is_ok());
@@ -49,9 +50,9 @@ impl<K, S> Clone for KeyedRateLimiter<K, S> {
 }
 
 /// The function that returns the tier of a key.
-type TierOf<K> = Arc<dyn Fn(&K) -> Option<usize> + Send + Sync>;
+type TierOf<K> = Box<dyn Fn(&K) -> Option<usize> + Send + Sync>;
 
-type NameOf<K> = Arc<dyn Fn(&K) -> Name + Send + Sync>;
+type NameOf<K> = Box<dyn Fn(&K) -> Name + Send + Sync>;
 
 pub(super) struct KeyedCore<K, S> {
     /// Version and value of the quotas.
@@ -75,13 +76,15 @@ pub(super) struct KeyedParts<K, S> {
     pub(super) is_metered: bool,
 }
 
-impl<K, S: Clone> Clone for KeyedParts<K, S> {
-    fn clone(&self) -> Self {
-        let Self { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered } = self;
-        let (tier_of, name_of) = (tier_of.clone(), name_of.clone());
-        let (name, hasher, clock) = (name.clone(), hasher.clone(), clock.clone());
-        Self { config: *config, tier_of, name, name_of, hasher, clock, max_keys: *max_keys, is_metered: *is_metered }
-    }
+/// What a limiter is built from.
+pub struct KeyedLimiterSpec<K, S> {
+    config: RateLimitConfig,
+    tiers: Vec<Quota>,
+    tier_of: Option<TierOf<K>>,
+    name_of: Option<NameOf<K>>,
+    hasher: S,
+    max_keys: usize,
+    is_metered: bool,
 }
 
 /// The permits of one key at one moment.
@@ -114,9 +117,79 @@ impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: impl Into<RateLimitConfig>) -> Result<Self, ConfigError> {
-        Self::with_hasher(config, RandomState::new())
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a limiter. Errors and events of all keys carry the builder's
+    /// [`name`](Builder::name), unless [`name_by`](Builder::name_by) gives each key its own.
+    pub fn builder(config: impl Into<RateLimitConfig>) -> Builder<Self> {
+        Builder::new(KeyedLimiterSpec {
+            config: config.into(),
+            tiers: Vec::new(),
+            tier_of: None,
+            name_of: None,
+            hasher: RandomState::new(),
+            max_keys: MAX_KEYS,
+            is_metered: false,
+        })
     }
 }
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Builder<KeyedRateLimiter<K, S>> {
+    /// Gives some keys other quotas. `tier_of` returns the index of a key's quota in `tiers`;
+    /// `None`, or an index out of range, selects the default quota.
+    pub fn tiers(mut self, tiers: &[Quota], tier_of: impl Fn(&K) -> Option<usize> + Send + Sync + 'static) -> Self {
+        self.spec.tiers = tiers.to_vec();
+        self.spec.tier_of = Some(Box::new(tier_of));
+        self
+    }
+
+    /// Names each key's errors and events by the key.
+    pub fn name_by(mut self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self {
+        self.spec.name_of = Some(Box::new(name_of));
+        self
+    }
+
+    /// Sets the maximum number of remembered keys, at least 1, rounded up to a multiple of 64;
+    /// 1,048,576 by default. To make room, the limiter forgets keys whose permits have all
+    /// returned, and if there are none, an eighth of the others. Those are the keys whose permits
+    /// return soonest, since forgetting a key gives it a whole burst. Keys with waiting calls are
+    /// kept.
+    pub fn max_keys(mut self, most: usize) -> Self {
+        self.spec.max_keys = most;
+        self
+    }
+
+    /// Counts what each key takes and is refused: see [`readings`](KeyedRateLimiter::readings).
+    pub fn metered(mut self) -> Self {
+        self.spec.is_metered = true;
+        self
+    }
+
+    /// Sets the hasher of keys. Seeded by the system by default.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<KeyedRateLimiter<K, T>> {
+        let KeyedLimiterSpec { config, tiers, tier_of, name_of, max_keys, is_metered, .. } = self.spec;
+        let spec = KeyedLimiterSpec { config, tiers, tier_of, name_of, hasher, max_keys, is_metered };
+        Builder { spec, common: self.common }
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedRateLimiter<K, S> {
+    type Built = Result<Self, ConfigError>;
+    type Spec = KeyedLimiterSpec<K, S>;
+
+    fn assemble(spec: Self::Spec, Common { name, clock, .. }: Common) -> Self::Built {
+        let KeyedLimiterSpec { config, tiers, tier_of, name_of, hasher, max_keys, is_metered } = spec;
+        let tiers = checked(&config, config.quota(), &tiers)?;
+        require(max_keys >= 1, "max_keys", "must be at least 1")?;
+        let shards = (0..SHARDS).map(|_| Shard(Mutex::new(ShardState::new(tiers.clone(), is_metered)))).collect();
+        let parts = KeyedParts { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered };
+        let (tiers, changes) = (Mutex::new((0, tiers)), AtomicU64::new(0));
+        Ok(Self(Arc::new(KeyedCore { tiers, changes, parts, events: Events::new(), shards })))
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasName for KeyedRateLimiter<K, S> {}
 
 impl<K, S> KeyedRateLimiter<K, S> {
     pub(super) fn share(&self) -> Self {
@@ -130,110 +203,9 @@ impl<K, S> KeyedRateLimiter<K, S> {
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
-    /// Creates a limiter as [`new`](KeyedRateLimiter::new) does, with another hasher.
-    ///
-    /// # Errors
-    /// If a setting is invalid.
-    pub fn with_hasher(config: impl Into<RateLimitConfig>, hasher: S) -> Result<Self, ConfigError> {
-        let config = config.into();
-        let tiers = checked(&config, config.quota(), &[])?;
-        let (clock, max_keys) = (Clock::tokio(), MAX_KEYS);
-        let (tier_of, name, name_of, is_metered) = (None, None, None, false);
-        Ok(Self::make(tiers, KeyedParts { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered }))
-    }
-
-    fn make(tiers: Tiers, parts: KeyedParts<K, S>) -> Self {
-        let shards = (0..SHARDS).map(|_| Shard(Mutex::new(ShardState::new(tiers.clone(), parts.is_metered)))).collect();
-        let tiers = Mutex::new((0, tiers));
-        Self(Arc::new(KeyedCore { tiers, changes: AtomicU64::new(0), parts, events: Events::new(), shards }))
-    }
-
-    /// Returns a new limiter with the same quotas and changed parts.
-    fn with(&self, change: impl FnOnce(&mut KeyedParts<K, S>)) -> Self
-    where
-        S: Clone,
-    {
-        let mut parts = self.0.parts.clone();
-        change(&mut parts);
-        Self::make(self.tiers(), parts)
-    }
-
-    /// Returns a new limiter that gives some keys other quotas. `tier_of` returns the index of a
-    /// key's quota in `tiers`; `None`, or an index out of range, selects the default quota.
-    ///
-    /// # Errors
-    /// If a quota is invalid.
-    pub fn with_tiers(
-        self,
-        tiers: &[Quota],
-        tier_of: impl Fn(&K) -> Option<usize> + Send + Sync + 'static,
-    ) -> Result<Self, ConfigError>
-    where
-        S: Clone,
-    {
-        let tiers = checked(&self.0.parts.config, self.quotas().0, tiers)?;
-        let mut parts = self.0.parts.clone();
-        parts.tier_of = Some(Arc::new(tier_of));
-        Ok(Self::make(tiers, parts))
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.clock = clock.clone())
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.name = Some(name.into()))
-    }
-
-    /// Returns a new limiter with the same settings whose errors and events carry the name that
-    /// `name_of` returns for the key.
-    #[must_use]
-    pub fn named_by(self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.name_of = Some(Arc::new(name_of)))
-    }
-
-    /// Returns a new limiter with the same settings that remembers at most `most` keys, rounded up
-    /// to a multiple of 64; 1,048,576 by default. To make room, the limiter forgets keys whose
-    /// permits have all returned, and if there are none, an eighth of the others. Those are the
-    /// keys whose permits return soonest, since forgetting a key gives it a whole burst. Keys with
-    /// waiting calls are kept.
-    ///
-    /// # Errors
-    /// If `most` is zero.
-    pub fn max_keys(self, most: usize) -> Result<Self, ConfigError>
-    where
-        S: Clone,
-    {
-        require(most >= 1, "max_keys", "must be at least 1")?;
-        Ok(self.with(|parts| parts.max_keys = most))
-    }
-
-    /// Returns a new limiter with the same settings that counts what each key takes and is refused:
-    /// see [`readings`](Self::readings).
-    #[must_use]
-    pub fn metered(self) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.is_metered = true)
-    }
-
     /// Returns what each key took and was refused since the last reading, in any order, if the
-    /// limiter is [`metered`](Self::metered). Between two readings it counts for at most `max_keys`
-    /// keys, those that come first.
+    /// limiter is [`metered`](Builder::metered). Between two readings it counts for at most
+    /// `max_keys` keys, those that come first.
     pub fn readings(&self) -> Vec<(K, Metered)> {
         let read = |shard: &Shard<K>| {
             let mut state = shard.0.lock();
@@ -307,7 +279,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     /// Subscribes to the events of all keys from now on. They carry the key's name if the limiter
-    /// is [named by](Self::named_by) key.
+    /// is [named by](Builder::name_by) key.
     pub fn events(&self) -> Subscription<ThrottlingEvent> {
         self.0.events.subscribe()
     }

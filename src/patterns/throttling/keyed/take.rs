@@ -15,6 +15,7 @@ use super::{
     shard::{Shard, Tier, Tiers, of},
 };
 use crate::{
+    build::Common,
     config::ConfigError,
     outcome::{PolicyKind, Reason, Rejected},
     throttling::{
@@ -193,7 +194,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             return limiter.clone();
         }
         let quota = of(&state.tiers, tier).quota;
-        let limiter = RateLimiter::make(&this.parts.config_of(quota), this.parts.clock.clone(), None);
+        let limiter = RateLimiter::make(
+            &this.parts.config_of(quota),
+            Common { clock: this.parts.clock.clone(), ..Common::default() },
+        );
         if let Ok(entry) = state.table.find_entry(hash, |(k, _)| k == key) {
             limiter.turns().start_at(entry.remove().0.1);
         }

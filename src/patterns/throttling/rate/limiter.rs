@@ -14,6 +14,7 @@ use super::{
     turns::{Refusal, Taken, TurnStatus, Turns},
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -48,13 +49,16 @@ impl RateLimiter {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: impl Into<RateLimitConfig>) -> Result<Self, ConfigError> {
-        let config = config.into();
-        config.check()?;
-        Ok(Self::make(&config, Clock::tokio(), None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a limiter.
+    pub fn builder(config: impl Into<RateLimitConfig>) -> Builder<Self> {
+        Builder::new(config.into())
     }
 
     /// Creates a limiter by settings that were validated before.
-    pub(crate) fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: &RateLimitConfig, Common { name, clock, .. }: Common) -> Self {
         Self(Arc::new(RateCore {
             max_wait: AtomicU64::new(nanos(config.max_wait)),
             max_hint: AtomicU64::new(nanos(config.max_hint)),
@@ -63,18 +67,6 @@ impl RateLimiter {
             turns: Turns::new(config.mode, config.quota()),
             events: Events::new(),
         }))
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(&self.config(), self.0.clock.clone(), Some(name.into()))
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(&self.config(), clock.clone(), self.0.name.clone())
     }
 
     /// Returns the current settings.
@@ -326,6 +318,18 @@ impl RateLimiter {
         call::call_alone(self, operation)
     }
 }
+
+impl Component for RateLimiter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = RateLimitConfig;
+
+    fn assemble(spec: RateLimitConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(&spec, common))
+    }
+}
+
+impl HasName for RateLimiter {}
 
 impl Policy for RateLimiter {
     #[inline]

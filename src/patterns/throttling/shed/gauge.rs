@@ -131,14 +131,7 @@ pub(crate) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
 pub(crate) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
 
 impl Gauges {
-    /// Adds a gauge, or replaces one of the same name. Fails if a gauge has no limits.
-    pub(crate) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
-        let gauges = self.and(name, gauge);
-        gauges.all_have(limits)?;
-        Ok(gauges)
-    }
-
-    /// Adds a gauge, or replaces one of the same name, without a check of its limits.
+    /// Adds a gauge, or replaces one of the same name.
     pub(crate) fn and(mut self, name: Name, gauge: impl Reading) -> Self {
         self.0.retain(|(known, _)| *known != name);
         self.0.push((name, Arc::new(gauge)));

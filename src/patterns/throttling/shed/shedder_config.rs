@@ -23,8 +23,11 @@ use crate::{
 ///     limits.depth = { soft = 1000, hard = 5000 }
 /// "#).unwrap();
 /// let depth = Gauge::new();
-/// let shedder = Shedder::new(config).unwrap().with_gauge("cpu", || 0.3).unwrap();
-/// let shedder = shedder.with_gauge("depth", depth.clone()).unwrap();
+/// let shedder = Shedder::builder(config)
+///     .gauge("cpu", || 0.3)
+///     .gauge("depth", depth.clone())
+///     .build()
+///     .unwrap();
 /// assert!(shedder.try_acquire(steadfast::Priority::Low).is_ok());
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@
 //!
 //!     steadfast::store_conformance!(async || {
 //!         let (clock, time) = Clock::manual();
-//!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
+//!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
 //!         Fixture::new(store).on_manual_time(&time)
 //!     });
 //! }
