@@ -186,7 +186,8 @@ fn shop(
     let shed = ShedderConfig::default()
         .limit("in_flight", IN_FLIGHT.0, IN_FLIGHT.1)
         .sample_every(MS(5))
-        .times(MS(100), MS(400))
+        .sustain(MS(100))
+        .recovery(MS(400))
         .min_priority(Priority::High);
     let shedder = Shedder::builder(shed).name("orders").gauge("in_flight", taken).build()?;
     let inbound = Pipeline::new()

@@ -52,7 +52,7 @@ fn chaos() -> Result<Chaos, steadfast::ConfigError> {
     let ms = Duration::from_millis;
     let rules = [
         ChaosRule::latency(ms(1), ms(20), 0.2),
-        ChaosRule::fault(FailureKind::Connect, 0.1).on_operations(["price"]),
+        ChaosRule::fault(FailureKind::Connect, 0.1).operations(["price"]),
         ChaosRule::outcome(0.05),
         ChaosRule::hang(0.02),
         ChaosRule::panic(0.01),

@@ -60,8 +60,8 @@ async fn main() -> ExitCode {
 fn config() -> CircuitBreakerConfig {
     CircuitBreakerConfig::default()
         .count_window(20, 10)
-        .open(OpenConfig::default().delays(MS(200), MS(800)))
-        .permitted_calls(3, 1.0)
+        .open(OpenConfig::default().initial_delay(MS(200)).max_delay(MS(800)))
+        .half_open_calls(3, 1.0)
         .slow_start(SlowStartConfig::linear(MS(400), 0.2))
 }
 

@@ -13,8 +13,8 @@ use steadfast::{
     entropy::Entropy,
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
-        RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter,
+        PriorityShares, Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
     },
     time::{Clock, ManualClock},
 };
@@ -69,7 +69,7 @@ fn rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     time.advance(Duration::from_nanos(1));
     assert!(limiter.try_acquire().is_ok());
     // Doubles the limit at run time.
-    limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(20).burst(3))).unwrap();
     let faster = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!((wait, faster), (MS(100), MS(50)));
     let told = format!("{burst} at once, the next in exactly {wait:?}; in {faster:?} after a change");
@@ -93,11 +93,12 @@ fn strict_rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
-    let limiter = KeyedRateLimiter::builder(Quota::per_second(5))
-        .tiers(&[Quota::per_second(50)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
-        .clock(clock)
-        .build()
-        .unwrap();
+    let limiter =
+        KeyedRateLimiter::builder(KeyedRateLimitConfig::from(Quota::per_second(5)).tiers([Quota::per_second(50)]))
+            .tier_of(|tenant: &&str| tenant.starts_with("gold").then_some(0))
+            .clock(clock)
+            .build()
+            .unwrap();
     let of = |tenant: &'static str| passes(|| limiter.try_acquire(&tenant).is_ok());
     let [blue, green, gold] = ["blue", "green", "gold-7"].map(of);
     assert_eq!((blue, green, gold), (5, 5, 50));
@@ -106,8 +107,10 @@ fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
 }
 
 fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(2).queue(1, MS(50))).clock(clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(2).queue(1).max_wait(MS(50)))
+        .clock(clock)
+        .build()
+        .unwrap();
     let work = async || {
         clock.sleep(MS(100)).await;
         Ok::<_, ()>(())
@@ -130,7 +133,7 @@ fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn adaptive_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
+    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500).max_wait(S(60));
     let limiter = AdaptiveLimiter::builder(config).clock(clock).entropy(&Entropy::from_seed(1)).build().unwrap();
     // Duration of a call; beyond ten concurrent calls it grows in proportion.
     let work = async || {

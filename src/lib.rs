@@ -73,7 +73,8 @@
 //! # Pages
 //!
 //! [Choosing a pattern](_docs::choosing), [reasons for the design](_docs::design), [effects of a
-//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare).
+//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare), [stability
+//! and versions](_docs::stability).
 //!
 //! # Features
 //!
@@ -124,7 +125,7 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths.
-use ground::{budget, build, flight, hash, race, striped, sync, window};
+use ground::{budget, build, flight, hash, in_progress, race, sharded, striped, sync, window};
 
 pub use build::{Builder, Component, HasEntropy, HasName};
 pub use call::{BoxedPipeline, Pipeline};

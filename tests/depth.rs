@@ -100,10 +100,8 @@ fn a_hedge_in_an_inner_stack_hedges() {
     (config.timeout, config.hedge) =
         (Some(Duration::from_secs(2)), Some(HedgeConfig::after(Duration::from_millis(50))));
     let inner = Standard::builder(config).clock(&clock).build().unwrap();
-    let calls = Pipeline::new()
-        .then(Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap())
-        .then(inner)
-        .classify(ScriptedService::classify);
+    let outer = Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap();
+    let calls = Pipeline::new().then(outer).then(inner).classify(ScriptedService::classify);
     let service = ScriptedService::new("ok in 1s, ok in 20ms, ok in 1m, ok in 1m", &clock).unwrap();
     let start = time.now();
     assert_eq!(time.block_on(calls.call(idempotent(|| service.call()))).unwrap(), 200);

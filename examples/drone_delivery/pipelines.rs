@@ -98,7 +98,7 @@ pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardP
 pub fn accounts() -> CacheAsideConfig {
     let second = Duration::from_secs(1);
     // The pipeline has its own time-outs.
-    CacheAsideConfig::default().capacity(100_000).ttl(second, second / 10).hard_timeout(None)
+    CacheAsideConfig::default().capacity(100_000).ttl(second).jitter(second / 10).hard_timeout(None)
 }
 
 /// Maximum time after a suspension in which a request may pass: the lifetime of a copy, and the duration of its read.
@@ -120,14 +120,12 @@ fn pace(service: Service, args: &Args) -> Result<Option<RateLimiter>, ConfigErro
 
 /// Settings of the open state: the services crash for seconds, not minutes, so the breaker probes soon.
 fn open() -> OpenConfig {
-    let mut open = OpenConfig::default();
-    (open.initial_delay, open.max_delay, open.reset_after) =
-        (Duration::from_millis(300), Duration::from_millis(1200), Duration::from_secs(5));
-    open
+    OpenConfig::default()
+        .initial_delay(Duration::from_millis(300))
+        .max_delay(Duration::from_millis(1200))
+        .reset_after(Duration::from_secs(5))
 }
 
 fn half_open() -> HalfOpenConfig {
-    let mut half_open = HalfOpenConfig::default();
-    (half_open.permitted_calls, half_open.success_rate, half_open.max_duration) = (3, 0.6, Duration::from_secs(1));
-    half_open
+    HalfOpenConfig::default().permitted_calls(3).success_rate(0.6).max_duration(Duration::from_secs(1))
 }

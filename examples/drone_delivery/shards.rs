@@ -281,7 +281,7 @@ impl Shards {
             let home = &*home;
             let mut versions = Vec::new();
             for some in rows.chunks(home.shard.store.capabilities().max_batch().clamp(1, 500)) {
-                let insert = || home.shard.insert(Routed { shard, version }, some);
+                let insert = || home.shard.insert(Routed::new(shard, version), some);
                 versions.extend(home.pipeline.call(insert).await.map_err(why)?);
             }
             Ok::<_, String>(versions)
@@ -372,8 +372,9 @@ pub fn in_doubt(error: &Unrouted) -> bool {
     match error {
         RouteError::Failed(error) => match error.cause() {
             Cause::Operation(failed) => failed.may_have_been_applied(),
-            Cause::TimedOut(_) => true,
             Cause::Rejected(_) => false,
+            // A time-out, and whatever else may end a call.
+            _ => true,
         },
         _ => false,
     }

@@ -111,8 +111,7 @@ impl Router {
 
 impl Protected {
     fn new(shard: ShardId) -> Self {
-        let mut open = OpenConfig::default();
-        open.initial_delay = Duration::from_millis(200);
+        let open = OpenConfig::default().initial_delay(Duration::from_millis(200));
         let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(5)).open(open);
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
         let breaker = CircuitBreaker::builder(config).name(shard.to_string()).build().expect("a breaker");

@@ -42,18 +42,19 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 #[cfg(feature = "metrics")]
-use std::sync::{
-    RwLock,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::broadcast;
 
-use crate::{config::Name, time::Instant};
+use crate::{
+    config::Name,
+    sync::{Mutex, MutexGuard},
+    time::Instant,
+};
 
 /// One event, as a subscription returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,18 +102,11 @@ struct Taps<E> {
     /// `true` once `each` has an element. `Relaxed`: the lock of `each` publishes the elements; an
     /// event that is concurrent with the first tap may go uncounted.
     any: AtomicBool,
-    each: RwLock<Vec<Tap<E>>>,
+    each: Mutex<Vec<Tap<E>>>,
 }
 
 #[cfg(feature = "metrics")]
 type Tap<E> = Box<dyn Fn(&E) + Send + Sync>;
-
-#[cfg(feature = "metrics")]
-impl<E> Taps<E> {
-    fn each(&self) -> std::sync::RwLockReadGuard<'_, Vec<Tap<E>>> {
-        self.each.read().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Maximum number of other calls' events that one call sends, and of events that wait.
 const BATCH: usize = RING;
@@ -181,7 +175,7 @@ impl<E: Traced> Events<E> {
             outbox,
             ring: OnceLock::new(),
             #[cfg(feature = "metrics")]
-            taps: Taps { any: AtomicBool::new(false), each: RwLock::default() },
+            taps: Taps { any: AtomicBool::new(false), each: Mutex::default() },
         }))
     }
 
@@ -218,7 +212,7 @@ impl<E: Traced> Events<E> {
             let dropped = self.outbox().push(at, source.cloned(), event());
             if let Err(_what) = dropped {
                 #[cfg(feature = "metrics")]
-                self.0.taps.each().iter().for_each(|tap| tap(&_what));
+                self.0.taps.each.lock().iter().for_each(|tap| tap(&_what));
             }
         }
     }
@@ -242,7 +236,7 @@ impl<E: Traced> Events<E> {
             }
             what.trace(source.map_or("", Name::as_str));
             #[cfg(feature = "metrics")]
-            self.0.taps.each().iter().for_each(|tap| tap(&what));
+            self.0.taps.each.lock().iter().for_each(|tap| tap(&what));
         }
         if sender.unreported > 0 {
             let source = source.map_or("", Name::as_str);
@@ -258,8 +252,8 @@ impl<E: Traced> Events<E> {
         }
     }
 
-    fn outbox(&self) -> std::sync::MutexGuard<'_, Outbox<E>> {
-        self.0.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outbox(&self) -> MutexGuard<'_, Outbox<E>> {
+        self.0.outbox.lock()
     }
 }
 
@@ -331,7 +325,7 @@ impl<E> Subscription<E> {
     /// `count` must be quick.
     pub(crate) fn tap(self, count: impl Fn(&E) + Send + Sync + 'static) {
         if let Some(source) = self.source.upgrade() {
-            source.taps.each.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(count));
+            source.taps.each.lock().push(Box::new(count));
             source.taps.any.store(true, Relaxed);
         }
     }

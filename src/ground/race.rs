@@ -1,8 +1,8 @@
 //! Combinators of two futures.
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
+    pin::{Pin, pin},
+    task::{Context, Poll},
 };
 
 /// The output of the future that was ready first.
@@ -32,6 +32,27 @@ pub(crate) async fn race<A: Future, B: Future>(one: A, other: B) -> First<A::Out
         Poll::Pending => other.as_mut().poll(cx).map(First::Other),
     })
     .await
+}
+
+/// Continues a future that the caller may have polled already, with the waker of the coming poll: a
+/// wait that begins beside it does not poll it twice.
+pub(crate) struct Continued<F> {
+    future: F,
+    is_polled: bool,
+}
+
+impl<F> Continued<F> {
+    pub(crate) const fn new(future: F, is_polled: bool) -> Self {
+        Self { future, is_polled }
+    }
+}
+
+impl<F: Future + Unpin> Future for Continued<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if std::mem::take(&mut self.is_polled) { Poll::Pending } else { Pin::new(&mut self.future).poll(cx) }
+    }
 }
 
 /// Polls both futures until both are ready.

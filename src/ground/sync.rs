@@ -2,14 +2,32 @@
 //! (`--cfg steadfast_loom`).
 #[cfg(steadfast_loom)]
 pub(crate) use loom::sync::{
-    Mutex as RawMutex, MutexGuard,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    MutexGuard,
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(steadfast_loom))]
 pub(crate) use std::sync::{
-    Mutex as RawMutex, MutexGuard,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    MutexGuard,
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence},
 };
+
+#[cfg(all(steadfast_loom, feature = "sqlite"))]
+use loom::sync::Condvar as RawCondvar;
+#[cfg(steadfast_loom)]
+use loom::sync::Mutex as RawMutex;
+#[cfg(all(not(steadfast_loom), feature = "sqlite"))]
+use std::sync::Condvar as RawCondvar;
+#[cfg(not(steadfast_loom))]
+use std::sync::Mutex as RawMutex;
+use std::{
+    fmt,
+    sync::{LockResult, PoisonError},
+};
+
+/// Returns the guard or value of a lock, also if a task panicked while it held the lock.
+pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {
+    locked.unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A mutex without poisoning: its users restore the invariants of the value before they call
 /// foreign code.
@@ -21,13 +39,60 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        unpoisoned(self.0.lock())
+    }
+
+    /// Locks the mutex if no other thread holds it.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Err(std::sync::TryLockError::WouldBlock) => None,
+            Err(std::sync::TryLockError::Poisoned(panicked)) => Some(panicked.into_inner()),
+            Ok(guard) => Some(guard),
+        }
     }
 }
 
 impl<T: Default> Default for Mutex<T> {
     fn default() -> Self {
         Self::new(T::default())
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mutex")
+    }
+}
+
+/// A condition variable for [`Mutex`].
+#[cfg(feature = "sqlite")]
+pub(crate) struct Condvar(RawCondvar);
+
+#[cfg(feature = "sqlite")]
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self(RawCondvar::new())
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        unpoisoned(self.0.wait(guard))
+    }
+
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: std::time::Duration,
+    ) -> MutexGuard<'a, T> {
+        unpoisoned(self.0.wait_timeout(guard, limit)).0
     }
 }
 

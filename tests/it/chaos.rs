@@ -99,7 +99,7 @@ fn a_fault_is_judged_as_its_kind_and_reported_as_injected() {
 fn every_policy_treats_a_fault_as_real() {
     // A retry repeats it, though it does not repeat rejections; its hint is used; a breaker counts it.
     let (chaos, service, clock, time) =
-        world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
+        world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).attempts([1, 2])]);
     let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let breaker =
         CircuitBreaker::builder(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
@@ -125,7 +125,7 @@ fn every_policy_treats_a_fault_as_real() {
 // Guarantee: chaos 2.
 #[test]
 fn a_result_of_the_operation_s_own_types_can_be_injected() {
-    let (chaos, service, clock, time) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
+    let (chaos, service, clock, time) = world([ChaosRule::outcome(1.0).attempts([1])]);
     let mut events = chaos.events();
     let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).classify(|result: &Result<u16, _>| match result {
@@ -198,7 +198,7 @@ fn a_rule_applies_at_its_rate() {
 #[test]
 fn a_rule_applies_by_operation_name_and_attempt_number() {
     let rule = ChaosRule::fault(FailureKind::Server, 1.0);
-    let (chaos, service, clock, time) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
+    let (chaos, service, clock, time) = world([rule.clone().operations(["price", "tax"]), rule.attempts([2])]);
     let price = |chaos: &Chaos| time.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
     assert!(!price(&chaos));
     assert!(time.block_on(chaos.call(named(&STOCK, || service.call()))).is_ok());
@@ -258,7 +258,7 @@ fn the_same_seed_injects_the_same_faults() {
 #[test]
 fn the_scope_of_a_rule_changes_no_other_draw() {
     let mut narrowed = mixed();
-    narrowed[1] = narrowed[1].clone().on_operations(["price"]);
+    narrowed[1] = narrowed[1].clone().operations(["price"]);
     for (i, (all, some)) in effects(7, &mixed()).into_iter().zip(effects(7, &narrowed)).enumerate() {
         if i % 2 == 0 {
             assert_eq!(all, some);
@@ -315,8 +315,8 @@ fn invalid_values_are_refused_by_name() {
     assert_eq!(refused(ChaosRule::latency(MS(2), MS(1), 1.0)), "rules.0.inject.latency.min");
     assert_eq!(refused(ChaosRule::latency(MS(0), MS(0), 1.0)), "rules.0.inject.latency.max");
     assert_eq!(refused(ChaosRule::fault(FailureKind::Panic, 1.0)), "rules.0.inject.fault.kind");
-    assert_eq!(refused(ChaosRule::hang(1.0).on_attempts([1, 0])), "rules.0.attempts");
-    assert_eq!(refused(ChaosRule::hang(1.0).on_operations([""])), "rules.0.operations");
+    assert_eq!(refused(ChaosRule::hang(1.0).attempts([1, 0])), "rules.0.attempts");
+    assert_eq!(refused(ChaosRule::hang(1.0).operations([""])), "rules.0.operations");
     let many = ChaosConfig::of(vec![ChaosRule::hang(0.1); 101]);
     assert_eq!(Chaos::new(many).unwrap_err().field(), "rules");
     for (text, names) in [
@@ -336,8 +336,8 @@ fn invalid_values_are_refused_by_name() {
 fn a_configuration_is_read_back_from_a_document() {
     let config = ChaosConfig::of([
         ChaosRule::latency(MS(1), MS(2), 0.5),
-        ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).on_operations(["price"]),
-        ChaosRule::fault(FailureKind::Connect, 0.25).on_attempts([1, 2]),
+        ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).operations(["price"]),
+        ChaosRule::fault(FailureKind::Connect, 0.25).attempts([1, 2]),
         ChaosRule::new(Injection::Outcome, 0.125),
         ChaosRule::hang(1.0),
         ChaosRule::panic(1.0),
@@ -350,7 +350,7 @@ fn a_configuration_is_read_back_from_a_document() {
 #[test]
 fn explain_warns_of_chaos_in_a_build_and_of_its_position() {
     let (chaos, _, _, _) =
-        world([ChaosRule::hang(0.5).on_operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
+        world([ChaosRule::hang(0.5).operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
     let timeout = Timeout::new(MS(100));
     let pipeline = Pipeline::new().then(timeout.clone()).then(chaos.clone());
     assert_eq!(pipeline.explain().warnings(), ["the chaos `c`: is built in and enabled: it injects faults on purpose"]);

@@ -195,8 +195,10 @@ fn around_a_pipeline_k_callers_are_one_call_of_it() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
     let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0, S(0))).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(0)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(limiter.clone()).then(retry).then(breaker.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();

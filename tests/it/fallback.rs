@@ -161,8 +161,10 @@ fn a_failed_fallback_keeps_the_error_of_the_call() {
     assert_eq!((error.attempts(), error.history().unwrap().first_kind), (2, Some(FailureKind::Overloaded)));
     assert!(error.fallback().is_some());
     // A rejection stays a rejection.
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(0)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let _taken = limiter.try_acquire().unwrap();
     let fallback = Fallback::builder(FallbackConfig::default()).clock(&clock).build().unwrap();
     let error =
@@ -389,8 +391,10 @@ fn a_fallback_configuration_survives_a_round_trip_through_a_document() {
 fn a_dropped_call_drops_its_fallback_and_returns_all_permits() {
     let (fallback, service, clock, time) = world("503 in 10ms", FallbackConfig::default());
     let replica = ScriptedService::new("ok in 10ms", &clock).unwrap();
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(0)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let pipeline = Pipeline::new().then(fallback).then(limiter.clone());
     let polls = drop_at_every_await(
         &time,
@@ -448,7 +452,7 @@ proptest! {
         prop_assume!(on_rejections || !kinds.is_empty());
         let config = FallbackConfig::default().fall_back_on(KindSet::of(&kinds)).on_rejections(on_rejections);
         let (fallback, service, clock, time) = world(&status.to_string(), config);
-        let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).clock(&clock).build().unwrap();
+        let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(0))).clock(&clock).build().unwrap();
         let _taken = rejected.then(|| limiter.try_acquire().unwrap());
         let pipeline = Pipeline::new().then(fallback).then(limiter.clone()).classify(ScriptedService::classify);
         let instead = |_: steadfast::fallback::Failed<'_, u16, ScriptedError>| {

@@ -460,7 +460,7 @@ fn a_message_that_is_no_entry_becomes_a_dead_letter() {
 fn calls_of_low_priority_are_deferred_until_nothing_is_shed() {
     let service = Service::new(config());
     let load = Gauge::new();
-    let rules = ShedderConfig::default().limit("load", 0.7, 0.8).times(S(1), S(2));
+    let rules = ShedderConfig::default().limit("load", 0.7, 0.8).sustain(S(1)).recovery(S(2));
     let shedder = Shedder::builder(rules).gauge("load", load.clone()).clock(&service.world.clock).build().unwrap();
     let pipeline = Pipeline::new().then(shedder.clone());
     let work = |priority, key: &str| {

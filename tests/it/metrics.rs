@@ -330,7 +330,7 @@ fn gauges_are_read_at_each_record() {
     metrics.record();
     assert_eq!(in_use(), Some(2.0));
     drop(held);
-    limiter.resize(9).unwrap();
+    limiter.reconfigure(limiter.config().capacity(9)).unwrap();
     metrics.record();
     assert_eq!(in_use(), Some(0.0));
     assert_eq!(read(&page.render(), "steadfast_concurrency_limit_capacity{name=\"l\"}"), Some(9.0));
@@ -340,7 +340,7 @@ fn gauges_are_read_at_each_record() {
 fn a_run_records_once_per_interval_and_once_at_the_end() {
     let (metrics, page, clock, time) = page();
     let level = Level::new();
-    let config = ShedderConfig::default().limit("queue", 10.0, 20.0).sample_every(MS(1)).times(MS(0), MS(1));
+    let config = ShedderConfig::default().limit("queue", 10.0, 20.0).sample_every(MS(1)).sustain(MS(0)).recovery(MS(1));
     let shedder = Shedder::builder(config).clock(&clock).gauge("queue", level.clone()).build().unwrap();
     metrics.watch("s", &shedder).unwrap();
     let (all, shed) = (page.clone(), "steadfast_shed_ratio{name=\"s\",priority=\"low\"}");
@@ -496,7 +496,7 @@ fn the_table_matches_the_page_and_what_is_registered() {
     let config = ShedderConfig::default().limit("queue", 1.0, 2.0);
     metrics.watch("x", &Shedder::new(config).unwrap()).unwrap();
     let level = Level::new();
-    let config = DegradationConfig::of(["thumbnails"]).limit("queue", 1.0, 2.0).times(MS(1), MS(1));
+    let config = DegradationConfig::of(["thumbnails"]).limit("queue", 1.0, 2.0).step(MS(1)).hold(MS(1));
     let degradation = Degradation::builder(config).clock(&clock).gauge("queue", level.clone()).build().unwrap();
     metrics.watch("x", &degradation).unwrap();
     level.set(9.0);

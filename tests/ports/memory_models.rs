@@ -75,6 +75,7 @@ impl Row {
             Precondition::Any => true,
             Precondition::Absent => current.is_none(),
             Precondition::Version(version) => current == Some(version),
+            _ => unreachable!(),
         };
         if fence.is_some_and(|token| token < self.fence) {
             Some(format!("fenced by {}", self.fence))

@@ -41,7 +41,10 @@ use std::{
 use futures_util::future::BoxFuture;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::sync::{Line, Mutex, MutexGuard};
+use crate::{
+    sharded::Sharded,
+    sync::{Mutex, MutexGuard},
+};
 
 /// A callback that takes over a flight without callers.
 pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;
@@ -50,7 +53,7 @@ pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;
 pub(crate) struct Flights<K: Hash + Eq, T>(Arc<Table<K, T>>);
 
 struct Table<K: Hash + Eq, T> {
-    shards: Shards<K, T>,
+    shards: Sharded<Shard<K, T>>,
     hasher: RandomState,
     /// If it is not set, a flight without callers is dropped.
     unattended: Option<Unattended<K, T>>,
@@ -58,12 +61,6 @@ struct Table<K: Hash + Eq, T> {
 
 /// The flights that can be joined. Bounded by the number of flights in progress.
 type Shard<K, T> = HashTable<Arc<Flight<K, T>>>;
-
-/// The shards, selected by the key's hash.
-type Shards<K, T> = Box<[Line<Mutex<Shard<K, T>>>]>;
-
-/// Number of shards: enough that two threads rarely meet in one; a power of two.
-const SHARDS: usize = 64;
 
 /// The work in progress for a key.
 pub(crate) struct Flight<K, T> {
@@ -154,8 +151,7 @@ impl<K: Hash + Eq, T> Clone for Flights<K, T> {
 impl<K: Hash + Eq, T> Flights<K, T> {
     /// Creates an empty table. Flights without callers go to `unattended`, or else are dropped.
     pub(crate) fn new(unattended: Option<Unattended<K, T>>) -> Self {
-        let shards = (0..SHARDS).map(|_| Line(Mutex::new(HashTable::new()))).collect();
-        Self(Arc::new(Table { shards, hasher: RandomState::new(), unattended }))
+        Self(Arc::new(Table { shards: Sharded::new(HashTable::new), hasher: RandomState::new(), unattended }))
     }
 
     /// Joins the flight of this key, or creates one.
@@ -245,20 +241,19 @@ impl<K: Hash + Eq, T> Flights<K, T> {
 
     /// Detaches all flights, as [`supersede`](Self::supersede) does one.
     pub(crate) fn supersede_all(&self) {
-        for shard in &self.0.shards {
-            let cut = std::mem::take(&mut *shard.0.lock());
+        for shard in self.0.shards.iter() {
+            let cut = std::mem::take(&mut *shard.lock());
             drop(cut);
         }
     }
 
     /// Returns the number of flights that can be joined.
     pub(crate) fn len(&self) -> usize {
-        self.0.shards.iter().map(|shard| shard.0.lock().len()).sum()
+        self.0.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, T>> {
-        // The table itself uses the low bits and the highest seven, so these are independent.
-        self.0.shards[(hash >> 32) as usize % SHARDS].0.lock()
+        self.0.shards.of(hash).lock()
     }
 
     /// Removes the flight from the table. Returns `true` if it could be joined until now.

@@ -184,7 +184,7 @@ fn a_superseded_flight_is_not_joined_and_knows_it_at_its_end() {
     let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!() };
     let handle = leads.handle();
     let mut old = Box::pin(leads.start(Box::pin(async move { u32::from(handle.finish(|current| current)) })));
-    assert!(flights.supersede(&1, || flights.0.shards.len()) > 0);
+    assert!(flights.supersede(&1, || flights.0.shards.iter().count()) > 0);
     let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!("it joined a superseded flight") };
     let handle = leads.handle();
     let mut new = Box::pin(leads.start(Box::pin(async move { u32::from(handle.finish(|current| current)) })));

@@ -34,6 +34,7 @@ pub use verdict::{Class, Hint, Verdict};
 ///
 /// The value, the error, a rejection and the server's hint stay where the operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// The operation ran, and the classifier judged its result.
     Judged(Class),

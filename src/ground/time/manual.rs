@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -16,6 +16,7 @@ use super::{
     Clock, Instant, Timestamp,
     clock::{Kind, TimeSource},
 };
+use crate::sync::{Mutex, MutexGuard};
 
 /// The driver of a [`Clock`] that moves only on command: minutes of back-off take no time, and
 /// every run is the same.
@@ -227,7 +228,7 @@ impl Shared {
     }
 
     fn timers(&self) -> MutexGuard<'_, Timers> {
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timers.lock()
     }
 }
 

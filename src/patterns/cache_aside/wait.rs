@@ -1,11 +1,5 @@
 //! The wait of one get for a flight: its time limits, and its checks for a stalled driver.
-use std::{
-    future::{Future, poll_fn},
-    hash::Hash,
-    pin::Pin,
-    task::Poll,
-    time::Duration,
-};
+use std::{hash::Hash, time::Duration};
 
 use super::{
     report::Report,
@@ -13,7 +7,7 @@ use super::{
 };
 use crate::{
     flight::{FlightResult, Seat},
-    race::{First, race},
+    race::{Continued, First, race},
     time::Instant,
 };
 
@@ -73,12 +67,8 @@ impl Wait {
     where
         K: Hash + Eq,
     {
-        let mut polled = std::mem::take(&mut self.polled);
         loop {
-            let outcome = poll_fn(|cx| match std::mem::take(&mut polled) {
-                true => Poll::Pending,
-                false => Pin::new(&mut *seat).poll(cx),
-            });
+            let outcome = Continued::new(&mut *seat, std::mem::take(&mut self.polled));
             // A flight that has ended needs no timer.
             match race(outcome, self.due(report)).await {
                 First::One(outcome) => return Waited::Ended(outcome),

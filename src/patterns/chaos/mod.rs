@@ -37,14 +37,8 @@
 //! };
 //!
 //! let (clock, time) = Clock::manual();
-//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).on_attempts([1]);
-//! let chaos = Chaos::builder(ChaosConfig::of([rule]))
-//!     .clock(&clock)
-//!     .entropy(&Entropy::from_seed(7))
-//!     .build()
-//!     .unwrap();
-//! let reads = RetryConfig::default().idempotent(true);
-//! let retry = Retry::builder(reads).clock(&clock).build().unwrap();
+//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).attempts([1]);
+//! let chaos = Chaos::builder(ChaosConfig::of([rule])).clock(&clock).entropy(&Entropy::from_seed(7)).build().unwrap();
 //! let pipeline = Pipeline::new()
 //!     .then(retry)
 //!     .then(chaos.clone()); // innermost, before the real service

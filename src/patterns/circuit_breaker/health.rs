@@ -14,7 +14,6 @@ use crate::{
     observe::Subscription,
     outcome::FailureKind,
     race::{First, race},
-    sync::{AtomicU32, Ordering},
     time::Instant,
 };
 
@@ -38,7 +37,7 @@ impl CircuitBreaker {
     /// use steadfast::time::Clock;
     ///
     /// let (clock, time) = Clock::manual();
-    /// let config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
+    /// let config = CircuitBreakerConfig::default().half_open_calls(2, 1.0);
     /// let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     /// breaker.force_open(Duration::from_secs(5));
     ///
@@ -58,7 +57,7 @@ impl CircuitBreaker {
         let Inner { core, shared } = &*self.0;
         let Shared { set, clock, .. } = &**shared;
         let gate = core.gate(set);
-        let _attached = CountGuard::one_more(&gate.probers);
+        let _attached = gate.probers.enter(1);
         let mut changes = self.transitions();
         let mut shutdown = pin!(shutdown);
         loop {
@@ -69,7 +68,7 @@ impl CircuitBreaker {
                 State::HalfOpen => Some(Instant::default()),
             };
             let due = next.is_some_and(|next| clock.now() >= next);
-            let turn = if due { CountGuard::alone(&gate.probing) } else { None };
+            let turn = if due { gate.probing.enter_alone() } else { None };
             let admitted = turn.as_ref().and_then(|_| core.admit_as(set, || clock.now(), true).ok());
             self.0.flush();
             let Some(ticket) = admitted.filter(|ticket| ticket.probe) else {
@@ -114,25 +113,5 @@ impl CircuitBreaker {
             None => drop(changes.recv().await),
             Some(at) => drop(race(changes.recv(), self.0.shared.clock.sleep_until(at)).await),
         }
-    }
-}
-
-/// Guard that raises a counter by one while it lives.
-struct CountGuard<'a>(&'a AtomicU32);
-
-impl<'a> CountGuard<'a> {
-    fn one_more(count: &'a AtomicU32) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
-    }
-
-    fn alone(count: &'a AtomicU32) -> Option<Self> {
-        count.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok().then(|| Self(count))
-    }
-}
-
-impl Drop for CountGuard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

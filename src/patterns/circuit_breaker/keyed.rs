@@ -18,6 +18,7 @@ use crate::{
     config::{ConfigError, Name},
     observe::Subscription,
     outcome::CallError,
+    sharded::Sharded,
     sync::Mutex,
     time::Instant,
 };
@@ -68,14 +69,10 @@ pub(super) struct Registry<K, S> {
     name: Option<Name>,
     name_of: Option<NameOf<K>>,
     pub(super) hasher: S,
-    pub(super) shards: Box<[Shard<K>]>,
+    pub(super) shards: Sharded<Keys<K>>,
 }
 
-/// One part of the registry. Aligned to a cache line, so that two processors at two shards do not
-/// contend.
-#[repr(align(64))]
-pub(super) struct Shard<K>(pub(super) Mutex<Keys<K>>);
-
+/// One part of the registry.
 pub(super) struct Keys<K> {
     pub(super) table: HashTable<(K, CircuitBreaker)>,
     /// Time of the last sweep for idle keys.
@@ -83,9 +80,6 @@ pub(super) struct Keys<K> {
     /// Time before which no search for removable keys is made.
     pub(super) full_until: Instant,
 }
-
-/// Number of shards: so many that two threads rarely meet in one. A power of two.
-const SHARDS: usize = 64;
 
 impl<K: Eq + Hash + Clone> KeyedBreakers<K> {
     /// Creates an empty registry with this configuration, or with that of a single breaker.
@@ -126,7 +120,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedBreakers<K, S> {
         config.check()?;
         let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
         let swept = clock.now();
-        let shard = || Shard(Mutex::new(Keys { table: HashTable::new(), swept, full_until: swept }));
+        let keys = || Keys { table: HashTable::new(), swept, full_until: swept };
         let set = Setting::new(config.breaker, entropy, Some(OpenLimit::new(config.max_open)));
         Ok(Self(Arc::new(Registry {
             shared: Arc::new(Shared::new(set, clock)),
@@ -134,7 +128,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedBreakers<K, S> {
             name,
             name_of,
             hasher,
-            shards: (0..SHARDS).map(|_| shard()).collect(),
+            shards: Sharded::new(keys),
         })))
     }
 }
@@ -168,9 +162,9 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
             set.open_limit.iter().for_each(|limit| limit.set_share(config.max_open));
         }
         set.events.stage_as(self.0.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
-        for shard in &self.0.shards {
+        for shard in self.0.shards.iter() {
             // A key that is created from now on takes the new settings.
-            shard.0.lock().table.iter().for_each(|(_, breaker)| breaker.0.core.reconfigured(set, now));
+            shard.lock().table.iter().for_each(|(_, breaker)| breaker.0.core.reconfigured(set, now));
         }
         self.flush();
         Ok(())
@@ -180,7 +174,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// from being removed as idle.
     pub fn get(&self, key: &K) -> CircuitBreaker {
         let hash = self.0.hasher.hash_one(key);
-        let found = Self::find(&self.shard(hash).lock(), hash, key); // the lock is free again here
+        let found = Self::find(&self.0.shards.of(hash).lock(), hash, key); // the lock is free again here
         found.unwrap_or_else(|| self.add(hash, key))
     }
 
@@ -196,7 +190,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Returns the breaker of this key, if there is one. Does not count as a use.
     pub fn peek(&self, key: &K) -> Option<CircuitBreaker> {
         let hash = self.0.hasher.hash_one(key);
-        let keys = self.shard(hash).lock();
+        let keys = self.0.shards.of(hash).lock();
         keys.table.find(hash, |(k, _)| k == key).map(|(_, breaker)| breaker.clone())
     }
 
@@ -219,15 +213,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Iterates over all keys and their breakers. The registry is not locked between two items;
     /// each part is read when the iterator reaches it.
     pub fn iter(&self) -> impl Iterator<Item = (K, CircuitBreaker)> + '_ {
-        self.0.shards.iter().flat_map(|shard| shard.0.lock().table.iter().cloned().collect::<Vec<_>>())
+        self.0.shards.iter().flat_map(|shard| shard.lock().table.iter().cloned().collect::<Vec<_>>())
     }
 
     /// Returns the number of keys in each state, in the order of [`State::ALL`](super::State::ALL).
     /// Visits all keys.
     pub fn states(&self) -> [usize; 4] {
         let mut states = [0; 4];
-        for shard in &self.0.shards {
-            let keys = shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let keys = shard.lock();
             keys.table.iter().for_each(|(_, breaker)| states[usize::from(breaker.state().number())] += 1);
         }
         states
@@ -240,7 +234,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 
     /// Returns the number of keys.
     pub fn len(&self) -> usize {
-        self.0.shards.iter().map(|shard| shard.0.lock().table.len()).sum()
+        self.0.shards.iter().map(|shard| shard.lock().table.len()).sum()
     }
 
     /// Returns whether the registry has no key.
@@ -252,7 +246,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// detached from the registry.
     pub fn forget(&self, key: &K) -> bool {
         let hash = self.0.hasher.hash_one(key);
-        let mut keys = self.shard(hash).lock();
+        let mut keys = self.0.shards.of(hash).lock();
         let removed = keys.table.find_entry(hash, |(k, _)| k == key).map_or(None, |found| Some(found.remove().0));
         drop(keys);
         removed.is_some()
@@ -275,19 +269,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
         self.0.shared.shadow.store(on, Relaxed);
     }
 
-    /// Returns the shard of a hash. The table takes its position from the low bits and its tag from
-    /// the top seven: the shard takes bits between them.
-    fn shard(&self, hash: u64) -> &Mutex<Keys<K>> {
-        &self.0.shards[(hash >> 48) as usize % SHARDS].0
-    }
-
     #[cold]
     fn add(&self, hash: u64, key: &K) -> CircuitBreaker {
         let Registry { shared, name, name_of, hasher, .. } = &*self.0;
         // Outside the lock: the callback may be slow, panic, or use this registry.
         let name = name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone());
         let own = key.clone();
-        let mut keys = self.shard(hash).lock();
+        let mut keys = self.0.shards.of(hash).lock();
         if let Some(breaker) = Self::find(&keys, hash, key) {
             return breaker; // another caller has created it
         }
@@ -295,7 +283,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
             self.sweep(&mut keys); // before the table grows
         }
         let breaker = CircuitBreaker::member(shared.clone(), &shared.set.config(), name);
-        let most = (self.config().max_keys as usize).div_ceil(SHARDS);
+        let most = self.0.shards.share(self.config().max_keys as usize);
         if (keys.table.len() < most || self.make_room(&mut keys, most))
             && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k))
         {

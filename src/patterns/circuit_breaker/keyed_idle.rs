@@ -22,8 +22,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// There is no need to call this: each part of the table does so before it grows. A key that is
     /// never used again is removed after twice `idle` at the latest, if its place is needed.
     pub fn forget_idle(&self) {
-        for shard in &self.0.shards {
-            let mut keys = shard.0.lock();
+        for shard in self.0.shards.iter() {
+            let mut keys = shard.lock();
             self.sweep(&mut keys);
             keys.table.shrink_to_fit(|(k, _)| self.0.hasher.hash_one(k));
         }

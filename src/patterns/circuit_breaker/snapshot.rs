@@ -59,7 +59,7 @@ impl CircuitBreaker {
         let Inner { core, shared } = &*self.0;
         let Shared { set, clock, .. } = &**shared;
         let now = clock.now();
-        let Figures { word, entered, openings, counts, totals } = core.figures(now);
+        let Figures { word, entered, opening, openings, counts, totals } = core.figures(now);
         let (state, in_state) = (word.state(), now - entered);
         let mut time = totals.time;
         time[usize::from(state.number())] += in_state;
@@ -71,7 +71,6 @@ impl CircuitBreaker {
             (State::Closed, _) => 1.0,
             _ => 0.0,
         };
-        let of_gate = |is: bool| gate.filter(|_| is);
         Snapshot {
             state,
             in_state,
@@ -80,8 +79,8 @@ impl CircuitBreaker {
             failures: counts.failures,
             slow: counts.slow,
             openings,
-            since: of_gate(matches!(state, State::Open | State::Isolated)).map(|gate| load(&gate.since)),
-            retry_after: of_gate(state == State::Open).map(|gate| load(&gate.until) - now),
+            since: opening.map(|(since, _)| since),
+            retry_after: opening.filter(|_| state == State::Open).map(|(_, until)| until - now),
             rejected: Core::rejected(core),
             total_failures: totals.failures,
             total_slow: totals.slow,
@@ -96,6 +95,8 @@ impl CircuitBreaker {
 pub(super) struct Figures {
     pub(super) word: Word,
     pub(super) entered: Instant,
+    /// Start and end of the opening, if the breaker is open or isolated.
+    pub(super) opening: Option<(Instant, Instant)>,
     /// Number of consecutive openings.
     pub(super) openings: u32,
     pub(super) counts: Counts,
@@ -111,6 +112,8 @@ impl Core {
             Some(inner) => (inner.openings, self.tally.counts(word, &inner.bads, now), inner.totals),
             None => (0, self.tally.counts_of_good(word, now), Totals::default()),
         };
-        Figures { word, entered, openings, counts, totals }
+        let gate = self.gate_if_any().filter(|_| word.has_opening());
+        let opening = gate.map(|gate| (load(&gate.since), load(&gate.until)));
+        Figures { word, entered, opening, openings, counts, totals }
     }
 }

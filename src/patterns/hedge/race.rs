@@ -14,8 +14,9 @@ use super::{
     state::{Ended, Plan, Then},
 };
 use crate::{
-    call::{Attempt, CallContext, Cold, Fork, Forks},
+    call::{Attempt, CallContext, Cold, Fork, Forks, Timed},
     outcome::{Hint, Outcome},
+    race::Continued,
     time::Instant,
 };
 
@@ -89,22 +90,12 @@ impl HedgeInner {
     /// Continues the first attempt alone until its delay ends; returns `None` then.
     async fn wait(
         &self,
-        mut work: Pin<&mut impl Future<Output = Ended>>,
+        work: Pin<&mut impl Future<Output = Ended>>,
         began: &mut Option<Began>,
         cx: CallContext<'_>,
     ) -> Option<Ended> {
         let Began { at, delay } = *began.insert(self.begin(cx));
-        let mut timer = pin!(self.clock.sleep_until(at + delay));
-        let mut polled = true;
-        let ended = poll_fn(|task| {
-            if !std::mem::take(&mut polled)
-                && let Poll::Ready(ended) = work.as_mut().poll(task)
-            {
-                return Poll::Ready(Some(ended));
-            }
-            timer.as_mut().poll(task).map(|()| None)
-        })
-        .await;
+        let ended = Timed::new(Continued::new(work, true), self.clock.sleep_until(at + delay)).await;
         if ended.is_some_and(|ended| is_success(&ended)) {
             self.record(at);
         }

@@ -9,6 +9,7 @@ use crate::{
     notify::Notifier,
     observe::Events,
     port::Capability,
+    sync::Mutex,
 };
 
 /// What an election is built from.
@@ -102,7 +103,7 @@ impl Component for LeaderElection {
             health,
             events: Events::new(),
             transitions: Transitions::new(),
-            standing: std::sync::Mutex::default(),
+            standing: Mutex::default(),
         })))
     }
 }

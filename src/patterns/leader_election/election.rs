@@ -1,9 +1,5 @@
 //! Campaigning, and a node's view of the leader.
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
@@ -18,8 +14,9 @@ use crate::{
     lease::{Acquired, Held, Lease, LeaseError},
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
-    race::{First, race},
+    port::{AskError, ErrorClass, Failure, FencingToken, PortError, PortErrorKind, ask},
+    race::race,
+    sync::Mutex,
     time::{Clock, scaled},
 };
 
@@ -73,7 +70,7 @@ impl LeaderElection {
 
     /// Returns the term that this node is in.
     pub fn term(&self) -> Option<Term> {
-        self.0.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.standing.lock().clone()
     }
 
     /// Returns the leader as this node last saw it. The view is updated while this node campaigns
@@ -166,8 +163,8 @@ impl ElectionInner {
     async fn ask(&self, before: &mut Option<String>) -> Result<Asked, PortError> {
         let (config, began) = (&self.config, self.clock.now());
         let asked = self.leases.acquire(self.name.as_str(), &self.holder, config.term);
-        match race(asked, self.clock.sleep(config.call_timeout)).await {
-            First::One(Ok(Acquired::Granted(token))) => {
+        match ask(&self.clock, config.call_timeout, asked).await {
+            Ok(Acquired::Granted(token)) => {
                 let now = self.clock.now();
                 let Some(count) = Count::granted(config, began, now) else {
                     self.event(|| Event::GrantedTooLate { token, took: now - began });
@@ -175,20 +172,20 @@ impl ElectionInner {
                 };
                 Ok(Asked::Elected(Term::new(&self.name, token, &self.clock, config, count), count))
             }
-            First::One(Ok(Acquired::Held(held))) => {
+            Ok(Acquired::Held(held)) => {
                 let wait = self.until_free(&held);
                 *before = Some(held.holder.clone());
                 self.follow(held);
                 Ok(Asked::Again(wait))
             }
-            First::One(Err(error)) => {
+            Err(AskError::Failed(error)) => {
                 self.failed(Call::Acquire, &error, None);
                 match error {
                     LeaseError::Failed(error) if error.class() == ErrorClass::Permanent => Err(error),
                     error => Ok(Asked::Again(self.after_failure(&error))),
                 }
             }
-            First::Other(()) => {
+            Err(AskError::TimedOut) => {
                 self.event(|| Event::CallFailed { call: Call::Acquire, kind: None, left: None });
                 Ok(Asked::Again(self.some_of_a_poll()))
             }
@@ -198,7 +195,7 @@ impl ElectionInner {
     /// Records that this node leads. The new grant invalidates an earlier term of this node, which
     /// is ended first.
     fn enter(&self, term: &Term, after: Option<String>) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.standing.lock();
         if let Some(before) = standing.replace(term.clone()) {
             before.end();
         }
@@ -209,7 +206,7 @@ impl ElectionInner {
 
     /// Records that this node no longer leads. Its work as leader must have ended.
     pub(super) fn leave(&self, token: FencingToken) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.standing.lock();
         if standing.as_ref().is_some_and(|term| term.token() == token) {
             *standing = None;
         }

@@ -1,10 +1,10 @@
 //! A guard that refuses writes under an old fencing token.
 use std::{
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
-use crate::port::FencingToken;
+use crate::{port::FencingToken, sync::unpoisoned};
 
 /// A guard around a resource that remembers the highest token it has seen and refuses lower ones.
 ///
@@ -67,11 +67,11 @@ impl<T> Fenced<T> {
 
     /// Returns the resource without the guard.
     pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).resource
+        unpoisoned(self.0.into_inner()).resource
     }
 
     fn inner(&self) -> MutexGuard<'_, FencedInner<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.0.lock())
     }
 }
 

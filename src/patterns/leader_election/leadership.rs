@@ -3,12 +3,13 @@ use std::fmt;
 
 use super::{
     Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd,
-    hints::{FREE, Hints, RESIGN},
+    hints::{FREE, RESIGN},
     state::Count,
 };
 use crate::{
     lease::LeaseError,
-    port::{FencingToken, PortError, PortErrorKind},
+    notify::Hints,
+    port::{AskError, FencingToken, ask},
     race::{First, race},
     time::Instant,
 };
@@ -97,11 +98,11 @@ impl Leadership {
                 return TermEnd::Unhealthy;
             }
             let renewed = inner.leases.renew(inner.name.as_str(), &inner.holder, self.term.token(), inner.config.term);
-            let renewed = race(renewed, inner.clock.sleep(budget)).await;
+            let renewed = ask(&inner.clock, budget, renewed).await;
             let after = inner.clock.now();
             let left = || Some(self.count.deadline(&inner.config) - after);
             match renewed {
-                First::One(Ok(renewed)) => {
+                Ok(renewed) => {
                     self.count.renewed(&inner.config, now);
                     self.term.counted(&inner.config, self.count);
                     if renewed.release_requested && !self.told {
@@ -110,16 +111,16 @@ impl Leadership {
                         return TermEnd::ResignRequested;
                     }
                 }
-                First::One(Err(LeaseError::NotHeld)) => {
+                Err(AskError::Failed(LeaseError::NotHeld)) => {
                     self.term.end();
                     self.over = Some(TermEnd::Superseded);
                     self.ending(TermEnd::Superseded);
                 }
-                First::One(Err(error)) => {
+                Err(AskError::Failed(error)) => {
                     inner.failed(Call::Renew, &error, left());
                     self.count.failed(after, inner.after_failure(&error));
                 }
-                First::Other(()) => {
+                Err(AskError::TimedOut) => {
                     inner.event(|| Event::CallFailed { call: Call::Renew, kind: None, left: left() });
                     self.count.failed(after, inner.some_of_a_poll() / 4);
                 }
@@ -149,13 +150,8 @@ impl Leadership {
         let inner = self.election.0.clone();
         let (token, timeout) = (self.term.token(), inner.config.call_timeout);
         let released = inner.leases.release(inner.name.as_str(), &inner.holder, token);
-        let released = match race(released, inner.clock.sleep(timeout)).await {
-            First::One(released) => released,
-            First::Other(()) => {
-                let error = PortError::new(PortErrorKind::TimedOut, "releasing the lease timed out");
-                Err(error.outcome_unknown().into())
-            }
-        };
+        let released = ask(&inner.clock, timeout, released).await;
+        let released = released.map_err(|error| error.or_timed_out("releasing the lease timed out"));
         if let Err(error) = &released
             && !error.is_not_held()
         {

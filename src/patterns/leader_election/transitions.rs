@@ -1,16 +1,16 @@
 //! Changes of leader, delivered in order to every observer, fast or slow.
-use std::{
-    collections::VecDeque,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, fmt, sync::Arc};
 
 use tokio::sync::Notify;
 
-use crate::port::FencingToken;
+use crate::{
+    port::FencingToken,
+    sync::{Mutex, MutexGuard},
+};
 
 /// The leader, as far as one node knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: a node knows of no leader, of itself, or of another one.
 pub enum Leader {
     /// No leader is known.
     Unknown,
@@ -62,7 +62,7 @@ impl Observer {
 
 impl Mailbox {
     fn changes(&self) -> MutexGuard<'_, VecDeque<Leader>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changes.lock()
     }
 
     fn put(&self, leader: Leader) {
@@ -111,7 +111,7 @@ impl Transitions {
     }
 
     fn inner(&self) -> MutexGuard<'_, ObserverList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

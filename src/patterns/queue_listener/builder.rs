@@ -85,8 +85,8 @@ impl Builder<QueueListener> {
         self
     }
 
-    /// Sets the rule that gives the number of tasks for a number of waiting messages.
-    /// [`tasks_by_depth`] by default.
+    /// Sets the rule that gives the number of tasks for a number of waiting messages. By default 10
+    /// tasks below 100 messages, 50 below 1,000, else 100.
     pub fn scaling(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
         self.spec.rule = Arc::new(rule);
         self

@@ -1,7 +1,7 @@
 //! Counters and state of a listener.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::queue::Depth;
+use crate::{in_progress::InProgress, queue::Depth};
 
 /// State of a listener. Counters start when the listener is built and cover all its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,10 +64,6 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(super) fn sub(&self, n: u64) {
-        self.0.fetch_sub(n, Ordering::Relaxed);
-    }
-
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,7 +73,7 @@ impl Count {
 pub(super) struct Counters {
     pub(super) tasks: AtomicU32,
     pub(super) most_tasks: AtomicU32,
-    pub(super) in_flight: Count,
+    pub(super) in_flight: InProgress,
     pub(super) polls: Count,
     pub(super) empty_polls: Count,
     pub(super) requests: Count,
@@ -96,7 +92,7 @@ impl Counters {
         ListenerState {
             tasks: self.tasks.load(Ordering::Relaxed),
             most_tasks: self.most_tasks.load(Ordering::Relaxed),
-            in_flight: self.in_flight.get(),
+            in_flight: self.in_flight.get().into(),
             buffered,
             depth,
             polls: self.polls.get(),

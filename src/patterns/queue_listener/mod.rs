@@ -133,8 +133,8 @@
 //!
 //! Each empty poll lengthens the wait before the next one ([`IdleConfig`]). A task whose wait is
 //! the maximum ends, except for the last `min_tasks`. When a poll finds messages again, the depth
-//! of the queue decides how many tasks start ([`tasks_by_depth`], or a rule of your own), up to
-//! `max_tasks`.
+//! of the queue decides how many tasks start (10 below 100 messages, 50 below 1,000, else 100, or a
+//! [rule](QueueListenerBuilder::scaling) of your own), up to `max_tasks`.
 //!
 //! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](QueueListenerBuilder::notifier)) the
 //! listener polls when a notice arrives. A notice is a hint and may be lost. With `min_tasks` of 1
@@ -283,5 +283,4 @@ pub use event::{QueueCall, QueueListenerEvent};
 pub use listener::QueueListener;
 pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
-pub use run::scaler::tasks_by_depth;
 pub use work::{Cancelled, Work};

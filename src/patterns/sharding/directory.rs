@@ -12,8 +12,7 @@ use crate::{
     entropy::Entropy,
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{Capability, Failure, PortError, PortErrorKind},
-    race::race,
+    port::{Capability, Failure, PortError, PortErrorKind, ask},
     store::{Key, Store, StoreError, StoreExt, Version},
     sync::Mutex,
     time::Clock,
@@ -285,7 +284,7 @@ impl DirectoryCore {
         if let Some(notifier) = &self.notifier {
             let notice = map.version().to_string();
             // A lost notice is compensated by polling.
-            race(notifier.publish(&self.topic, notice.into()), self.clock.sleep(TELLING)).await;
+            let _ = ask(&self.clock, TELLING, notifier.publish(&self.topic, notice.into())).await;
         }
         Ok(Some(map))
     }

@@ -7,7 +7,7 @@ use super::{FanOutConfig, map::ShardId};
 use crate::{
     build::{Builder, Common, Component},
     config::ConfigError,
-    race::{First, race},
+    port::within,
     time::Clock,
 };
 
@@ -36,6 +36,7 @@ pub struct FanOut {
 
 /// Reason for which a shard returned no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShardFailure<E> {
     /// The operation failed.
     #[error("{0}")]
@@ -50,6 +51,7 @@ pub enum ShardFailure<E> {
 
 /// Result of a fan-out, in the order of the given shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FanOutResult<T, E> {
     /// The results of the shards that succeeded.
     pub results: Vec<(ShardId, T)>,
@@ -59,6 +61,7 @@ pub struct FanOutResult<T, E> {
 
 /// Error of a fan-out of which some shards failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShardsFailed<E> {
     /// The shards that failed, with the reasons.
     pub failures: Vec<(ShardId, ShardFailure<E>)>,
@@ -140,9 +143,7 @@ impl FanOut {
                     running.extend(waiting.next().map(&mut ask));
                 }
             };
-            match race(pin!(all), self.clock.sleep(self.config.timeout)).await {
-                First::One(()) | First::Other(()) => {}
-            }
+            within(&self.clock, self.config.timeout, pin!(all)).await;
         }
         let not_asked = waiting.next().map_or(shards.len(), |(at, _)| at);
         let mut out = FanOutResult { results: Vec::new(), failures: Vec::new() };

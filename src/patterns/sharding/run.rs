@@ -1,9 +1,9 @@
 //! Background refresh of the map: by notices and by polling.
-use std::{future::Future, pin::pin};
+use std::{future::Future, pin::pin, time::Duration};
 
 use super::ShardDirectory;
 use crate::{
-    notify::Notices,
+    notify::Hints,
     race::{First, race},
     time::scaled,
 };
@@ -18,23 +18,13 @@ impl ShardDirectory {
     /// Dropping the future ends the refreshes.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
-        let mut notices = None;
+        let mut hints = Hints::new(Duration::ZERO);
         loop {
-            if notices.is_none() {
-                match race(shutdown.as_mut(), self.subscribed()).await {
-                    First::One(()) => return,
-                    First::Other(subscribed) => notices = subscribed,
-                }
+            if let First::One(()) = race(shutdown.as_mut(), self.subscribe(&mut hints)).await {
+                return;
             }
             let pause = scaled(self.0.config.refresh_interval, 0.8 + 0.4 * self.0.entropy.unit());
-            let heard = async {
-                match &mut notices {
-                    Some(notices) => {
-                        notices.recv().await;
-                    }
-                    None => std::future::pending().await,
-                }
-            };
+            let heard = hints.recv(&self.0.clock, Duration::ZERO, |_| true);
             if let First::One(()) = race(shutdown.as_mut(), race(heard, self.0.clock.sleep(pause))).await {
                 return;
             }
@@ -45,12 +35,9 @@ impl ShardDirectory {
         }
     }
 
-    /// Returns `None` if there is no subscription for now.
-    async fn subscribed(&self) -> Option<Notices> {
-        let notifier = self.0.notifier.as_ref()?;
-        match race(notifier.subscribe(&self.0.topic), self.0.clock.sleep(self.0.config.refresh_interval)).await {
-            First::One(subscribed) => subscribed.ok(),
-            First::Other(()) => None,
-        }
+    async fn subscribe(&self, hints: &mut Hints) {
+        let timing = (&self.0.clock, self.0.config.refresh_interval);
+        // Without a subscription, the map is polled until the next attempt.
+        let _ = hints.subscribe(self.0.notifier.as_ref(), &self.0.topic, timing).await;
     }
 }

@@ -178,6 +178,29 @@ fn loom_a_rate_is_never_exceeded() {
     });
 }
 
+/// Bug: the interval and the span of a pace were read one after the other. A call that raced with
+/// a change combined the old interval with the new span, and took more permits than either burst.
+#[test]
+fn loom_a_call_never_combines_two_paces() {
+    let (old, new) = (Pace { interval: 1, span: 3 }, Pace { interval: 1_000, span: 3_000 });
+    let now = 1_000_000_000;
+    let changes: [fn(&Gcra, Pace, u64); 2] =
+        [|gcra, pace, now| gcra.change(pace, now, 0), |gcra, pace, now| gcra.restart(pace, 0, now)];
+    for (change, from, to) in changes.into_iter().flat_map(|change| [(change, old, new), (change, new, old)]) {
+        loom::model(move || {
+            let gcra = Arc::new(Gcra::new(from));
+            let theirs = gcra.clone();
+            let thread = thread::spawn(move || {
+                change(&theirs, to, now);
+                change(&theirs, from, now);
+            });
+            assert!([from, to].contains(&gcra.pace()));
+            assert!(gcra.take(4, now).is_err(), "more than either burst");
+            thread.join().unwrap();
+        });
+    }
+}
+
 #[test]
 fn loom_a_bucket_that_turns_over_loses_nothing() {
     loom::model(|| {
@@ -291,7 +314,7 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
 #[test]
 fn loom_an_adaptive_limit_s_capacity_follows_its_last_change() {
     loom::model(|| {
-        let config = AdaptiveLimitConfig::default().queue(0, std::time::Duration::from_secs(1));
+        let config = AdaptiveLimitConfig::default().queue(0).max_wait(std::time::Duration::from_secs(1));
         let limiter = AdaptiveLimiter::new(config.limits(9, 1, 9)).unwrap();
         let theirs = limiter.clone();
         let thread = thread::spawn(move || theirs.reconfigure(config.limits(5, 1, 5)).unwrap());

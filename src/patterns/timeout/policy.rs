@@ -12,7 +12,7 @@ use super::TimeoutEvent;
 use crate::{
     build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy, Timed},
-    config::Name,
+    config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
     time::{Clock, nanos},
@@ -53,9 +53,13 @@ impl Timeout {
     }
 
     /// Changes the limit while in use. A call that already waits keeps its limit; later ones get
-    /// the new one. Every limit is valid, so this cannot fail.
-    pub fn reconfigure(&self, limit: Duration) {
+    /// the new one.
+    ///
+    /// # Errors
+    /// Never: every limit is valid. The result is that of every `reconfigure` of the crate.
+    pub fn reconfigure(&self, limit: Duration) -> Result<(), ConfigError> {
         self.limit.store(nanos(limit), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Subscribes to events, from now on.

@@ -1,15 +1,11 @@
 //! Leases in this process's memory.
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use super::{Acquired, Held, Lease, LeaseError, Renewed, check};
 use crate::{
     build::{Builder, Common, Component},
     port::{BoxFuture, Capabilities, Capability, FencingToken},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -62,7 +58,7 @@ impl InMemoryLease {
     }
 
     fn state(&self) -> MutexGuard<'_, Grants> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 }
 

@@ -64,6 +64,7 @@ use crate::port::{BoxFuture, Capabilities, FencingToken, PortError, check_part};
 
 /// Result of [`Lease::acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: a lease is granted, or another holder has it. Everything else is an error.
 pub enum Acquired {
     /// The name was granted to the caller, for a term that began when the caller asked.
     Granted(FencingToken),

@@ -11,12 +11,7 @@
 //!
 //! Source: Cary Gray and David Cheriton, "Leases", 1989. Kubernetes' client-go also observes a
 //! version instead of a time stamp.
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use super::{
     Acquired, Held, Lease, LeaseError, Renewed, check,
@@ -27,6 +22,7 @@ use crate::{
     config::ConfigError,
     port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
     store::{DeleteOptions, Key, Precondition, Store, StoreError, Version},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -161,7 +157,7 @@ impl StoreLease {
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<String, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     async fn try_acquire(&self, name: &str, holder: &str, term: Duration) -> Result<Acquired, LeaseError> {

@@ -1,15 +1,14 @@
 //! The notifier in memory.
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
 use super::{Notice, NoticeSource, Notices, Notifier};
-use crate::port::{BoxFuture, Capabilities, Capability, PortError, check_part};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability, PortError, check_part},
+    sync::{Mutex, MutexGuard},
+};
 
 /// A notifier within this process. A clone shares the topics.
 ///
@@ -29,7 +28,7 @@ impl InMemoryNotifier {
     }
 
     fn topics(&self) -> MutexGuard<'_, HashMap<String, broadcast::Sender<Bytes>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -29,8 +29,10 @@
 //! 3. **Isolation.** Topics are separate, and a slow subscriber never delays a publisher.
 //! 4. **No errors and no end** for a subscriber. The backend restores a lost connection and reports
 //!    it as a gap. A dropped `recv` loses no notice.
+mod hints;
 mod memory;
 
+pub(crate) use hints::Hints;
 pub use memory::InMemoryNotifier;
 
 use std::{fmt, sync::Arc};
@@ -73,6 +75,7 @@ impl<N: Notifier + ?Sized> Notifier for Arc<N> {
 
 /// An event of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: after anything that is no message, a subscriber reads the whole state.
 pub enum Notice {
     /// A published notice.
     Message(Bytes),

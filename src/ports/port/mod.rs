@@ -13,10 +13,12 @@
 //! assert_eq!(error.class(), ErrorClass::Transient);
 //! assert!(!error.may_have_been_applied());
 //! ```
+mod ask;
 mod capability;
 mod error;
 mod token;
 
+pub(crate) use ask::{AskError, ask, ask_on_time, ask_until, within};
 pub(crate) use capability::check_part;
 pub use capability::{Capabilities, Capability, Unsupported};
 pub use error::{ByFailure, ErrorClass, Failure, PortError, PortErrorKind, verdict};

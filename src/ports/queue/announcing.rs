@@ -15,8 +15,7 @@ use crate::{
     build::{Builder, Common, Component},
     config::Name,
     notify::Notifier,
-    port::{BoxFuture, Capabilities},
-    race::{First, race},
+    port::{BoxFuture, Capabilities, ask},
     time::Clock,
 };
 
@@ -102,7 +101,7 @@ impl AnnouncingQueue {
         }
         // The messages are sent, so a notifier that hangs must not block their sender.
         let publish = notifier.publish(topic.as_str(), Bytes::new());
-        if !matches!(race(publish, async { clock.sleep(PATIENCE).await }).await, First::One(Ok(()))) {
+        if ask(clock, PATIENCE, publish).await.is_err() {
             // The next `send` tries again.
             next.store(0, Ordering::Relaxed);
         }

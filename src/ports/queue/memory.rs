@@ -3,7 +3,7 @@ use std::{
     collections::BTreeSet,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -22,6 +22,7 @@ use crate::{
     entropy::Entropy,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     race::race,
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -222,7 +223,7 @@ impl Drop for WakesNextReceiver<'_> {
 
 impl QueueCore {
     fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Wakes one waiting receiver.

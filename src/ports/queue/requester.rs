@@ -13,7 +13,7 @@ use super::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle};
 use crate::{
     build::{Builder, Common, Component, HasEntropy},
     entropy::Entropy,
-    port::{ErrorClass, Failure},
+    port::{self, ErrorClass, Failure},
     race::{First, race},
     sync::Mutex,
     time::{Clock, Instant},
@@ -145,10 +145,7 @@ impl Requester {
                 }
             }
         };
-        match race(reply, inner.clock.sleep_until(by)).await {
-            First::One(reply) => reply,
-            First::Other(()) => Err(RequestError::TimedOut(within)),
-        }
+        port::within(&inner.clock, within, reply).await.unwrap_or(Err(RequestError::TimedOut(within)))
     }
 }
 

@@ -1,11 +1,5 @@
 //! The store in memory, with versions, batches, fencing tokens and times to live.
-use std::{
-    collections::BTreeMap,
-    fmt,
-    ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -15,6 +9,7 @@ use super::{
 use crate::{
     build::{Builder, Common, Component},
     port::{BoxFuture, Capabilities, Capability, FencingToken},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -99,7 +94,7 @@ impl InMemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, StoreState> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {

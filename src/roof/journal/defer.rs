@@ -14,10 +14,9 @@ use crate::{
     config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::CallError,
-    port::{Capability, Failure, PortError, PortErrorKind},
+    port::{Capability, Failure, PortError, ask},
     queue::{IdempotencyFilter, Queue, QueueError, QueueExt},
     queue_listener::QueueListener,
-    race::{First, race},
     store::Store,
     sync::Mutex,
     throttling::RateLimiter,
@@ -134,7 +133,10 @@ impl Journal {
     pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.0.parts.listener(&config)?;
-        self.0.pace.set_quota(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        self.0
+            .pace
+            .reconfigure(self.0.pace.config().with_quota(config.quota()))
+            .map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
         *self.0.config.lock() = config;
         self.0.emit(|| Event::ConfigChanged);
         Ok(())
@@ -190,15 +192,10 @@ impl Journal {
         let Parts { queue, common: Common { clock, .. }, .. } = &self.0.parts;
         let key = self.0.events.wanted().then(|| entry.key.clone());
         let message = entry.into_message(queue.capabilities().has(Capability::Deduplication));
-        let failure = match race(queue.send_one(message), clock.sleep(self.config().call_timeout())).await {
-            First::One(Ok(_)) => {
-                self.0.emit(|| Event::Deferred { key: key.unwrap_or_default() });
-                return Ok(());
-            }
-            First::One(Err(error)) => error,
-            First::Other(()) => {
-                PortError::new(PortErrorKind::TimedOut, "the journal's queue timed out").outcome_unknown().into()
-            }
+        let sent = ask(clock, self.config().call_timeout(), queue.send_one(message)).await;
+        let Err(failure) = sent.map_err(|error| error.or_timed_out("the journal's queue timed out")) else {
+            self.0.emit(|| Event::Deferred { key: key.unwrap_or_default() });
+            return Ok(());
         };
         let kind = failure.backend().map(PortError::kind);
         self.0.emit(|| Event::DeferFailed { key: key.unwrap_or_default(), kind });

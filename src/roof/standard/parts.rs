@@ -72,11 +72,6 @@ fn change<C: Clone, P>(
     Ok(())
 }
 
-fn set_limit(timeout: &Timeout, limit: Duration) -> Result<(), ConfigError> {
-    timeout.reconfigure(limit);
-    Ok(())
-}
-
 impl Parts {
     pub(super) fn new(config: &StandardConfig, with: &Surroundings) -> Self {
         // Each part is named after the stack and itself.
@@ -119,23 +114,23 @@ impl Parts {
 
     /// Applies settings that were checked before. The one step that may fail comes first, so that
     /// nothing has changed then.
-    pub(super) fn reconfigure(&self, config: &StandardConfig, with: &Surroundings) -> Result<(), ConfigError> {
+    pub(super) fn reconfigure(&self, config: &StandardConfig) -> Result<(), ConfigError> {
         let Self { admission, guard, .. } = self;
         change(&admission.shed, config.shed.as_ref(), Shedder::reconfigure).map_err(|e| e.within("shed"))?;
         change(&self.fallback, config.fallback.as_ref(), Fallback::reconfigure)?;
-        change(&self.timeout, config.timeout.as_ref(), set_limit)?;
+        change(&self.timeout, config.timeout.as_ref(), Timeout::reconfigure)?;
         change(&admission.rate_limit, config.rate_limit.as_ref(), RateLimiter::reconfigure)?;
         change(&admission.concurrency_limit, config.concurrency_limit.as_ref(), ConcurrencyLimiter::reconfigure)?;
         change(&admission.adaptive_limit, config.adaptive_limit.as_ref(), AdaptiveLimiter::reconfigure)?;
         change(&self.retry, config.retry.as_ref(), Retry::reconfigure)?;
         if let Some(budget) = config.retry_budget {
-            self.budget.reconfigure(budget, with.common.clock.now())?;
+            self.budget.reconfigure(budget)?;
         }
         self.budget.switch(config.retry_budget.is_some());
         change(&self.hedge, config.hedge.as_ref(), Hedge::reconfigure)?;
         change(&guard.throttle, config.client_throttle.as_ref(), ClientThrottle::reconfigure)?;
         change(&guard.breaker, config.circuit_breaker.as_ref(), CircuitBreaker::reconfigure)?;
-        change(&self.attempt_timeout, config.attempt_timeout.as_ref(), set_limit)
+        change(&self.attempt_timeout, config.attempt_timeout.as_ref(), Timeout::reconfigure)
     }
 }
 

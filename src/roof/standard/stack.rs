@@ -120,7 +120,7 @@ impl Standard {
         config.check()?;
         // Held to the end, so that two concurrent changes do not mix their documents.
         let mut current = self.0.config.lock();
-        self.0.parts.reconfigure(&config, &self.0.surroundings)?;
+        self.0.parts.reconfigure(&config)?;
         *current = config;
         Ok(())
     }

@@ -1,11 +1,9 @@
 //! A service that follows a script.
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     outcome::{FailureKind, Verdict},
+    sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
 
@@ -71,6 +69,7 @@ enum Does {
 
 /// The error of a scripted call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScriptedError {
     /// A status of 400 or more.
     #[error("status {status}")]
@@ -192,7 +191,7 @@ impl ScriptedService {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.log.lock()
     }
 }
 

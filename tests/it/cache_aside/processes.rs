@@ -21,7 +21,7 @@ use steadfast::{
 use crate::cache_aside::world::{Cache, Error, MIN, MS, S, World, codec, plain};
 
 fn shared() -> CacheAsideConfig {
-    plain().ttl(MIN(10), Duration::ZERO).remote(RemoteConfig::default().local_ttl(MIN(1)))
+    plain().ttl(MIN(10)).jitter(Duration::ZERO).remote(RemoteConfig::default().local_ttl(MIN(1)))
 }
 
 fn client(world: &World) -> FaultClient {

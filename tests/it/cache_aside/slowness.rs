@@ -6,7 +6,7 @@ use std::{
 };
 
 use steadfast::{
-    cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteConfig},
+    cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteConfig, StaleConfig},
     entropy::Entropy,
     store::{Key, Scan, Store, StoreExt},
     testing::drop_at_every_await,
@@ -322,7 +322,7 @@ fn the_tag_marks_of_a_value_are_read_concurrently() {
 #[test]
 fn no_value_is_served_beyond_its_maximum_age_whichever_process_loaded_it() {
     let world = World::new();
-    let config = plain().stale(S(3700), S(1));
+    let config = plain().stale(StaleConfig::new(S(3700)).throttle(S(1)));
     let (a, b) = (world.process(config, 1), world.process(config, 2));
     assert_eq!(world.get(&a, 1).unwrap(), 1);
     world.pass(S(3590));

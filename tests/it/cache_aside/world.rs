@@ -212,5 +212,5 @@ pub(crate) fn codec() -> Codec<u64> {
 
 /// Returns a configuration with a time to live of an hour and no jitter.
 pub(crate) fn plain() -> CacheAsideConfig {
-    CacheAsideConfig::default().ttl(MIN(60), Duration::ZERO)
+    CacheAsideConfig::default().ttl(MIN(60)).jitter(Duration::ZERO)
 }

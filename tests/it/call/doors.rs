@@ -13,7 +13,7 @@ use steadfast::{
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
     testing::{ManualClock, ScriptedService},
-    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimitConfig, RateLimiter},
     time::Clock,
     timeout::Timeout,
 };
@@ -106,13 +106,13 @@ fn quietly() {
 }
 
 fn standard(stage: &Stage) -> Standard {
-    let mut config = StandardConfig::default();
-    config.retry = Some(RetryConfig::default().idempotent(true));
-    config.timeout = Some(MS(700));
-    config.rate_limit = Some(Quota::per_second(20).burst(2).into());
-    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
-    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(4, 4));
-    config.attempt_timeout = Some(MS(100));
+    let config = StandardConfig::default()
+        .retry(RetryConfig::default().idempotent(true))
+        .timeout(MS(700))
+        .rate_limit(RateLimitConfig::from(Quota::per_second(20).burst(2)))
+        .concurrency_limit(ConcurrencyLimitConfig::of(1))
+        .circuit_breaker(CircuitBreakerConfig::default().count_window(4, 4))
+        .attempt_timeout(MS(100));
     Standard::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).build().unwrap()
 }
 
@@ -130,7 +130,7 @@ proptest! {
     #[test]
     fn a_call_through_a_breaker_equals_a_call_through_its_pipeline(script in script(), slow: bool) {
         quietly();
-        let mut config = CircuitBreakerConfig::default().count_window(4, 3).permitted_calls(2, 1.0);
+        let mut config = CircuitBreakerConfig::default().count_window(4, 3).half_open_calls(2, 1.0);
         config.open.initial_delay = MS(50);
         if slow {
             config.trip.slow_call = Some(MS(100));

@@ -18,15 +18,13 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 /// A stack with every part switched on, and a service that keeps it busy.
 fn busy() -> (Standard, ScriptedService, ManualClock) {
     let (clock, time) = Clock::manual();
-    let mut config = StandardConfig::default();
-    config.retry = Some(RetryConfig::default().idempotent(true));
-    let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(2));
-    rate.max_wait = MS(10_000);
-    config.timeout = Some(MS(60_000));
-    config.rate_limit = Some(rate);
-    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(2).queue(2, MS(10_000)));
-    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(1000, 1000));
-    config.attempt_timeout = Some(MS(50));
+    let config = StandardConfig::default()
+        .retry(RetryConfig::default().idempotent(true))
+        .timeout(MS(60_000))
+        .rate_limit(RateLimitConfig::from(Quota::per_second(10).burst(2)).max_wait(MS(10_000)))
+        .concurrency_limit(ConcurrencyLimitConfig::of(2).queue(2).max_wait(MS(10_000)))
+        .circuit_breaker(CircuitBreakerConfig::default().count_window(1000, 1000))
+        .attempt_timeout(MS(50));
     let service = ScriptedService::new("503 in 10ms, hang, ok in 20ms", &clock).unwrap();
     (Standard::builder(config).clock(&clock).build().unwrap(), service, time)
 }
@@ -116,8 +114,10 @@ fn a_dropped_wait_for_several_permits_returns_them() {
 #[test]
 fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
     let (clock, time) = Clock::manual();
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(3).queue(4, MS(1000))).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(3).queue(4).max_wait(MS(1000)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let taken = limiter.try_acquire().unwrap();
     let heavy = limiter.weighing(3);
     let polls = drop_at_every_await(
@@ -137,8 +137,10 @@ fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
 #[test]
 fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
     let (clock, time) = Clock::manual();
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(4, MS(1000))).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(4).max_wait(MS(1000)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let taken = limiter.try_acquire().unwrap();
     time.block_on(async {
         let (mut first, mut second) = (Box::pin(limiter.acquire()), Box::pin(limiter.acquire()));
@@ -156,7 +158,7 @@ fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
 fn a_dropped_probe_inside_a_retry_returns_its_permit() {
     let (clock, time) = Clock::manual();
     let breaker =
-        CircuitBreaker::builder(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).clock(&clock).build().unwrap();
+        CircuitBreaker::builder(CircuitBreakerConfig::default().half_open_calls(1, 1.0)).clock(&clock).build().unwrap();
     breaker.force_open(MS(1));
     time.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();

@@ -18,7 +18,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 #[test]
 fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
     let (clock, time) = Clock::manual();
-    let config = CircuitBreakerConfig::default().permitted_calls(1, 1.0);
+    let config = CircuitBreakerConfig::default().half_open_calls(1, 1.0);
     let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     breaker.force_open(MS(1));
     time.advance(MS(1));
@@ -42,8 +42,10 @@ fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
 #[test]
 fn dropped_calls_return_the_permits_and_queue_places_of_a_limiter() {
     let (clock, time) = Clock::manual();
-    let limiter =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(2).queue(1, MS(5000))).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(2).queue(1).max_wait(MS(5000)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let taken = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
     // Waits in the queue until its maximum wait ends.
     let polls = drop_at_every_await(
@@ -107,13 +109,11 @@ fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
 #[test]
 fn a_dropped_call_through_a_full_stack_returns_all_permits() {
     let (clock, time) = Clock::manual();
-    let mut config = StandardConfig::default();
-    config.retry = Some(RetryConfig::default().idempotent(true));
-    let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(1));
-    rate.max_wait = MS(10_000);
-    config.rate_limit = Some(rate);
-    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
-    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(10, 10));
+    let config = StandardConfig::default()
+        .retry(RetryConfig::default().idempotent(true))
+        .rate_limit(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(10_000)))
+        .concurrency_limit(ConcurrencyLimitConfig::of(1))
+        .circuit_breaker(CircuitBreakerConfig::default().count_window(10, 10));
     let stack = Standard::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let service = ScriptedService::new("503 in 10ms, ok in 10ms, reset, ok in 20ms, hang", &clock).unwrap();

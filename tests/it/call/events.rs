@@ -247,7 +247,7 @@ fn fallbacks_and_operation_names_are_traced() {
         let (clock, time) = Clock::manual();
         let service = ScriptedService::new("503", &clock).unwrap();
         let fallback = Fallback::builder(FallbackConfig::default()).name("yesterday").clock(&clock).build().unwrap();
-        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).on_operations(["none"]);
+        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).operations(["none"]);
         let chaos = Chaos::builder(ChaosConfig::of([rule])).name("storm").clock(&clock).build().unwrap();
         chaos.set_enabled(false);
         let pipeline = Pipeline::new().named("shop").then(fallback).then(chaos).classify(ScriptedService::classify);

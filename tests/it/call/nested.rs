@@ -376,7 +376,7 @@ fn a_budget_counts_a_call_once_across_nested_pipelines() {
 #[test]
 fn a_retry_without_a_delay_lets_other_tasks_run() {
     for own_delays in [true, false] {
-        let flat = BackoffConfig::default().between(MS(1), S(1)).jitter(Jitter::None).immediate_first();
+        let flat = BackoffConfig::default().between(MS(1), S(1)).jitter(Jitter::None).immediate_first(true);
         let config = repeating().max_attempts(if own_delays { u32::MAX } else { 2 }).backoff(flat);
         let (clock, time) = Clock::manual();
         let retry = builder(&clock, config);

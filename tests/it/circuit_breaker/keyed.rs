@@ -23,8 +23,8 @@ fn registry(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, Manu
 
 /// Returns a configuration that opens after two failures of two calls.
 fn quick() -> CircuitBreakerConfig {
-    let open = OpenConfig::default().delays(S(10), S(10)).jitter(0.0).reset_after(S(60));
-    CircuitBreakerConfig::default().count_window(2, 2).permitted_calls(1, 1.0).open(open)
+    let open = OpenConfig::default().initial_delay(S(10)).max_delay(S(10)).jitter(0.0).reset_after(S(60));
+    CircuitBreakerConfig::default().count_window(2, 2).half_open_calls(1, 1.0).open(open)
 }
 
 fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {

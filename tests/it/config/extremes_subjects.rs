@@ -42,8 +42,8 @@ use steadfast::{
     },
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, RateLimitConfig,
-        RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter, Quota,
+        RateLimitConfig, RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
     },
     time::{Clock, ManualClock},
 };
@@ -80,6 +80,19 @@ fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, time: &ManualClock) {
     }
 }
 
+/// Builds a keyed limiter, all of whose keys are of the first tier, and uses it.
+fn keyed(config: KeyedRateLimitConfig) -> Result<KeyedRateLimiter<u32>, ConfigError> {
+    let (clock, time) = Clock::manual();
+    let limiter = KeyedRateLimiter::<u32>::builder(config).tier_of(|_| Some(0)).clock(&clock).build()?;
+    for key in 0..100 {
+        let _ =
+            (limiter.try_acquire(&key), limiter.try_acquire_n(&(key % 3), 2), limiter.try_acquire_n(&key, u32::MAX));
+        time.advance(Duration::from_millis(200));
+    }
+    limiter.forget_idle();
+    Ok(limiter)
+}
+
 const BREAKER: &str = r#"
     count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
@@ -114,7 +127,7 @@ fn protected_calls() -> Vec<Subject> {
             let retry = Retry::builder(RetryConfig::default()).clock(&clock).budget(&budget).build()?;
             calls(&retry, &clock, &time);
             budget.balance(clock.now());
-            budget.reconfigure(config, clock.now())
+            budget.reconfigure(config)
         }),
         of(
             "CircuitBreakerConfig",
@@ -266,19 +279,13 @@ fn limits() -> Vec<Subject> {
             Ok(())
         }),
         of("Quota", &["permits = 5\nper = \"1s\"\nburst = 2"], |quota: Quota| {
-            let (clock, time) = Clock::manual();
-            let limiter = KeyedRateLimiter::<u32>::builder(quota).clock(&clock).build()?;
-            for key in 0..100 {
-                let _ = (
-                    limiter.try_acquire(&key),
-                    limiter.try_acquire_n(&(key % 3), 2),
-                    limiter.try_acquire_n(&key, u32::MAX),
-                );
-                time.advance(Duration::from_millis(200));
-            }
-            limiter.reconfigure(quota, &[quota])?;
-            limiter.forget_idle();
-            Ok(())
+            // Also of a tier.
+            keyed(KeyedRateLimitConfig::from(quota))?;
+            keyed(KeyedRateLimitConfig::default().tiers([quota])).map(drop)
+        }),
+        of("KeyedRateLimitConfig", &["limit = { burst = 2 }"], |config: KeyedRateLimitConfig| {
+            let limiter = keyed(config.clone())?;
+            limiter.reconfigure(config)
         }),
         of("ConcurrencyLimitConfig", &[""], |config: ConcurrencyLimitConfig| {
             let (clock, time) = Clock::manual();

@@ -98,7 +98,7 @@ fn one_listener_takes_from_several_queues_where_one_has_a_limit() {
     let second = Arc::new(InMemoryQueue::builder("second").clock(&world.clock).build());
     send(&world, 50);
     world.time.block_on(second.send((0..50).map(|_| Message::new("x")).collect())).unwrap();
-    let listener = world.builder(default(), 1).source(second, Level::priority(0)).build().unwrap();
+    let listener = world.builder(default(), 1).source(second, Level::default().priority(0)).build().unwrap();
     world.time.block_on(listener.run(world.clock.sleep(S(120)), async |_| {})).unwrap();
     assert_eq!(listener.state().handled, 100);
 }
@@ -238,8 +238,9 @@ fn the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time() {
     send(&world, 1_000);
     world.time.block_on(low.send_one(Message::new("low"))).unwrap();
     let config = default().tasks(1, 1).batch(1);
-    let builder = world.builder(config, 1).level(Level::priority(1));
-    let listener = builder.source(low, Level::priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
+    let builder = world.builder(config, 1).level(Level::default().priority(1));
+    let listener =
+        builder.source(low, Level::default().priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
     let start = world.now();
     let (begun, waited) = (Cell::new(0), Cell::new(None));
     let run = listener.run(world.clock.sleep(S(60)), async |work: Work| {

@@ -23,7 +23,7 @@ use steadfast::{
     testing::ManualClock,
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, Degradation, DegradationConfig,
-        KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
+        KeyedRateLimitConfig, KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
     },
     time::Clock,
     timeout::Timeout,
@@ -75,7 +75,7 @@ fn a_breaker_weighs_kinds_of_failure_differently() {
 /// 3 (default), 13 (default): failed calls and state transitions are events.
 #[test]
 fn failed_calls_and_state_transitions_are_events() {
-    let (breaker, time) = breaker(in_a_row(2).permitted_calls(1, 1.0));
+    let (breaker, time) = breaker(in_a_row(2).half_open_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -91,9 +91,8 @@ fn failed_calls_and_state_transitions_are_events() {
 /// 4 (default): the open time grows with repeated openings, and decays after a calm time.
 #[test]
 fn the_open_time_grows_with_repeated_openings() {
-    let mut open = OpenConfig::default();
-    open.jitter = 0.0;
-    let (breaker, time) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
+    let open = OpenConfig::default().jitter(0.0);
+    let (breaker, time) = breaker(in_a_row(1).open(open).half_open_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -110,7 +109,7 @@ fn the_open_time_grows_with_repeated_openings() {
 #[test]
 fn a_probe_detects_recovery() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::builder(in_a_row(1).permitted_calls(1, 1.0)).clock(&clock).build().unwrap();
+    let breaker = CircuitBreaker::builder(in_a_row(1).half_open_calls(1, 1.0)).clock(&clock).build().unwrap();
     fail(&breaker, FailureKind::Server, 1);
     time.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
@@ -165,8 +164,7 @@ fn an_announced_outage_opens_a_breaker_for_its_duration() {
 /// 11 (warning): a breaker without a time-out inside; slow calls have a trip rule of their own.
 #[test]
 fn calls_that_hang_open_a_breaker_with_a_time_out() {
-    let (breaker, time) =
-        breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_calls(0.5, S(1))));
     let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("no time-out inside it")), "{warnings:?}");
     let slow: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
@@ -256,7 +254,7 @@ fn every_retried_failure_is_an_event() {
 /// 9 (option): the first retry is immediate, the next ones have delays.
 #[test]
 fn a_rare_failure_can_be_retried_at_once() {
-    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
+    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first(true));
     let (retry, time) = retry(config.max_attempts(2));
     let start = time.now();
     time.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
@@ -323,7 +321,7 @@ fn a_raised_limit_admits_more_at_once() {
         passed.count()
     };
     let before = a_second();
-    limiter.set_quota(Quota::per_second(20).burst(1)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(20).burst(1))).unwrap();
     let scaled_out = a_second();
     assert!((9..=11).contains(&before) && (19..=21).contains(&scaled_out), "{before} {scaled_out}");
 }
@@ -368,12 +366,9 @@ fn less_important_work_is_given_up_first() {
 #[test]
 fn each_tenant_has_its_own_rate() {
     let (clock, _) = Clock::manual();
+    let config = KeyedRateLimitConfig::from(Quota::per_minute(1)).tiers([Quota::per_minute(5)]);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
-    let limiter = KeyedRateLimiter::builder(Quota::per_minute(1))
-        .clock(&clock)
-        .tiers(&[Quota::per_minute(5)], gold)
-        .build()
-        .unwrap();
+    let limiter = KeyedRateLimiter::builder(config).tier_of(gold).clock(&clock).build().unwrap();
     let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.try_acquire(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }

@@ -24,11 +24,11 @@ fn an_invalid_hedge_configuration_is_rejected_with_the_field() {
     let p = PercentileConfig::default();
     assert_eq!([0, 11].map(|n| refused(HedgeConfig::default().max_attempts(n))), ["max_attempts"; 2]);
     assert_eq!([0.0, -0.5, 1.5, f64::NAN].map(|share| percentile(p.percentile(share))), ["delay.percentile"; 4]);
-    assert_eq!(percentile(p.bounds(Duration::ZERO, MS(1))), "delay.floor");
-    assert_eq!(percentile(p.bounds(MS(2), MS(1))), "delay.until_known");
-    assert_eq!(percentile(p.samples(9, MS(1000))), "delay.min_samples");
-    assert_eq!(percentile(p.samples(10, MS(99))), "delay.window");
-    assert_eq!(percentile(p.samples(10, Duration::from_secs(3601))), "delay.window");
+    assert_eq!(percentile(p.floor(Duration::ZERO).until_known(MS(1))), "delay.floor");
+    assert_eq!(percentile(p.floor(MS(2)).until_known(MS(1))), "delay.until_known");
+    assert_eq!(percentile(p.min_samples(9).window(MS(1000))), "delay.min_samples");
+    assert_eq!(percentile(p.min_samples(10).window(MS(99))), "delay.window");
+    assert_eq!(percentile(p.min_samples(10).window(Duration::from_secs(3601))), "delay.window");
     for good in [
         HedgeConfig::default(),
         HedgeConfig::after(Duration::ZERO).max_attempts(10),
@@ -93,7 +93,12 @@ fn a_waiting_call_keeps_its_delay_and_takes_the_new_bound() {
 fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
     let (clock, time) = Clock::manual();
     let config = |share, window| {
-        let p = PercentileConfig::default().percentile(share).samples(10, window).bounds(MS(1), MS(500));
+        let p = PercentileConfig::default()
+            .percentile(share)
+            .min_samples(10)
+            .window(window)
+            .floor(MS(1))
+            .until_known(MS(500));
         HedgeConfig::default().delay(HedgeDelay::Percentile(p))
     };
     let minute = Duration::from_secs(60);

@@ -250,8 +250,12 @@ fn a_push_back_stops_hedging_for_the_stated_time() {
 // Guarantee: hedge 2.
 #[test]
 fn the_delay_is_a_percentile_once_there_are_enough_samples() {
-    let percentile =
-        PercentileConfig::default().percentile(0.9).samples(50, Duration::from_secs(60)).bounds(MS(5), MS(80));
+    let percentile = PercentileConfig::default()
+        .percentile(0.9)
+        .min_samples(50)
+        .window(Duration::from_secs(60))
+        .floor(MS(5))
+        .until_known(MS(80));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, time) = world("ok", config);
     let call = |takes| {
@@ -284,7 +288,11 @@ fn the_delay_is_a_percentile_once_there_are_enough_samples() {
 /// A hedged call counts with the time of the whole call.
 #[test]
 fn hedging_does_not_lower_the_percentile() {
-    let percentile = PercentileConfig::default().samples(10, Duration::from_secs(3600)).bounds(MS(1), MS(1000));
+    let percentile = PercentileConfig::default()
+        .min_samples(10)
+        .window(Duration::from_secs(3600))
+        .floor(MS(1))
+        .until_known(MS(1000));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, time) = world("ok", config);
     let (calls, hedges) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -355,7 +363,7 @@ fn the_time_out_of_an_attempt_starts_the_next_attempt() {
 fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
     let (clock, time) = Clock::manual();
     let breaker =
-        CircuitBreaker::builder(CircuitBreakerConfig::default().permitted_calls(2, 1.0)).clock(&clock).build().unwrap();
+        CircuitBreaker::builder(CircuitBreakerConfig::default().half_open_calls(2, 1.0)).clock(&clock).build().unwrap();
     breaker.force_open(MS(1));
     time.advance(MS(1));
     let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();
@@ -373,8 +381,10 @@ fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
 #[test]
 fn a_rejection_inside_stops_hedging_but_hides_no_result() {
     let (clock, time) = Clock::manual();
-    let places =
-        ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0, MS(1))).clock(&clock).build().unwrap();
+    let places = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(1)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(3)).clock(&clock).build().unwrap();
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).then(places);

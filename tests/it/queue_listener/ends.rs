@@ -228,7 +228,7 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
     let world = World::new();
     let second = Arc::new(InMemoryQueue::builder("low").clock(&world.clock).build());
     let config = QueueListenerConfig::default().tasks(1, 4).batch(4);
-    let builder = world.builder(config, 1).level(Level::priority(1)).source(second.clone(), low);
+    let builder = world.builder(config, 1).level(Level::default().priority(1)).source(second.clone(), low);
     let listener = builder.order(PriorityOrder::Strict).build().unwrap();
     let sent = RefCell::new(BTreeMap::new());
     let waits = RefCell::new(Vec::new());
@@ -258,10 +258,10 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
 // Guarantee: queue_listener 10.
 #[test]
 fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
-    let (handled, longest) = longest_wait(Level::priority(0).max_wait(S(5)));
+    let (handled, longest) = longest_wait(Level::default().priority(0).max_wait(S(5)));
     // The bound, plus the time of the batches before it.
     assert!(handled >= 29 && longest <= S(5) + S(1), "{handled} handled, waited {longest:?}");
-    let (handled, _) = longest_wait(Level::priority(0));
+    let (handled, _) = longest_wait(Level::default().priority(0));
     assert_eq!(handled, 0, "starved");
 }
 
@@ -276,7 +276,8 @@ fn under_weighted_order_each_queue_has_its_share() {
         }
     }
     let config = QueueListenerConfig::default().tasks(1, 1).batch(1);
-    let builder = world.builder(config, 1).level(Level::weight(3)).source(second.clone(), Level::weight(1));
+    let builder =
+        world.builder(config, 1).level(Level::default().weight(3)).source(second.clone(), Level::default().weight(1));
     let listener = builder.order(PriorityOrder::Weighted).build().unwrap();
     let run = listener.run(world.clock.sleep(S(100)), async |_| world.clock.sleep(MS(100)).await);
     world.time.block_on(run).unwrap();

@@ -2,7 +2,6 @@
 mod crashes;
 mod drops;
 mod ends;
-mod models;
 mod more;
 mod outages;
 mod room;

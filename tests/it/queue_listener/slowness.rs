@@ -323,7 +323,7 @@ fn urgent_waits(notified: bool) -> Vec<Duration> {
     let bulk = Arc::new(InMemoryQueue::builder("bulk").clock(&world.clock).build());
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().receive_wait(S(20));
-    let builder = world.builder(config, 1).level(Level::priority(1)).source(bulk.clone(), Level::default());
+    let builder = world.builder(config, 1).level(Level::default().priority(1)).source(bulk.clone(), Level::default());
     let builder = if notified { builder.notifier(notifier.clone(), "urgent") } else { builder };
     let listener = builder.build().unwrap();
     let waits = RefCell::new(Vec::new());

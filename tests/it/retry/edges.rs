@@ -208,11 +208,7 @@ fn explain_warns_only_about_delays_that_do_not_grow() {
     let builder = |attempts, backoff| Retry::builder(RetryConfig::default().max_attempts(attempts).backoff(backoff));
     let with = |attempts, backoff| builder(attempts, backoff).build().unwrap();
     let (growing, same) = (BackoffConfig::default(), BackoffConfig::default().between(MS(100), MS(100)));
-    let constant = |jitter| {
-        let mut backoff = growing.jitter(jitter);
-        backoff.curve = Curve::Constant;
-        backoff
-    };
+    let constant = |jitter| growing.jitter(jitter).curve(Curve::Constant);
     assert!(flat(with(3, same)), "a cap that is the base");
     assert!(flat(with(3, constant(Jitter::Full))) && flat(with(9, constant(Jitter::None))));
     // Decorrelated delays grow by themselves, and a single delay cannot grow.

@@ -242,7 +242,8 @@ fn an_empty_budget_returns_the_original_outcome() {
 #[test]
 fn a_budget_is_shared_and_a_time_out_costs_more() {
     let (clock, time) = Clock::manual();
-    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).costs(1, 4)).unwrap();
+    let budget =
+        RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).cost(1).timeout_cost(4)).unwrap();
     let one = Retry::builder(plain().max_attempts(2)).clock(&clock).budget(&budget).build().unwrap();
     let other = one.clone();
     let call = |retry: &Retry, kind| {

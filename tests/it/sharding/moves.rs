@@ -240,8 +240,8 @@ fn a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_shard() {
         answer.await.unwrap();
         // Five changes: begun, frozen, closed, switched, ended.
         assert_eq!(*asked.lock().unwrap(), [(0, 1), (1, 6)]);
-        let stale = scene.world.add(Routed { shard: ShardId(0), version: 1 }, 7).await;
-        assert_eq!(stale, Err(Refused::from(StaleMap { router: 1, shard: 5 }).into()));
+        let stale = scene.world.add(Routed::new(ShardId(0), 1), 7).await;
+        assert_eq!(stale, Err(Refused::from(StaleMap::new(1, 5)).into()));
         assert!(scene.world.shards[0].1.lock().unwrap().is_empty());
         scene.world.assert_whole(&scene.router.map(), &"routed");
     });
@@ -268,7 +268,7 @@ fn a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker(
                     let write = || async move {
                         world.add(to, key).await.map_err(|error| match error {
                             ShardError::Refused(refused) => ShardError::Refused::<PortError>(refused),
-                            ShardError::Failed(()) => unreachable!(),
+                            _ => unreachable!(),
                         })?;
                         let down = || ShardError::Failed(PortError::new(PortErrorKind::Unavailable, "down"));
                         if away { Err(down()) } else { Ok(()) }
@@ -614,7 +614,7 @@ fn installing_a_newer_map_waits_for_the_permits_of_older_ones() {
         let switched = Arc::new(closed.advanced().unwrap());
         guard.install(switched.clone()).await;
         let router = switched.version();
-        assert_eq!(write().unwrap_err(), Refused::from(StaleMap { router: 1, shard: router }));
+        assert_eq!(write().unwrap_err(), Refused::from(StaleMap::new(1, router)));
         // The target has an older map, and reports that its own map is stale.
         let target = ShardGuard::new(ShardId(1), closed.clone());
         let behind = target.enter(&1_u64, Access::Write, router).unwrap_err();

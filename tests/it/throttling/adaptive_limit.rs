@@ -69,7 +69,7 @@ fn the_limit_recovers_from_a_lasting_shift_of_latency() {
 // Guarantee: throttling 14.
 #[test]
 fn dropped_calls_and_calls_of_an_earlier_limit_are_ignored() {
-    let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1), 1);
+    let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1)).min_calls(1);
     let (limiter, clock, time) = limiter(config);
     let overloaded = |result: &Result<(), ()>| match result {
         Ok(()) => Verdict::success(),
@@ -101,8 +101,8 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
     for (config, field) in [
         (config.limits(1, 0, 2), "min"),
         (config.limits(3, 1, 2), "initial"),
-        (config.window(S(0), 1), "window"),
-        (config.window(S(1), 0), "min_calls"),
+        (config.window(S(0)).min_calls(1), "window"),
+        (config.window(S(1)).min_calls(0), "min_calls"),
         (config.remeasure(S(0)), "remeasure"),
     ] {
         assert_eq!(AdaptiveLimiter::new(config).unwrap_err().field(), field);
@@ -139,7 +139,7 @@ impl Drop for Leaves<'_> {
 // Guarantee: queue_listener 12.
 #[test]
 fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
-    let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
+    let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000).max_wait(S(60)));
     let service = Service {
         clock: clock.clone(),
         permits: tokio::sync::Semaphore::new(20),

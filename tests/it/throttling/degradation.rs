@@ -104,7 +104,7 @@ proptest! {
         step in 0u32..12, hold in 1u32..30, margin in 0.0f64..0.4,
         course in prop::collection::vec((prop_oneof![3 => -1.0f64..1.1, 1 => Just(f64::NAN)], 1usize..25), 1..40)
     ) {
-        let config = config().times(MS(100) * step, MS(100) * hold).margin(margin);
+        let config = config().step(MS(100) * step).hold(MS(100) * hold).margin(margin);
         let (degradation, load, _, time) = degradation(config);
         // In ticks of 100 ms: the value of each reading.
         let mut readings = Vec::new();
@@ -213,7 +213,7 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
         (DegradationConfig::of(["a", "b", "a"]), "features"),
         (config().limit("load", 1.0, 0.0), "limits.load.hard"),
         (config().sample_every(Duration::ZERO), "sample_every"),
-        (config().times(S(1), Duration::ZERO), "hold"),
+        (config().step(S(1)).hold(Duration::ZERO), "hold"),
         (config().margin(-0.1), "margin"),
         (config().margin(f64::NAN), "margin"),
     ];

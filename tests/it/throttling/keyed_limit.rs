@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 use steadfast::{
     PolicyKind, Reason,
-    throttling::{KeyedRateLimiter, Quota},
+    throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota},
     time::Clock,
 };
 
@@ -24,8 +24,8 @@ proptest! {
         let tiers = [Quota::per_second(4).burst(3), Quota::new(2, MS(300))];
         let default_quota = Quota::per_second(3).burst(1);
         let (clock, time) = Clock::manual();
-        let limiter = KeyedRateLimiter::builder(default_quota)
-            .tiers(&tiers, |key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // tier 2 does not exist: the default
+        let limiter = KeyedRateLimiter::builder(KeyedRateLimitConfig::from(default_quota).tiers(tiers))
+            .tier_of(|key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // tier 2 does not exist: the default
             .clock(&clock)
             .build()
             .unwrap();
@@ -98,7 +98,7 @@ fn a_clone_shares_its_keys() {
     let clone = limiter.clone();
     limiter.try_acquire(&"a").unwrap();
     clone.try_acquire(&"a").unwrap_err();
-    assert!(KeyedRateLimiter::<u8>::new(Quota::per_second(1).burst(0)).is_err_and(|e| e.field() == "burst"));
+    assert!(KeyedRateLimiter::<u8>::new(Quota::per_second(1).burst(0)).is_err_and(|e| e.field() == "limit.burst"));
 }
 
 // Guarantee: throttling 7.

@@ -8,7 +8,8 @@ use steadfast::{
     call::AttemptInfo,
     testing::drop_at_every_await,
     throttling::{
-        KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event, try_acquire_all,
+        KeyedRateLimitConfig, KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event,
+        try_acquire_all,
     },
     time::{Clock, ManualClock},
 };
@@ -16,12 +17,12 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-fn limiter(config: impl Into<RateLimitConfig>) -> (KeyedRateLimiter<u32>, ManualClock) {
+fn limiter(config: impl Into<KeyedRateLimitConfig>) -> (KeyedRateLimiter<u32>, ManualClock) {
     let (builder, time) = builder(config);
     (builder.build().unwrap(), time)
 }
 
-fn builder(config: impl Into<RateLimitConfig>) -> (Builder<KeyedRateLimiter<u32>>, ManualClock) {
+fn builder(config: impl Into<KeyedRateLimitConfig>) -> (Builder<KeyedRateLimiter<u32>>, ManualClock) {
     let (clock, time) = Clock::manual();
     (KeyedRateLimiter::builder(config).clock(&clock), time)
 }
@@ -174,10 +175,11 @@ fn a_strict_limit_of_a_key_holds_in_every_window_and_after_a_change() {
     assert_eq!(passed(20), 0);
     time.advance(MS(1));
     assert_eq!(passed(20), 5);
-    limiter.reconfigure(Quota::per_second(12), &[]).unwrap();
-    assert_eq!((passed(20), limiter.config().mode), (2, strict(Quota::per_second(1)).mode));
-    let burst = limiter.reconfigure(Quota::per_second(5).burst(2), &[]).unwrap_err();
-    assert_eq!(burst.field(), "burst");
+    limiter.reconfigure(strict(Quota::per_second(12))).unwrap();
+    assert_eq!((passed(20), limiter.config().limit.mode), (2, strict(Quota::per_second(1)).mode));
+    let burst = limiter.reconfigure(strict(Quota::per_second(5).burst(2))).unwrap_err();
+    assert_eq!(burst.field(), "limit.burst");
+    assert_eq!(limiter.reconfigure(Quota::per_second(5)).unwrap_err().field(), "limit.mode");
 }
 
 // Guarantee: throttling 4, 6.
@@ -232,7 +234,7 @@ fn events_carry_the_name_of_the_key() {
     assert_eq!(refused.name(), Some("tenant-1"));
     time.block_on(limiter.acquire(&1)).unwrap();
     limiter.pause(&2, S(9));
-    limiter.reconfigure(Quota::new(1, S(2)), &[]).unwrap();
+    limiter.reconfigure(Quota::new(1, S(2))).unwrap();
     let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap())
         .map(|event| (event.source.map(|name| name.to_string()), event.what))
         .collect();
@@ -253,7 +255,7 @@ fn events_carry_the_name_of_the_key() {
 #[test]
 fn a_full_limiter_keeps_the_keys_that_used_most() {
     for config in [Quota::new(100, S(3_600)).into(), strict(Quota::new(100, S(3_600)))] {
-        let limiter = builder(config).0.max_keys(1_000).build().unwrap();
+        let (limiter, _hand) = limiter(KeyedRateLimitConfig::from(config).max_keys(1_000));
         limiter.try_acquire_n(&0, 100).unwrap();
         for key in 1..20_000 {
             limiter.try_acquire(&key).unwrap();
@@ -262,5 +264,8 @@ fn a_full_limiter_keeps_the_keys_that_used_most() {
         assert!(limiter.len() > 700, "{}", limiter.len());
         assert!(limiter.try_acquire(&0).is_err(), "the busiest key is not forgotten");
     }
-    assert_eq!(builder(Quota::per_second(1)).0.max_keys(0).build().unwrap_err().field(), "max_keys");
+    assert_eq!(
+        KeyedRateLimiter::<u32>::new(KeyedRateLimitConfig::default().max_keys(0)).unwrap_err().field(),
+        "max_keys"
+    );
 }

@@ -69,7 +69,7 @@ fn an_adaptive_limit_that_measures_a_slow_service_rejects_few_calls() {
 fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
     let (clock, time) = Clock::manual();
     let shares = PriorityShares::new(0.5, 1.0, 1.0);
-    let config = AdaptiveLimitConfig::default().limits(2, 1, 4).queue(1, S(9)).shares(shares);
+    let config = AdaptiveLimitConfig::default().limits(2, 1, 4).queue(1).max_wait(S(9)).shares(shares);
     let limiter = AdaptiveLimiter::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(limiter.clone());
     let work = || async {
@@ -95,7 +95,7 @@ fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
 /// takes.
 #[test]
 fn a_rejection_by_a_concurrency_limit_has_no_time() {
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(1))).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(1))).unwrap();
     let _held = limiter.try_acquire().unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), None);
 }

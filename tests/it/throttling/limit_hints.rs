@@ -174,7 +174,7 @@ fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
         limiter.reconfigure(config).unwrap();
         assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     }
-    limiter.set_quota(Quota::per_second(3)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(3))).unwrap();
     limiter.reconfigure(Quota::per_second(3)).unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     time.advance(S(30));

@@ -5,7 +5,7 @@ use futures::{future::join_all, task::noop_waker_ref};
 use proptest::prelude::*;
 use steadfast::{
     Pipeline, Reason,
-    throttling::{KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, try_acquire_all},
+    throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, try_acquire_all},
     time::{Clock, Instant},
     timeout::Timeout,
 };
@@ -138,12 +138,12 @@ fn the_limit_changes_while_in_use() {
         };
         let change = async {
             clock.sleep(MS(100)).await;
-            limiter.set_quota(Quota::per_second(10).burst(1)).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10).burst(1))).unwrap();
         };
         // 900 ms of one permit's wait were left; at ten times the pace, 90.
         assert_eq!(futures::join!(waits, change).0, MS(190));
     });
-    assert_eq!(limiter.set_quota(Quota::per_second(0)).unwrap_err().field(), "permits");
+    assert_eq!(limiter.reconfigure(limiter.config().with_quota(Quota::per_second(0))).unwrap_err().field(), "permits");
     assert_eq!(limiter.config().permits, 10);
 }
 
@@ -158,8 +158,8 @@ fn repeated_changes_neither_create_nor_lose_permits() {
         let (limiter, _, time) = limiter(config);
         drain(&limiter);
         for _ in 0..1000 {
-            limiter.set_quota(Quota::per_second(1000)).unwrap();
-            limiter.set_quota(Quota::per_second(10)).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1000))).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10))).unwrap();
         }
         assert_eq!(drain(&limiter), 0);
         time.advance(Duration::from_secs(2));
@@ -188,19 +188,19 @@ fn several_limits_are_all_or_nothing() {
 #[test]
 fn each_tenant_has_the_quota_of_its_tier() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::builder(Quota::per_second(2))
-        .tiers(&[Quota::per_second(5)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
-        .clock(&clock)
-        .build()
-        .unwrap();
+    let limiter =
+        KeyedRateLimiter::builder(KeyedRateLimitConfig::from(Quota::per_second(2)).tiers([Quota::per_second(5)]))
+            .tier_of(|tenant: &&str| tenant.starts_with("gold").then_some(0))
+            .clock(&clock)
+            .build()
+            .unwrap();
     let drain = |tenant| (0..).take_while(|_| limiter.try_acquire(&tenant).is_ok()).count();
     assert_eq!((drain("gold-1"), drain("tin-1"), drain("tin-2"), drain("tin-1")), (5, 2, 2, 0));
     assert_eq!(limiter.try_acquire(&"tin-1").unwrap_err().retry_after(), Some(MS(500)));
     assert_eq!(limiter.try_acquire_n(&"tin-1", 3).unwrap_err().reason(), Reason::TooLarge);
     time.advance(MS(500));
     assert_eq!((drain("gold-1"), drain("tin-1")), (2, 1));
-    let refused =
-        KeyedRateLimiter::<u8>::builder(Quota::per_second(1)).tiers(&[Quota::per_second(0)], |_| None).build();
+    let refused = KeyedRateLimiter::<u8>::new(KeyedRateLimitConfig::default().tiers([Quota::per_second(0)]));
     assert_eq!(refused.unwrap_err().field(), "tiers[0].permits");
 }
 

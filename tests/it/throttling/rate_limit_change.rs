@@ -59,13 +59,13 @@ fn a_call_that_no_longer_fits_is_rejected_and_creates_no_permit() {
             let mut too_large = waits(&limiter, 10, Duration::MAX);
             let left = waits(&limiter, 9, Duration::MAX);
             let mut small = waits(&limiter, 2, Duration::MAX);
-            limiter.set_quota(Quota::new(3, Duration::from_secs(3600))).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::new(3, Duration::from_secs(3600)))).unwrap();
             assert_eq!(poll(&mut too_large).unwrap().unwrap_err().reason(), Reason::TooLarge);
             assert!(poll(&mut small).is_none());
             drop(left);
             drop(small);
             assert_eq!(drain(&limiter), 0);
-            limiter.set_quota(Quota::new(10, Duration::from_secs(3600))).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::new(10, Duration::from_secs(3600)))).unwrap();
             assert_eq!(drain(&limiter), 0);
         }
         time.advance(Duration::from_secs(3600));
@@ -87,7 +87,7 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
         let call = pipeline.call(|| async { Ok::<_, ()>(()) });
         let slower = async {
             clock.sleep(MS(50)).await;
-            limiter.set_quota(Quota::per_second(1).burst(1)).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1).burst(1))).unwrap();
         };
         futures::join!(call, slower).0.unwrap_err()
     });
@@ -114,13 +114,13 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
 fn a_lowered_limit_goes_on_at_its_new_pace() {
     let (limiter, _, time) = limiter(Quota::per_second(1000));
     assert_eq!(drain(&limiter), 1000);
-    limiter.set_quota(Quota::per_second(10)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10))).unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
     time.advance(MS(100));
     assert_eq!(drain(&limiter), 1);
     // A full limit is full after the change, in either direction.
     time.advance(Duration::from_secs(1));
-    limiter.set_quota(Quota::per_second(1000)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1000))).unwrap();
     assert_eq!(drain(&limiter), 1000);
 }
 
@@ -138,7 +138,7 @@ fn many_changes_cause_no_drift() {
         drain(&limiter);
         for round in 0..2_000 {
             match random.up_to(4) {
-                0 => limiter.set_quota(quotas[random.up_to(3) as usize]).unwrap(),
+                0 => limiter.reconfigure(limiter.config().with_quota(quotas[random.up_to(3) as usize])).unwrap(),
                 1 if !turns.is_empty() => drop(turns.swap_remove(random.up_to(turns.len() as u64 - 1) as usize)),
                 2 if round % 10 == 0 => time.advance(Duration::from_nanos(random.up_to(400_000_000))),
                 _ => {
@@ -151,7 +151,7 @@ fn many_changes_cause_no_drift() {
             turns.retain_mut(|turn| poll(turn).is_none());
         }
         turns.clear();
-        limiter.set_quota(quotas[0]).unwrap();
+        limiter.reconfigure(limiter.config().with_quota(quotas[0])).unwrap();
         time.advance(Duration::from_secs(3600));
         assert_eq!(drain(&limiter), 10, "strict: {strict}");
         assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(if strict { MS(1000) } else { MS(100) }));
@@ -177,7 +177,7 @@ fn the_largest_numbers_do_not_overflow() {
         // At the end of time nothing panics.
         time.advance(Duration::MAX);
         let _ = limiter.try_acquire_n(quota.largest());
-        limiter.set_quota(Quota::per_second(1)).unwrap();
+        limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1))).unwrap();
         let _ = limiter.try_acquire();
     }
 }

@@ -81,7 +81,7 @@ fn the_lowest_priority_is_shed_first_and_the_minimum_priority_never() {
 // Guarantee: throttling 17.
 #[test]
 fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
-    let (shedder, load, _, time) = shedder(config().times(S(1), S(9)));
+    let (shedder, load, _, time) = shedder(config().sustain(S(1)).recovery(S(9)));
     load.set(1.0);
     assert_eq!(shedder.shed_share(High), 1.0, "at once");
     load.set(0.0);
@@ -123,7 +123,7 @@ proptest! {
     fn hysteresis_holds_for_every_course_of_the_gauge(
         hold in 0u64..800, recover in 100u64..5_000, course in prop::collection::vec((-1.0f64..1.5, 0u64..400), 1..100)
     ) {
-        let (shedder, load, _, time) = shedder(config().times(MS(hold), MS(recover)));
+        let (shedder, load, _, time) = shedder(config().sustain(MS(hold)).recovery(MS(recover)));
         let cut = || shares(&shedder).iter().sum::<f64>();
         let (mut before, mut risen, mut sampled) = (0.0f64, time.now(), time.now());
         for (value, ms) in course {
@@ -199,7 +199,7 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
         (config().limit("load", f64::NAN, 0.9), "limits.load.soft"),
         (config().limit("load", 0.0, f64::INFINITY), "limits.load.hard"),
         (config().sample_every(Duration::ZERO), "sample_every"),
-        (config().times(S(1), Duration::ZERO), "recovery"),
+        (config().sustain(S(1)).recovery(Duration::ZERO), "recovery"),
         (config().min_priority(Low), "min_priority"),
     ];
     for (config, field) in refused {
@@ -324,7 +324,8 @@ fn explain_warns_of_narrow_limits_and_missing_gauges() {
 /// Returns a limiter of a fixed limit, with shares.
 fn limiter(capacity: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
     let (clock, time) = Clock::manual();
-    let config = AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64, S(3600)).shares(shares);
+    let config =
+        AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64).max_wait(S(3600)).shares(shares);
     (AdaptiveLimiter::builder(config).clock(&clock).build().unwrap(), time)
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached},
+    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, StaleConfig},
     entropy::Entropy,
     notify::InMemoryNotifier,
     store::InMemoryStore,
@@ -149,7 +149,7 @@ impl World {
         let mut max_age = Duration::ZERO;
         if seed % 4 == 1 {
             max_age = S(300);
-            config = config.stale(max_age, S(10)).soft_timeout(MS(200)).refresh_ahead(0.8);
+            config = config.stale(StaleConfig::new(max_age).throttle(S(10))).soft_timeout(MS(200)).refresh_ahead(0.8);
         }
         let (hard, remote) = (config.hard_timeout.unwrap(), config.remote);
         let beside = remote.timeout + remote.wait;

@@ -11,7 +11,7 @@ use super::super::{
 };
 use crate::{
     notify::Notifier,
-    race::{First, race},
+    port::{AskError, ask_until},
     store::Version,
     time::Instant,
 };
@@ -43,19 +43,20 @@ impl Backplane {
             return false;
         }
         let request = self.notifier.publish(&self.topic, encode(self.me, notice));
-        let (kind, how) = match race(request, async { report.clock.sleep_until(deadline).await }).await {
-            First::One(Ok(())) => {
+        let answer = ask_until(&report.clock, deadline, request).await;
+        let how = match &answer {
+            Ok(()) => {
                 self.health.answered(report.now());
                 return true;
             }
-            First::One(Err(error)) => (Some(error.kind()), Some(Failed::Refused)),
+            Err(AskError::Failed(_)) => Some(Failed::Refused),
             // A time-out after a short wait says nothing about the backplane.
-            First::Other(()) => (None, (deadline - now >= self.timeout / 2).then_some(Failed::Slow)),
+            Err(AskError::TimedOut) => (deadline - now >= self.timeout / 2).then_some(Failed::Slow),
         };
         if let Some(how) = how {
             self.health.failed(report.now(), how);
         }
-        report.remote_failed(RemoteCall::Notify, kind);
+        report.remote_failed(RemoteCall::Notify, answer.err().and_then(|error| error.kind()));
         false
     }
 

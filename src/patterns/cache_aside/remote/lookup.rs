@@ -20,7 +20,7 @@ use super::super::{
     report::Report,
 };
 use crate::{
-    port::{Failure, PortError, PortErrorKind},
+    port::{AskError, Failure, PortError, PortErrorKind, ask_until},
     race::{First, both, race},
     store::{Key, Precondition, PutOptions, Record, Store, StoreError, Version},
     time::Instant,
@@ -324,27 +324,22 @@ impl<V> Remote<V> {
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Fault> {
-        // The timer is created only if the request is not ready at once.
-        let timer = async {
-            let given = deadline - report.now();
-            report.clock.sleep_until(deadline).await;
-            given
-        };
-        let (kind, how) = match race(request, timer).await {
-            First::One(Ok(answer)) => {
+        let given = deadline - report.now();
+        let (kind, how) = match ask_until(&report.clock, deadline, request).await {
+            Ok(answer) => {
                 self.health.answered(report.now());
                 return Ok(answer);
             }
-            First::One(Err(StoreError::Conflict { .. })) => {
+            Err(AskError::Failed(StoreError::Conflict { .. })) => {
                 self.health.answered(report.now());
                 return Err(Fault::Conflict);
             }
-            First::One(Err(error)) => match error.backend().map(PortError::kind) {
+            Err(AskError::Failed(error)) => match error.backend().map(PortError::kind) {
                 Some(PortErrorKind::Invalid | PortErrorKind::Unsupported) => return Err(Fault::Refused),
                 kind => (Some(kind.unwrap_or(PortErrorKind::Other)), Some(Failed::Refused)),
             },
             // A time-out after a short wait says nothing about the tier.
-            First::Other(given) => (None, (given >= self.config.timeout / 2).then_some(Failed::Slow)),
+            Err(AskError::TimedOut) => (None, (given >= self.config.timeout / 2).then_some(Failed::Slow)),
         };
         // Invalidations are retried again and again; trouble with one key or tag says nothing about the tier.
         if let Some(how) = how.filter(|_| call != RemoteCall::Invalidate) {

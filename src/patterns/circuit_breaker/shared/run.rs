@@ -8,12 +8,11 @@ use super::{
     sharing::{Inner, Opening, ROW},
 };
 use crate::{
-    notify::{Notice, Notices},
+    notify::Hints,
     observe::{Missed, Subscription},
-    port::Failure,
-    race::{First, race},
+    port::{AskError, PortError, ask, ask_on_time},
+    race::race,
     store::{DeleteOptions, Key, PutOptions, Scan, StoreError, StoreExt},
-    time::Instant,
 };
 
 /// Minimum interval between two hints that cause a poll, so that a flood of hints causes no flood
@@ -38,17 +37,9 @@ impl SharedCircuitBreaker {
     }
 }
 
-/// Subscription to hints. Silent without a notifier.
-#[derive(Default)]
-struct Hints {
-    notices: Option<Notices>,
-    /// Time before which no hint is received.
-    deaf_until: Instant,
-}
-
 impl Inner {
     async fn share(&self) {
-        let mut hints = Hints::default();
+        let mut hints = Hints::new(APART);
         // Subscribed before the first poll: later changes are received. Missed ones do no harm,
         // because the state is read.
         let mut changes = self.breaker.transitions();
@@ -56,19 +47,16 @@ impl Inner {
             let seen = self.generation();
             let config = self.config();
             let next = self.now() + config.poll;
-            if hints.notices.is_none() {
-                hints.notices = self.subscribe(&config).await;
-            }
+            let timing = (self.clock(), config.call_timeout);
+            let subscribed = hints.subscribe(self.notifier.as_ref(), &self.partition, timing).await;
+            self.notified(subscribed);
             match self.own_opening() {
                 Some(opening) => self.report(&config, opening).await,
                 None => self.withdraw(&config).await,
             }
             self.look(&config).await;
-            race(
-                race(self.changed(&mut changes, seen), self.heard(&mut hints, config.poll)),
-                self.clock().sleep_until(next),
-            )
-            .await;
+            let heard = hints.recv(self.clock(), config.poll, |row| *row != self.row.as_bytes());
+            race(race(self.changed(&mut changes, seen), heard), self.clock().sleep_until(next)).await;
         }
     }
 
@@ -84,19 +72,16 @@ impl Inner {
 
     /// Makes one request to the store. Returns `None` if it failed or timed out.
     async fn ask<T>(&self, config: &Config, request: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
-        let clock = self.clock();
-        let latest = clock.now() + config.call_timeout;
-        let kind = match race(request, clock.sleep_until(latest)).await {
-            // The answer may have arrived in time but be seen late.
-            First::One(Ok(answer)) if clock.now() <= latest => {
+        match ask_on_time(self.clock(), config.call_timeout, request).await {
+            Ok(answer) => {
                 self.store_answered();
-                return Some(answer);
+                Some(answer)
             }
-            First::One(Err(error)) => error.backend().map(|failed| failed.kind()),
-            First::One(Ok(_)) | First::Other(()) => None,
-        };
-        self.store_failed(kind);
-        None
+            Err(error) => {
+                self.store_failed(error.kind());
+                None
+            }
+        }
     }
 
     /// Writes or renews the report of this opening.
@@ -160,39 +145,12 @@ impl Inner {
     async fn hint(&self, config: &Config) {
         let Some(notifier) = &self.notifier else { return };
         let published = notifier.publish(&self.partition, self.row.clone().into());
-        let kind = match race(published, self.clock().sleep(config.call_timeout)).await {
-            First::One(Ok(())) => return,
-            First::One(Err(error)) => Some(error.kind()),
-            First::Other(()) => None,
-        };
-        self.tell(|| Event::NotifierFailed { kind });
+        self.notified(ask(self.clock(), config.call_timeout, published).await);
     }
 
-    /// Subscribes to hints. Returns `None` if that fails, until the next poll.
-    async fn subscribe(&self, config: &Config) -> Option<Notices> {
-        let subscribed = self.notifier.as_ref()?.subscribe(&self.partition);
-        let kind = match race(subscribed, self.clock().sleep(config.call_timeout)).await {
-            First::One(Ok(notices)) => return Some(notices),
-            First::One(Err(error)) => Some(error.kind()),
-            First::Other(()) => None,
-        };
-        self.tell(|| Event::NotifierFailed { kind });
-        None
-    }
-
-    /// Waits for a hint of another process, or for a gap in which one may have been lost. Pending
-    /// without a notifier.
-    async fn heard(&self, hints: &mut Hints, poll: Duration) {
-        let Some(notices) = &mut hints.notices else { return std::future::pending().await };
-        self.clock().sleep_until(hints.deaf_until).await;
-        let apart = loop {
-            match notices.recv().await {
-                Notice::Message(row) if row == self.row.as_bytes() => {}
-                Notice::Message(_) => break APART,
-                // A connection that breaks again and again must cause no more requests than polling does.
-                Notice::Gap => break poll,
-            }
-        };
-        hints.deaf_until = self.now() + apart;
+    fn notified(&self, result: Result<(), AskError<PortError>>) {
+        if let Err(error) = result {
+            self.tell(|| Event::NotifierFailed { kind: error.kind() });
+        }
     }
 }

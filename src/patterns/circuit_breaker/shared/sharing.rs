@@ -264,7 +264,7 @@ impl Inner {
         }
         let gate = core.gate_if_any()?;
         loop {
-            let word = core.word();
+            let word = core.word_of_values();
             if word.state() != State::Open {
                 return None;
             }

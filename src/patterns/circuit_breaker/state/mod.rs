@@ -184,7 +184,7 @@ impl Core {
     #[inline]
     pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
         let gate = self.gate(set);
-        let waits = |gate: &Gate| !prober && gate.probers.load(Ordering::Acquire) > 0;
+        let waits = |gate: &Gate| !prober && gate.probers.get() > 0;
         let refuse = |refusal| {
             if !prober {
                 gate.count_rejection();
@@ -192,7 +192,7 @@ impl Core {
             Err(refusal)
         };
         loop {
-            let word = self.word();
+            let word = self.word_of_values();
             match word.state() {
                 State::Closed if word.in_slow_start() => {
                     let (began, now) = (load(&gate.slow_start), now());
@@ -208,7 +208,13 @@ impl Core {
                     return Ok(Ticket { generation: word.generation(), probe: false });
                 }
                 State::Closed => return Ok(Ticket { generation: word.generation(), probe: false }),
-                State::Isolated => return refuse(Refusal::Isolated { since: load(&gate.since) }),
+                State::Isolated => {
+                    let since = load(&gate.since);
+                    if self.word() != word {
+                        continue; // the time may be that of an opening
+                    }
+                    return refuse(Refusal::Isolated { since });
+                }
                 State::Open => {
                     let (until, now) = (load(&gate.until), now());
                     if now < until {
@@ -386,10 +392,5 @@ impl Core {
                 gate.set_last(Some(kind));
             }
         }
-    }
-
-    /// Replaces the word `old` by `new`, if it is still `old`.
-    pub(super) fn replace(&self, old: Word, new: Word) -> bool {
-        self.word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

@@ -16,7 +16,9 @@ impl Core {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         self.forget_calm(inner, now);
-        self.gate(set).since.store(now.as_nanos(), Ordering::Release);
+        let gate = self.gate(set);
+        self.begin_replacing();
+        gate.since.store(now.as_nanos(), Ordering::Release);
         self.enter(set, inner, now, Word::new(State::Isolated, 0, 0), None);
         set.events.stage_as(self.name.as_ref(), now, || Event::Isolated);
     }
@@ -123,6 +125,11 @@ impl Core {
         set.events.stage_as(self.name.as_ref(), now, || Event::Closed);
     }
 
+    /// Replaces the word `old` by `new`, if it is still `old`.
+    pub(in super::super) fn replace(&self, old: Word, new: Word) -> bool {
+        self.word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// Ends the slow start: all calls pass.
     #[cold]
     pub(in super::super) fn end_slow_start(&self, set: &Setting, generation: u32, now: Instant) {
@@ -194,6 +201,7 @@ impl Core {
 
     fn open_until(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, open_for: Duration) {
         let gate = self.gate(set);
+        self.begin_replacing();
         gate.set_last(inner.last);
         let (_, last) = gate.why();
         // Release: a caller that reads one of them without the lock also sees every change of the
@@ -205,6 +213,27 @@ impl Core {
         self.enter(set, inner, now, Word::new(State::Open, 0, 0), Some((rule, open_for)));
         let openings = inner.openings;
         set.events.stage_as(self.name.as_ref(), now, || Event::Opened { rule, open_for, openings, last });
+    }
+
+    /// Returns the word. If the values of an opening are being replaced, waits for the new ones.
+    #[inline]
+    pub(in super::super) fn word_of_values(&self) -> Word {
+        loop {
+            let word = self.word();
+            if !word.is_replacing() {
+                return word;
+            }
+            drop(self.inner.lock()); // held while they are replaced
+        }
+    }
+
+    /// Marks the word of an open or isolated breaker, whose values in the gate are replaced from now
+    /// on. [`enter`](Self::enter) ends the mark. Called under the lock.
+    fn begin_replacing(&self) {
+        let word = self.word();
+        if word.has_opening() {
+            self.word.swap(word.with_count(1).0, Ordering::AcqRel);
+        }
     }
 
     /// Writes the state, in a new generation. Called under the lock, after all values of that

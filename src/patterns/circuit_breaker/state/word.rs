@@ -11,18 +11,17 @@
 //
 // It may be newer: another opening may have begun meanwhile. A reader that combines several values
 // (`Core::admit_as`) therefore loads the word again after them and starts over if it has changed.
-// That suffices where the word is swapped between two openings: the second opening's values are
-// stored after that swap, so a reader that saw one of them sees the swap too. It does not for a
-// breaker that is opened again while it is open (`force_open`, or an opening of other processes),
-// whose values change before the word does: a rejection at that moment may combine the times of
-// both openings.
+// That suffices because the word is swapped between two openings: the second opening's values are
+// stored after that swap, so a reader that saw one of them sees the swap too. Where no other state
+// lies between them (`force_open`, isolation, an opening of other processes), the swap is to the
+// mark `is_replacing`. A reader that finds the mark waits for the lock, under which it ends.
 //
-// `credit` and the counts of rejections order nothing else and are `Relaxed`. `probers` and
-// `probing` are counters of guards (`health.rs`): `AcqRel` lets a prober that takes `probing` see
-// what the one before it did.
+// `credit` and the counts of rejections order nothing else and are `Relaxed`. A prober that takes
+// `probing` (`health.rs`) sees what the one before it did.
 
 use super::super::window::ALL;
 use crate::{
+    in_progress::InProgress,
     outcome::{FailureKind, TripRule},
     striped::Striped,
     sync::{AtomicU32, AtomicU64, Ordering},
@@ -31,6 +30,7 @@ use crate::{
 
 /// State of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+// Exhaustive: a user shows or counts each state, and a new one would be another pattern.
 pub enum State {
     /// All calls pass.
     Closed,
@@ -71,7 +71,8 @@ impl State {
 /// (32).
 ///
 /// Closed, the count numbers the recorded outcomes. It wraps: only differences below a window's
-/// size are used. Half-open, it is the number of used permits. The generation increases with every
+/// size are used. Half-open, it is the number of used permits. Open or isolated, it is 1 while the
+/// values in the gate are replaced, and otherwise 0. The generation increases with every
 /// change of state, and with every change of a closed breaker's windows, so that a compare-and-set
 /// that began by the old settings fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +116,18 @@ impl Word {
     #[inline]
     pub(in super::super) const fn is_closed(self) -> bool {
         self.0 >> 62 == 0
+    }
+
+    /// Returns whether the breaker is open or isolated: the gate holds the values of that opening.
+    #[inline]
+    pub(in super::super) const fn has_opening(self) -> bool {
+        self.0 >> 62 & 1 == 1
+    }
+
+    /// Returns whether the values in the gate are being replaced.
+    #[inline]
+    pub(in super::super) const fn is_replacing(self) -> bool {
+        self.has_opening() && self.count() != 0
     }
 
     #[inline]
@@ -191,9 +204,9 @@ pub(in super::super) struct Gate {
     /// Rule that opened the breaker, and the kind of the last failure plus one, in one byte each.
     why: AtomicU32,
     /// Number of health probe loops.
-    pub(in super::super) probers: AtomicU32,
-    /// 1 while one of the loops probes.
-    pub(in super::super) probing: AtomicU32,
+    pub(in super::super) probers: InProgress,
+    /// One of the loops, while it probes.
+    pub(in super::super) probing: InProgress,
     rejections: Rejections,
 }
 
@@ -215,8 +228,8 @@ impl Gate {
             slow_start: zero(),
             credit: zero(),
             why: AtomicU32::new(0),
-            probers: AtomicU32::new(0),
-            probing: AtomicU32::new(0),
+            probers: InProgress::default(),
+            probing: InProgress::default(),
             rejections,
         }
     }

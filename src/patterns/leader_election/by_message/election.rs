@@ -1,8 +1,5 @@
 //! The async shell, which carries ballots between a state machine and a transport.
-use std::{
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 use tokio::sync::watch;
 
@@ -17,6 +14,7 @@ use crate::{
     config::{ConfigError, require},
     entropy::Entropy,
     race::{First, race},
+    sync::{Mutex, MutexGuard},
     time::Clock,
 };
 
@@ -130,7 +128,7 @@ impl MessageElection {
     }
 
     fn machine(&self) -> MutexGuard<'_, Box<dyn Machine>> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.machine.lock()
     }
 }
 

@@ -3,12 +3,15 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Poll, Waker},
 };
 
 use super::{Ballot, NodeId, Transport};
-use crate::port::{BoxFuture, PortError, PortErrorKind};
+use crate::{
+    port::{BoxFuture, PortError, PortErrorKind},
+    sync::{Mutex, MutexGuard},
+};
 
 /// A network between nodes of this process. A clone is the same network.
 #[derive(Clone, Default)]
@@ -61,7 +64,7 @@ impl InMemoryNetwork {
     }
 
     fn state(&self) -> MutexGuard<'_, NetworkState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

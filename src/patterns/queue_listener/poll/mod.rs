@@ -15,10 +15,7 @@ use crate::{
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
         lease::LeasedDelivery,
-        poll::{
-            idle::Idle,
-            waiters::{Idles, Parked},
-        },
+        poll::idle::Idle,
         run::{
             guards::Reserved,
             scaler::Scaler,
@@ -148,7 +145,7 @@ impl Poller {
             match stage {
                 Stage::Running => {}
                 Stage::Paused => {
-                    let _parked = Parked::of(run);
+                    let _parked = run.begin_parked();
                     // An error means that the run was dropped.
                     if self.stage.changed().await.is_err() {
                         return Next::End;
@@ -228,7 +225,7 @@ impl Poller {
             self.knew = calls;
             return self.called();
         }
-        let _idle = Idles::of(run);
+        let _idle = run.begin_idle();
         let returns = run.returns.lock().next().map(|at| at.max(self.rests_until));
         let until = returns.map_or(self.next, |at| at.min(self.next));
         let woken = race(race(run.offered.notified(), called), self.stage.changed());

@@ -1,7 +1,6 @@
 //! Waiters in several queues at once, beside the tasks.
-use std::sync::atomic::Ordering;
-
 use crate::{
+    in_progress::InProgressGuard,
     queue_listener::{
         QueueCall,
         poll::{Answer, Poller, receive},
@@ -21,7 +20,7 @@ impl Poller {
                 return;
             }
             let idles = run.idles.notified();
-            if run.is_halted() || run.idle.load(Ordering::Acquire) == 0 {
+            if run.is_halted() || run.idle.get() == 0 {
                 race(idles, async { drop(self.stage.changed().await) }).await;
                 continue;
             }
@@ -63,40 +62,20 @@ impl Poller {
     }
 }
 
-/// Counts a task that waits for its next poll.
-pub(crate) struct Idles<'a>(&'a RunState);
-
-impl<'a> Idles<'a> {
-    pub(crate) fn of(run: &'a RunState) -> Self {
-        if run.inner.sources.len() > 1 {
-            run.idle.fetch_add(1, Ordering::AcqRel);
-            run.idles.notify_waiters();
-        }
-        Self(run)
+impl RunState {
+    /// Counts a task that waits for its next poll.
+    pub(crate) fn begin_idle(&self) -> Option<InProgressGuard<'_>> {
+        (self.inner.sources.len() > 1).then(|| {
+            let idle = self.idle.enter(1);
+            self.idles.notify_waiters();
+            idle
+        })
     }
-}
 
-impl Drop for Idles<'_> {
-    fn drop(&mut self) {
-        if self.0.inner.sources.len() > 1 {
-            self.0.idle.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
-/// Counts a task that waits for the end of a pause.
-pub(crate) struct Parked<'a>(&'a RunState);
-
-impl<'a> Parked<'a> {
-    pub(crate) fn of(run: &'a RunState) -> Self {
-        run.parked.add(1);
-        run.check_idle();
-        Self(run)
-    }
-}
-
-impl Drop for Parked<'_> {
-    fn drop(&mut self) {
-        self.0.parked.sub(1);
+    /// Counts a task that waits for the end of a pause.
+    pub(crate) fn begin_parked(&self) -> InProgressGuard<'_> {
+        let parked = self.parked.enter(1);
+        self.check_idle();
+        parked
     }
 }

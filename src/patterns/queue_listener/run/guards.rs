@@ -1,6 +1,4 @@
 //! Guards of the capacity of a run: each returns on drop what it stands for.
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::queue_listener::run::state::RunState;
 
 /// Capacity reserved for a poll; returned on drop.
@@ -32,21 +30,5 @@ pub(crate) struct Exclusive<'a>(pub(crate) &'a RunState);
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.0.reopen();
-    }
-}
-
-/// Registration of a task that waits for capacity.
-pub(crate) struct Watched<'a>(&'a AtomicU64);
-
-impl<'a> Watched<'a> {
-    pub(crate) fn of(watched: &'a AtomicU64) -> Self {
-        watched.fetch_add(1, Ordering::SeqCst);
-        Self(watched)
-    }
-}
-
-impl Drop for Watched<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -22,10 +22,11 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
+    in_progress::{InProgress, InProgressGuard},
     queue::Delivery,
     queue_listener::{
         lease::{Batch, Lease, LeasedDelivery, Term},
-        run::{guards::Watched, state::RunState},
+        run::state::RunState,
         settle::Decision,
     },
     time::{Instant, nanos},
@@ -58,7 +59,7 @@ pub(crate) struct Intake {
     one_by_one: AtomicBool,
     /// Notified when `outstanding` or `unsettled` falls and `watched` is not 0.
     pub(crate) fewer: Notify,
-    watched: AtomicU64,
+    watched: InProgress,
     /// Number of times that other tasks of the run were woken.
     wakes: AtomicU64,
     /// Nanoseconds at which the next poll may be made while polls are paced.
@@ -76,7 +77,7 @@ impl Intake {
             closed: AtomicBool::new(false),
             one_by_one: AtomicBool::new(false),
             fewer: Notify::new(),
-            watched: AtomicU64::new(0),
+            watched: InProgress::default(),
             wakes: AtomicU64::new(0),
             paced_to: AtomicU64::new(0),
         }
@@ -118,7 +119,7 @@ impl Intake {
     /// falls.
     #[inline]
     fn notify_fewer(&self) {
-        if self.watched.load(Ordering::SeqCst) > 0 {
+        if self.watched.get() > 0 {
             self.woke();
             self.fewer.notify_waiters();
         }
@@ -316,8 +317,8 @@ impl RunState {
     }
 
     /// Enables wake-ups of tasks that wait for capacity, while the result lives.
-    pub(crate) fn watches(&self) -> Watched<'_> {
-        Watched::of(&self.intake.watched)
+    pub(crate) fn watches(&self) -> InProgressGuard<'_> {
+        self.intake.watched.enter(1)
     }
 
     /// Waits until fewer than `n` messages are outstanding.

@@ -3,9 +3,8 @@
 use std::{future::Future, time::Duration};
 
 use crate::{
-    port::Failure,
+    port::{self, Failure},
     queue_listener::{QueueCall, QueueListenerEvent as Event, run::state::RunState},
-    race::{First, race},
 };
 
 impl RunState {
@@ -33,14 +32,11 @@ impl RunState {
         within: Duration,
         request: impl Future<Output = T>,
     ) -> Option<T> {
-        // A request that completes at once needs no timer.
-        match race(request, async { self.inner.clock.sleep(within).await }).await {
-            First::One(answer) => Some(answer),
-            First::Other(()) => {
-                self.event(|| Event::CallFailed { call, kind: None });
-                None
-            }
+        let answer = port::within(&self.inner.clock, within, request).await;
+        if answer.is_none() {
+            self.event(|| Event::CallFailed { call, kind: None });
         }
+        answer
     }
 
     #[cold]

@@ -17,16 +17,16 @@
 //   `Relaxed` suffices.
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use tokio::sync::{Notify, watch};
 
 use crate::{
+    in_progress::InProgress,
     port::PortError,
     queue_listener::{
         QueueListenerEvent as Event,
-        counters::Count,
         lease::{Batch, LeasedDelivery, Parts, backlog::Backlog},
         listener::Inner,
         priority::Turns,
@@ -86,13 +86,13 @@ pub(crate) struct RunState {
     pub(crate) to_keep: Notify,
     pub(crate) keeper_looks: AtomicBool,
     /// Number of tasks that wait for the next poll.
-    pub(crate) idle: AtomicUsize,
+    pub(crate) idle: InProgress,
     /// Notified when a task starts to wait for the next poll.
     pub(crate) idles: Notify,
     /// Settlements that are made beside the tasks, by source.
     pub(crate) outboxes: Vec<Outbox>,
     /// Number of tasks that wait for the end of a pause.
-    pub(crate) parked: Count,
+    pub(crate) parked: InProgress,
     /// `true` if the latest poll found messages.
     busy: AtomicBool,
     pub(crate) to_scale: Notify,
@@ -127,10 +127,10 @@ impl RunState {
             called: Notify::new(),
             to_keep: Notify::new(),
             keeper_looks: AtomicBool::new(false),
-            idle: AtomicUsize::new(0),
+            idle: InProgress::default(),
             idles: Notify::new(),
             outboxes: inner.sources.iter().map(|_| Outbox::default()).collect(),
-            parked: Count::default(),
+            parked: InProgress::default(),
             busy: AtomicBool::new(false),
             to_scale: Notify::new(),
             rescale_at: AtomicU64::new(0),
@@ -357,8 +357,7 @@ impl RunState {
     /// `drain`.
     pub(crate) fn check_idle(&self) -> bool {
         let tasks = self.scaler(|scaler| scaler.tasks);
-        let idle =
-            self.stage() != Stage::Running && self.parked.get() >= u64::from(tasks) && self.intake.unsettled() == 0;
+        let idle = self.stage() != Stage::Running && self.parked.get() >= tasks && self.intake.unsettled() == 0;
         if idle {
             self.inner.idle.notify_waiters();
         }

@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use crate::{
     queue_listener::{
         Disposition, QueueCall, QueueListenerEvent as Event,
-        counters::Count,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
         run::{
             guards::Exclusive,
@@ -102,7 +101,7 @@ impl Worker {
         let run = self.run.clone();
         run.share(0);
         run.send_out(self.done.drain(..));
-        let _counted = InFlight::of(&run.inner.counters.in_flight, leases.len());
+        let _counted = run.inner.counters.in_flight.enter(leases.len() as u32);
         let began = run.now();
         let kept = run.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
         let ended = race(future, kept).await;
@@ -152,21 +151,5 @@ impl Worker {
             // The message is not to blame: it is released, and no attempt is counted.
             Dropped::Stopping | Dropped::Lost => lease.settlement(Decision::Release),
         }
-    }
-}
-
-/// Counts messages whose handler is pending; ends on drop.
-struct InFlight<'a>(&'a Count, u64);
-
-impl<'a> InFlight<'a> {
-    fn of(count: &'a Count, n: usize) -> Self {
-        count.add(n as u64);
-        Self(count, n as u64)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.sub(self.1);
     }
 }

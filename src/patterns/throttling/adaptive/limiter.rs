@@ -109,7 +109,7 @@ impl AdaptiveLimiter {
                 return;
             }
             // The limit is at least one; only zero is refused.
-            let _ = self.0.semaphore.resize(limit);
+            self.0.semaphore.resize(limit);
             set = limit;
         }
     }
@@ -250,7 +250,7 @@ impl AdaptiveLimiter {
         let now = self.0.clock.now();
         let unit = || self.0.entropy.unit();
         if let Some(limit) = self.gradient(|gradient| gradient.record((began, now), under_way, sample, unit)) {
-            let _ = self.0.semaphore.resize(limit);
+            self.0.semaphore.resize(limit);
             self.apply_limit(limit);
         }
     }

@@ -10,7 +10,6 @@ use std::{
 
 use super::{
     ConcurrencyLimitConfig, QueueOrder,
-    config::check_capacity,
     semaphore::{Admission, Semaphore},
 };
 use crate::{
@@ -96,20 +95,15 @@ impl ConcurrencyLimiter {
         self.inner.events.subscribe()
     }
 
-    /// Changes the number of permits while the limiter is in use. Running calls go on. A waiting
-    /// call with a weight above the new capacity is rejected.
-    ///
-    /// # Errors
-    /// If the capacity is zero; then nothing has changed.
-    pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
-        check_capacity(capacity)?;
-        self.inner.semaphore.resize(capacity);
+    /// Changes the number of permits alone, to at least one.
+    pub(crate) fn resize(&self, capacity: u32) {
+        self.inner.semaphore.resize(capacity.max(1));
         self.inner.emit_change();
-        Ok(())
     }
 
-    /// Changes all settings while the limiter is in use. Running calls go on, and waiting calls
-    /// keep their maximum wait. If the queue becomes shorter, excess calls are rejected: the newest
+    /// Changes the settings while the limiter is in use. Running calls go on, and waiting calls
+    /// keep their maximum wait. A waiting call with a weight above the new capacity is rejected. If
+    /// the queue becomes shorter, excess calls are rejected: the newest
     /// ones, or with [`QueueOrder::NewestFirst`] the oldest ones.
     ///
     /// # Errors

@@ -6,14 +6,7 @@ use std::{
 
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::{
-    sync::Mutex,
-    throttling::{Quota, RateLimiter, rate::gcra::Pace},
-};
-
-/// Aligned to a cache line, so that two processors at two shards do not wait for each other.
-#[repr(align(64))]
-pub(super) struct Shard<K>(pub(super) Mutex<ShardState<K>>);
+use crate::throttling::{Quota, RateLimiter, rate::gcra::Pace};
 
 pub(super) struct ShardState<K> {
     /// The arrival time of each key. A key in `full` is not in this table.

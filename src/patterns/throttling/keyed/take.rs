@@ -11,19 +11,16 @@ use hashbrown::HashTable;
 
 use super::{
     KeyedRateLimiter,
-    limiter::{KeyedCore, KeyedParts, MAX_ROUNDS, SHARDS},
-    shard::{Shard, Tier, Tiers, of},
+    limiter::{KeyedCore, KeyedParts, MAX_ROUNDS},
+    shard::{ShardState, Tiers, of},
 };
 use crate::{
     build::Common,
-    config::ConfigError,
     outcome::{PolicyKind, Reason, Rejected},
+    sync::Mutex,
     throttling::{
         Quota, RateLimitConfig, RateLimiter, RateMode, ThrottlingEvent,
-        rate::{
-            gcra::Pace,
-            turns::{Refusal, Taken},
-        },
+        rate::turns::{Refusal, Taken},
     },
     time::{Instant, nanos},
 };
@@ -55,11 +52,11 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Takes a permit, or waits for it until the call's deadline and for at most `max_wait`.
     pub(super) async fn acquire_for(&self, key: &K, deadline: Option<Instant>) -> Result<(), Rejected> {
-        let KeyedParts { config, clock, .. } = &self.0.parts;
-        if config.max_wait.is_zero() {
+        let max_wait = self.0.max_wait();
+        if max_wait.is_zero() {
             return self.try_acquire(key);
         }
-        let patience = clock.now() + config.max_wait;
+        let patience = self.0.parts.clock.now() + max_wait;
         self.acquire_by(key, 1, deadline.map_or(patience, |deadline| deadline.min(patience))).await
     }
 
@@ -102,7 +99,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     fn counted<T>(&self, key: &K, n: u32, answer: Result<T, Refusal>) -> Result<T, Refusal> {
         let KeyedParts { hasher, is_metered, .. } = &self.0.parts;
         if *is_metered {
-            let mut state = self.0.shard(hasher.hash_one(key)).0.lock();
+            let mut state = self.0.shards.of(hasher.hash_one(key)).lock();
             state.count(hasher, self.0.most(), key, n, answer.is_ok());
         }
         answer
@@ -112,8 +109,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     fn take_unmetered(&self, key: &K, n: u32) -> Result<Taken, Refusal> {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
-        let is_strict = this.parts.config.mode == RateMode::Strict;
-        let mut state = this.shard(hash).0.lock();
+        let is_strict = this.parts.mode == RateMode::Strict;
+        let mut state = this.shards.of(hash).lock();
         if is_strict || !state.limiters.is_empty() {
             let limiter = state.limiters.find(hash, |(k, _)| k == key).map(|(_, limiter)| limiter.clone());
             if is_strict || limiter.is_some() {
@@ -149,7 +146,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     pub(super) fn give_back(&self, key: &K, taken: Taken) {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
-        let mut state = this.shard(hash).0.lock();
+        let mut state = this.shards.of(hash).lock();
         if let Some(meter) = &mut state.meter
             && let Some((_, metered)) = meter.find_mut(hash, |(k, _)| k == key)
         {
@@ -175,7 +172,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns the time that one permit would have to wait now. Takes nothing.
     pub(super) fn refusal(&self, key: &K) -> Refusal {
         let (hash, now, tier) = self.0.locate(key);
-        let state = self.0.shard(hash).0.lock();
+        let state = self.0.shards.of(hash).lock();
         if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| k == key) {
             let limiter = limiter.clone();
             drop(state);
@@ -189,7 +186,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     fn limiter(&self, key: &K) -> RateLimiter {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
-        let mut state = this.shard(hash).0.lock();
+        let mut state = this.shards.of(hash).lock();
         if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| k == key) {
             return limiter.clone();
         }
@@ -221,31 +218,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 }
 
 impl<K, S> KeyedParts<K, S> {
-    /// Returns the settings with this quota.
+    /// Returns a limit of this quota in the mode of all keys.
     pub(super) fn config_of(&self, quota: Quota) -> RateLimitConfig {
-        RateLimitConfig { permits: quota.permits, per: quota.per, burst: quota.burst, ..self.config }
+        RateLimitConfig { mode: self.mode, ..RateLimitConfig::from(quota) }
     }
-}
-
-/// Returns the quotas if all of them are valid, also for the mode.
-pub(super) fn checked(config: &RateLimitConfig, quota: Quota, tiers: &[Quota]) -> Result<Tiers, ConfigError> {
-    let tier = |quota: Quota| {
-        RateLimitConfig { permits: quota.permits, per: quota.per, burst: quota.burst, ..*config }.check()?;
-        Ok(Tier { quota, pace: Pace::new(&quota) })
-    };
-    let numbered =
-        |(i, quota): (usize, &Quota)| tier(*quota).map_err(|e: ConfigError| e.within(&format!("tiers[{i}]")));
-    std::iter::once(tier(quota)).chain(tiers.iter().enumerate().map(numbered)).collect()
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
     pub(super) fn now(&self) -> u64 {
         self.parts.clock.now().as_nanos()
-    }
-
-    /// Returns the maximum number of keys in one shard.
-    fn most(&self) -> usize {
-        self.parts.max_keys.div_ceil(SHARDS)
     }
 
     /// Returns the key's hash, the time, and the index of its quota. Calls foreign code: the caller
@@ -261,22 +242,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
         self.parts.tier_of.as_ref().and_then(|tier_of| tier_of(key)).map_or(0, |tier| tier.saturating_add(1))
     }
 
-    /// The hash table uses the low bits for the position and the top seven for the tag; the shard
-    /// uses bits between them.
-    #[inline]
-    pub(super) fn shard(&self, hash: u64) -> &Shard<K> {
-        &self.shards[(hash >> 48) as usize % SHARDS]
-    }
-
     /// Converts the keys of a shard to new quotas, unless a later change was applied before.
     #[cold]
-    pub(super) fn change(&self, shard: &Shard<K>, tiers: &Tiers, change: u64) {
+    pub(super) fn change(&self, shard: &Mutex<ShardState<K>>, tiers: &Tiers, change: u64) {
         // Tiers are asked for without the lock. Keys that appear meanwhile are asked for in the
         // next round, of which there are few.
         let mut known: HashTable<(K, usize)> = HashTable::new();
         let hash = |key: &K| self.parts.hasher.hash_one(key);
         for round in 0.. {
-            let mut state = shard.0.lock();
+            let mut state = shard.lock();
             let is_known = |key: &K| known.find(hash(key), |(k, _)| k == key).is_some();
             let mut unknown = Vec::new();
             if self.parts.tier_of.is_some() {
@@ -299,7 +273,9 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
                 let limiter: Vec<_> = limiter.collect();
                 drop(state);
                 // Wakes waiting calls, which is foreign code. The quotas were validated before.
-                limiter.into_iter().for_each(|(quota, limiter)| drop(limiter.set_quota(quota)));
+                limiter
+                    .into_iter()
+                    .for_each(|(quota, limiter)| drop(limiter.reconfigure(limiter.config().with_quota(quota))));
                 return;
             }
             drop(state);

@@ -9,15 +9,25 @@
 // value that the decision was based on to one at most `span` ahead of now. So no permit is taken
 // twice, and a task that loses decides again by the new value.
 //
-// `Relaxed` suffices for all accesses: a permit is a number, and no word publishes other memory.
-// The modification order of `tat` decides between racing tasks.
+// `Relaxed` suffices for all accesses to `tat`: a permit is a number, and it publishes no other
+// memory. The modification order of `tat` decides between racing tasks.
 //
-// `interval` and `span` are written under the lock of the queue (`TurnQueue`), and read without it.
-// A call that races with a change may combine an old and a new word, and is then charged one
-// interval against a burst of the other setting. If the interval changes by a large factor, such a
-// call may take more permits than either burst. The mixture ends with the change; later calls read
-// both new words. `change` scales `tat` before it writes the pace: a call between the two is
-// charged at the old pace on top of the scaled value.
+// The pace is two words, which belong together: one interval against the burst of another setting
+// would admit more than either burst. It is written under the lock of the queue (`TurnQueue`) and
+// read without it. `version` names one of two slots, and a change writes the other slot before it
+// stores the next version. So a reader waits for no writer, and repeats only if a change has ended
+// meanwhile.
+//
+// - `version` is stored `Release` after the slot, and loaded `Acquire` before it: a reader sees the
+//   slot of its version, or a later content of the same slot.
+// - A later content is that of the version after next. Its writer's release fence comes after the
+//   store of the next version. If a reader saw that content, its acquire fence pairs with that
+//   fence, so its second load sees the next version or a later one, and it reads again. `Relaxed`
+//   therefore suffices for the slot and for the second load.
+//
+// A call that races with a change is charged by the old pace or by the new one. `change` scales
+// `tat` before it writes the pace: a call between the two is charged at the old pace on top of the
+// scaled value.
 //
 // `give_back`, `drain`, `change` and `restart` run under the lock of the queue, so that
 // reservations and the queue agree. They race only with `take` and with the first attempt of
@@ -25,7 +35,7 @@
 
 use super::Quota;
 use crate::{
-    sync::{AtomicU64, Line, Ordering},
+    sync::{AtomicU32, AtomicU64, Line, Ordering, fence},
     time::nanos,
 };
 
@@ -81,20 +91,63 @@ impl Pace {
 /// One smooth limit, lock-free.
 pub(crate) struct Gcra {
     tat: Line<AtomicU64>,
-    /// The pace, in two words. A call that races with a change may combine an old and a new word;
-    /// see the header.
+    pace: LivePace,
+}
+
+/// A pace that is replaced under a lock, and read as a whole without it. See the header.
+struct LivePace {
+    /// Number of changes. The last bit is the index of the slot that is in use.
+    version: AtomicU32,
+    slots: [PaceSlot; 2],
+}
+
+struct PaceSlot {
     interval: AtomicU64,
     span: AtomicU64,
 }
 
+impl LivePace {
+    fn new(pace: Pace) -> Self {
+        let slot = || PaceSlot { interval: AtomicU64::new(pace.interval), span: AtomicU64::new(pace.span) };
+        Self { version: AtomicU32::new(0), slots: [slot(), slot()] }
+    }
+
+    fn slot(&self, version: u32) -> &PaceSlot {
+        &self.slots[(version & 1) as usize]
+    }
+
+    #[inline]
+    fn load(&self) -> Pace {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            let PaceSlot { interval, span } = self.slot(version);
+            let pace = Pace { interval: interval.load(Ordering::Relaxed), span: span.load(Ordering::Relaxed) };
+            fence(Ordering::Acquire);
+            if self.version.load(Ordering::Relaxed) == version {
+                return pace;
+            }
+        }
+    }
+
+    /// Replaces the pace. Called under the lock of the queue.
+    fn store(&self, pace: Pace) {
+        let next = self.version.load(Ordering::Relaxed).wrapping_add(1);
+        let PaceSlot { interval, span } = self.slot(next);
+        fence(Ordering::Release);
+        interval.store(pace.interval, Ordering::Relaxed);
+        span.store(pace.span, Ordering::Relaxed);
+        self.version.store(next, Ordering::Release);
+    }
+}
+
 impl Gcra {
     pub(crate) fn new(pace: Pace) -> Self {
-        Self { tat: Line(AtomicU64::new(0)), interval: AtomicU64::new(pace.interval), span: AtomicU64::new(pace.span) }
+        Self { tat: Line(AtomicU64::new(0)), pace: LivePace::new(pace) }
     }
 
     #[inline]
     pub(crate) fn pace(&self) -> Pace {
-        Pace { interval: self.interval.load(Ordering::Relaxed), span: self.span.load(Ordering::Relaxed) }
+        self.pace.load()
     }
 
     /// Takes `n` permits at `now` and returns the new arrival time, or the time that they must
@@ -167,8 +220,7 @@ impl Gcra {
         self.update(|tat| pace.take_over(old, tat.saturating_sub(old.interval.saturating_mul(waiting)), now));
         // Stored after the arrival time: a call between the two is charged at the old pace, and
         // that charge is not scaled by the change.
-        self.interval.store(pace.interval, Ordering::Relaxed);
-        self.span.store(pace.span, Ordering::Relaxed);
+        self.pace.store(pace);
     }
 
     /// Returns the number of permits that have not returned by `now`, without the `waiting`
@@ -181,8 +233,7 @@ impl Gcra {
 
     /// Starts again at this pace, with `used` permits taken.
     pub(crate) fn restart(&self, pace: Pace, used: u64, now: u64) {
-        self.interval.store(pace.interval, Ordering::Relaxed);
-        self.span.store(pace.span, Ordering::Relaxed);
+        self.pace.store(pace);
         let debt = pace.interval.saturating_mul(used).min(pace.span);
         self.tat.0.store(now.saturating_add(debt), Ordering::Relaxed);
     }

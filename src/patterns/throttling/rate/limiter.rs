@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Limit, Quota, RateLimitConfig, RateMode,
+    Limit, RateLimitConfig, RateMode,
     limit::sealed::Sealed,
     turns::{Refusal, Taken, TurnStatus, Turns},
 };
@@ -128,22 +128,14 @@ impl RateLimiter {
         self.wait_until(n, now, now + max_wait).await
     }
 
-    /// Changes the limit while it is in use. In smooth mode the used share of the burst is kept; in
-    /// strict mode, the used permits. Waiting calls reserve again at the new pace, in order. A call
-    /// whose turn would now come too late, or that asks for more permits than there can be, is
-    /// rejected at once.
+    /// Changes the settings while they are in use. In smooth mode the used share of the burst is
+    /// kept; in strict mode, the used permits. Waiting calls reserve again at the new pace, in
+    /// order. A call whose turn would now come too late, or that asks for more permits than there
+    /// can be, is rejected at once.
     ///
-    /// # Errors
-    /// If the quota is invalid; then nothing has changed.
-    pub fn set_quota(&self, quota: Quota) -> Result<(), ConfigError> {
-        let mut config = self.config();
-        (config.permits, config.per, config.burst) = (quota.permits, quota.per, quota.burst);
-        self.reconfigure(config)
-    }
-
-    /// Changes all settings while they are in use: the limit as [`set_quota`](Self::set_quota)
-    /// does, and the mode. Permits that are used in the old mode stay used in the new one, up to
-    /// its maximum. A call that races with the change passes in one of the two modes.
+    /// If the mode changes, permits that are used in the old mode stay used in the new one, up to
+    /// its maximum. A call that races with the change passes in one of the two modes. To change the
+    /// quota alone, pass `limiter.config().with_quota(quota)`.
     ///
     /// # Errors
     /// If a setting is invalid; then nothing has changed.

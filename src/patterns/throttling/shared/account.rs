@@ -30,8 +30,8 @@ use super::{
     row::{Grant, Row, grant, share_of},
 };
 use crate::{
-    port::{Failure, PortError, PortErrorKind},
-    race::{First, race, yield_now},
+    port::{PortError, PortErrorKind, ask_on_time},
+    race::yield_now,
     store::{Key, Precondition, PutOptions, StoreError},
     throttling::rate::gcra::Pace,
     time::{Instant, nanos},
@@ -235,27 +235,17 @@ impl Account {
         want: u32,
         patience: u64,
     ) -> StoreAnswer {
-        let latest = inner.clock.now() + set.config.call_timeout;
-        let ask = self.ask_store(inner, pace, least, want, patience);
-        match race(ask, inner.clock.sleep_until(latest)).await {
-            // The answer may have come in time and be seen late.
-            First::One(Ok(_)) if inner.clock.now() > latest => self.down(inner, set, None),
-            First::One(Ok(Ok(granted))) => {
+        let request = self.ask_store(inner, pace, least, want, patience);
+        match ask_on_time(&inner.clock, set.config.call_timeout, request).await {
+            Ok(answer) => {
                 inner.store_answered();
-                StoreAnswer::Granted(granted)
+                answer.map_or_else(StoreAnswer::Wait, StoreAnswer::Granted)
             }
-            First::One(Ok(Err(wait))) => {
-                inner.store_answered();
-                StoreAnswer::Wait(wait)
+            Err(error) => {
+                inner.store_failed(set.config.rest, error.kind());
+                StoreAnswer::Down
             }
-            First::One(Err(error)) => self.down(inner, set, error.backend().map(|failed| failed.kind())),
-            First::Other(()) => self.down(inner, set, None),
         }
-    }
-
-    fn down(&self, inner: &SharedCore, set: &SharedSettings, kind: Option<PortErrorKind>) -> StoreAnswer {
-        inner.store_failed(set.config.rest, kind);
-        StoreAnswer::Down
     }
 
     /// Repeats compare-and-set until it succeeds, the row lacks permits, or the retries are used

@@ -4,7 +4,7 @@ use std::{fmt, future::Future, sync::Arc};
 use super::{
     DegradationConfig,
     feature_level::FeatureLevel,
-    gauge::{Due, Gauges, Reading},
+    gauge::{Due, Gauges, Reading, read_until},
 };
 use crate::{
     build::{Builder, Common, Component, HasName},
@@ -12,7 +12,6 @@ use crate::{
     config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
-    race::{First, race},
     sync::{AtomicU32, Mutex, Ordering},
     throttling::DegradationEvent,
     time::{Clock, Instant},
@@ -176,17 +175,11 @@ impl Degradation {
     /// # Cancel safety
     /// A future that is dropped stops reading; nothing is lost.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        let reads = async {
-            loop {
-                self.0.sample_if_due();
-                let every = self.0.state.lock().config.sample_every;
-                self.0.clock.sleep(every).await;
-            }
+        let read = || {
+            self.0.sample_if_due();
+            self.0.state.lock().config.sample_every
         };
-        match race(shutdown, reads).await {
-            First::One(()) => {}
-            First::Other(never) => never,
-        }
+        read_until(shutdown, &self.0.clock, read).await;
     }
 
     /// Returns a description of the degradation, with warnings about settings that will cause
@@ -242,11 +235,15 @@ impl DegradationCore {
 
     #[cold]
     fn sample(&self, now: Instant) {
-        let Some(mut turn) = self.due.take(now.as_nanos()) else { return };
-        let config = self.state.lock().config.clone();
-        turn.again_after(config.sample_every);
-        // A gauge is foreign code: no lock is held while it is read.
-        let pressure = self.gauges.pressure(&config.limits);
+        let settings = || self.state.lock().config.clone();
+        let apply = |pressure| self.apply(now, pressure);
+        if self.due.sample(&self.gauges, now, settings, |config| (&config.limits, config.sample_every), apply) {
+            self.events.flush(self.name.as_ref());
+        }
+    }
+
+    /// Applies a reading.
+    fn apply(&self, now: Instant, pressure: Option<f64>) {
         let mut state = self.state.lock();
         let DegradationState { config, features_off, .. } = &mut *state;
         let before = features_off.level;
@@ -254,9 +251,6 @@ impl DegradationCore {
         if features_off.level != before {
             state.set(now, &self.events);
         }
-        drop(state);
-        drop(turn);
-        self.events.flush(self.name.as_ref());
     }
 
     fn describe(&self, explanation: &mut Explanation, feature: Option<&str>) {

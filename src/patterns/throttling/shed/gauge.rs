@@ -20,14 +20,15 @@
 // `is` loads `Relaxed`: a stale value costs a failed `take`, or delays the reading to the next
 // call. A `Gauge` is one word that publishes nothing else, so `Relaxed` suffices.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Name, require, setters},
+    race::race,
     sync::{AtomicU64, Ordering},
-    time::nanos,
+    time::{Clock, Instant, nanos},
 };
 
 /// A value that can be read: a share of a processor or of memory, a queue's depth, or the age of
@@ -94,11 +95,19 @@ impl fmt::Debug for Gauge {
 /// The values of a gauge at which shedding begins and is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Limits {
     /// Value above which load is shed, gradually.
     pub soft: f64,
     /// Value from which on all load is shed that may be.
     pub hard: f64,
+}
+
+setters! {
+    impl Limits {
+        soft: f64,
+        hard: f64,
+    }
 }
 
 impl Limits {
@@ -215,6 +224,27 @@ impl Due {
         is_mine.then(|| SampleGuard { due: self, now, next: now })
     }
 
+    /// Reads the gauges if a reading is due and no other call reads them, and applies their
+    /// pressure. Returns `true` if it did. `settings` returns the settings, and `of` their limits
+    /// and the interval until the next reading.
+    pub(crate) fn sample<C>(
+        &self,
+        gauges: &Gauges,
+        now: Instant,
+        settings: impl FnOnce() -> Arc<C>,
+        of: impl FnOnce(&C) -> (&LimitsByName, Duration),
+        apply: impl FnOnce(Option<f64>),
+    ) -> bool {
+        let Some(mut turn) = self.take(now.as_nanos()) else { return false };
+        // Looked up after the election: see the header.
+        let settings = settings();
+        let (limits, every) = of(&settings);
+        turn.again_after(every);
+        // A gauge is foreign code: no lock is held while it is read.
+        apply(gauges.pressure(limits));
+        true
+    }
+
     /// Makes a reading due at once; if one is running, as soon as it ends.
     pub(crate) fn now(&self) {
         let mut due = self.0.load(Ordering::Acquire);
@@ -249,4 +279,15 @@ impl Drop for SampleGuard<'_> {
             self.due.0.store(0, Ordering::Release);
         }
     }
+}
+
+/// Reads gauges until `shutdown` is ready. `read` makes a reading if one is due, and returns the
+/// interval until the next one.
+pub(crate) async fn read_until(shutdown: impl Future<Output = ()>, clock: &Clock, read: impl Fn() -> Duration) {
+    let reads = async {
+        loop {
+            clock.sleep(read()).await;
+        }
+    };
+    race(shutdown, reads).await;
 }

@@ -3,7 +3,7 @@ use std::{fmt, future::Future, sync::Arc};
 
 use super::{
     ShedderConfig,
-    gauge::{Due, Gauges, Reading},
+    gauge::{Due, Gauges, Reading, read_until},
     shed_level::{ShedLevel, share},
 };
 use crate::{
@@ -13,7 +13,6 @@ use crate::{
     entropy::Entropy,
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Priority, Reason, Rejected},
-    race::{First, race},
     sync::{AtomicU64, Mutex, Ordering},
     throttling::ThrottlingEvent,
     time::{Clock, Instant},
@@ -146,17 +145,11 @@ impl Shedder {
     /// # Cancel safety
     /// A future that is dropped stops reading; nothing is lost.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        let reads = async {
-            loop {
-                self.0.level_now();
-                let every = self.0.state.lock().config.sample_every;
-                self.0.clock.sleep(every).await;
-            }
+        let read = || {
+            self.0.level_now();
+            self.0.state.lock().config.sample_every
         };
-        match race(shutdown, reads).await {
-            First::One(()) => {}
-            First::Other(never) => never,
-        }
+        read_until(shutdown, &self.0.clock, read).await;
     }
 
     /// Runs `operation` under this shedder alone.
@@ -218,11 +211,15 @@ impl ShedderCore {
 
     #[cold]
     fn sample(&self, now: Instant) {
-        let Some(mut turn) = self.due.take(now.as_nanos()) else { return };
-        let config = self.state.lock().config.clone();
-        turn.again_after(config.sample_every);
-        // A gauge is foreign code: no lock is held while it is read.
-        let pressure = self.gauges.pressure(&config.limits);
+        let settings = || self.state.lock().config.clone();
+        let apply = |pressure| self.apply(now, pressure);
+        if self.due.sample(&self.gauges, now, settings, |config| (&config.limits, config.sample_every), apply) {
+            self.events.flush(self.name.as_ref());
+        }
+    }
+
+    /// Applies a reading.
+    fn apply(&self, now: Instant, pressure: Option<f64>) {
         let mut state = self.state.lock();
         let ShedderState { config, level } = &mut *state;
         let next = level.sample(now, pressure, config);
@@ -233,9 +230,6 @@ impl ShedderCore {
             (true, false) => self.events.stage(now, || ThrottlingEvent::SheddingEnded),
             _ => {}
         }
-        drop(state);
-        drop(turn);
-        self.events.flush(self.name.as_ref());
     }
 
     #[cold]

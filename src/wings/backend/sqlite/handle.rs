@@ -4,7 +4,7 @@ use std::{
     fmt,
     fs::{File, OpenOptions},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     port::{Capabilities, PortError, PortErrorKind, check_part},
+    sync::Mutex,
     time::Clock,
 };
 
@@ -177,17 +178,17 @@ impl SqliteCore {
 
     /// Returns the notifier of this queue's waiting receivers in this process.
     pub(super) fn waiters(&self, queue: i64) -> Arc<Notify> {
-        lock(&self.queues).entry(queue).or_default().clone()
+        self.queues.lock().entry(queue).or_default().clone()
     }
 
     /// Adds a subscriber of this process to a topic.
     pub(super) fn subscribe_topic(&self, topic: &str) -> Arc<Notify> {
-        lock(&self.topics).entry(topic.to_owned()).or_default().clone()
+        self.topics.lock().entry(topic.to_owned()).or_default().clone()
     }
 
     /// Removes a subscriber of a topic, and drops its reference to the notifier.
     pub(super) fn unsubscribe_topic(&self, topic: &str, notifier: &mut Arc<Notify>) {
-        let mut topics = lock(&self.topics);
+        let mut topics = self.topics.lock();
         // Two references remain, the map's and this one, so there is no other subscriber.
         if Arc::strong_count(notifier) <= 2 {
             topics.remove(topic);
@@ -197,7 +198,7 @@ impl SqliteCore {
 
     /// Wakes this process's subscribers of a topic.
     pub(super) fn notify_topic(&self, topic: &str) {
-        if let Some(notifier) = lock(&self.topics).get(topic) {
+        if let Some(notifier) = self.topics.lock().get(topic) {
             notifier.notify_waiters();
         }
     }
@@ -209,10 +210,6 @@ fn locked(path: &Path) -> Result<File, PortError> {
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at)?;
     lock.lock().map_err(at)?;
     Ok(lock)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Sqlite {

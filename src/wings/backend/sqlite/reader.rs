@@ -1,7 +1,7 @@
 //! Reads on connections of their own: in place, or on a thread if they may take long.
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
@@ -15,7 +15,10 @@ use super::{
     identity::Identity,
     schema::open_for_reading,
 };
-use crate::port::{PortError, PortErrorKind};
+use crate::{
+    port::{PortError, PortErrorKind},
+    sync::Mutex,
+};
 
 /// Connections for reading, and a thread for reads that may take long. Both are created on first
 /// use.
@@ -75,7 +78,7 @@ impl Readers {
     }
 
     fn submit(&self, read: Box<dyn FnOnce() + Send>) -> Result<(), PortError> {
-        let mut thread = lock(&self.thread);
+        let mut thread = self.thread.lock();
         let thread = match &mut *thread {
             Some(thread) => thread,
             none => none.insert(ReadThread::start(&self.pool.config.path)?),
@@ -87,7 +90,7 @@ impl Readers {
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        if let Some(ReadThread { reads, handle }) = lock(&self.thread).take() {
+        if let Some(ReadThread { reads, handle }) = self.thread.lock().take() {
             drop(reads);
             // The thread ends after the read in progress.
             let _ = handle.join();
@@ -108,7 +111,7 @@ impl Pool {
     /// Reads, and waits at most `wait` for a lock.
     fn read<T>(&self, wait: Duration, read: &impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
         let path = &self.config.path;
-        let idle = lock(&self.idle).pop();
+        let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => open_for_reading(path).map_err(|error| self.file.check().err().unwrap_or(error))?,
@@ -117,14 +120,10 @@ impl Pool {
         self.file.check()?;
         connection.busy_timeout(wait).map_err(|error| failure(path, error))?;
         let result = read(&connection).map_err(|error| failure(path, error));
-        let mut idle = lock(&self.idle);
+        let mut idle = self.idle.lock();
         if idle.len() < KEPT {
             idle.push(connection);
         }
         result
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

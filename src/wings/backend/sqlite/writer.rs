@@ -17,7 +17,7 @@ use std::{
     collections::VecDeque,
     fs::File,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     port::{PortError, PortErrorKind},
+    sync::{Condvar, Mutex},
     time::machine,
 };
 
@@ -166,7 +167,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        lock(&self.core.pending).closed = true;
+        self.core.pending.lock().closed = true;
         self.core.work_available.notify_all();
         if let Some(thread) = self.thread.take() {
             // The thread ends when all pending work is done. If it panicked, its writes were
@@ -178,17 +179,13 @@ impl Drop for Writer {
 
 impl WriterCore {
     fn submit(&self, waiting: PendingWrite, in_place: bool) {
-        lock(&self.pending).jobs.push_back(waiting);
+        self.pending.lock().jobs.push_back(waiting);
         if in_place {
             // A holder of the connection checks the list again after releasing it, so no write is
             // left behind.
             let mut rounds = 0;
-            while rounds < MAX_GROUPS_IN_PLACE && !lock(&self.pending).jobs.is_empty() {
-                let connection = match self.connection.try_lock() {
-                    Ok(connection) => connection,
-                    Err(TryLockError::Poisoned(panicked)) => panicked.into_inner(),
-                    Err(TryLockError::WouldBlock) => return,
-                };
+            while rounds < MAX_GROUPS_IN_PLACE && !self.pending.lock().jobs.is_empty() {
+                let Some(connection) = self.connection.try_lock() else { return };
                 if self.lock.try_lock().is_err() {
                     break; // another process writes, and only the thread may wait for it
                 }
@@ -199,7 +196,7 @@ impl WriterCore {
                 }
                 rounds += 1;
             }
-            if lock(&self.pending).jobs.is_empty() && !self.is_housekeeping_due() {
+            if self.pending.lock().jobs.is_empty() && !self.is_housekeeping_due() {
                 return;
             }
         }
@@ -209,7 +206,7 @@ impl WriterCore {
     /// Leaves the pending writes to the thread, and wakes it.
     fn delegate_to_thread(&self) {
         let sleeps = {
-            let mut pending = lock(&self.pending);
+            let mut pending = self.pending.lock();
             pending.delegated = true;
             std::mem::take(&mut pending.idle)
         };
@@ -226,17 +223,17 @@ impl WriterCore {
                 self.spin_for_work();
             }
             {
-                let mut pending = lock(&self.pending);
+                let mut pending = self.pending.lock();
                 while !self.has_work(&pending) {
                     if pending.closed {
                         return;
                     }
                     pending.idle = true;
-                    pending = self.work_available.wait(pending).unwrap_or_else(PoisonError::into_inner);
+                    pending = self.work_available.wait(pending);
                 }
                 pending.idle = false;
             }
-            let connection = lock(&self.connection);
+            let connection = self.connection.lock();
             if self.is_checkpoint_due() {
                 self.transactions.checkpoint(&connection);
             }
@@ -263,7 +260,7 @@ impl WriterCore {
                 Err(busy) => {
                     self.transactions.set_sweep_pending(false);
                     self.fail_expired_writes(&busy);
-                    let pending = lock(&self.pending);
+                    let pending = self.pending.lock();
                     if !pending.jobs.is_empty() {
                         drop(self.work_available.wait_timeout(pending, pause));
                         pause = (pause * 2).min(PAUSES.1);
@@ -271,7 +268,7 @@ impl WriterCore {
                 }
             }
             // A caller that found the connection taken relies on this check by the last holder.
-            let mut pending = lock(&self.pending);
+            let mut pending = self.pending.lock();
             pending.delegated = !pending.jobs.is_empty();
         }
     }
@@ -294,7 +291,7 @@ impl WriterCore {
     /// iterations.
     fn spin_for_work(&self) {
         for _ in 0..SPINS {
-            if !lock(&self.pending).jobs.is_empty() {
+            if !self.pending.lock().jobs.is_empty() {
                 return;
             }
             std::thread::yield_now();
@@ -302,7 +299,7 @@ impl WriterCore {
     }
 
     fn take_group(&self) -> VecDeque<PendingWrite> {
-        let mut pending = lock(&self.pending);
+        let mut pending = self.pending.lock();
         let group = pending.jobs.len().min(MAX_GROUP);
         let rest = pending.jobs.split_off(group);
         std::mem::replace(&mut pending.jobs, rest)
@@ -310,7 +307,7 @@ impl WriterCore {
 
     /// Puts writes back in front of those that arrived meanwhile.
     fn put_back(&self, mut jobs: VecDeque<PendingWrite>) {
-        let mut pending = lock(&self.pending);
+        let mut pending = self.pending.lock();
         jobs.append(&mut pending.jobs);
         pending.jobs = jobs;
     }
@@ -322,7 +319,7 @@ impl WriterCore {
             let deadline = *waiting.deadline.get_or_insert(now.saturating_add(self.lock_wait));
             deadline <= now
         };
-        let (mut given_up, mut pending) = (Vec::new(), lock(&self.pending));
+        let (mut given_up, mut pending) = (Vec::new(), self.pending.lock());
         for mut waiting in std::mem::take(&mut pending.jobs) {
             if late(&mut waiting) {
                 given_up.push(waiting);
@@ -391,8 +388,4 @@ impl WriterCore {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

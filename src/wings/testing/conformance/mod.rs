@@ -19,13 +19,19 @@
 //! suite then waits for fractions of a second.
 #![allow(clippy::expect_used, reason = "a suite is made of tests")]
 mod fixture;
+#[doc(hidden)]
 pub mod lease;
+#[doc(hidden)]
 pub mod notify;
+#[doc(hidden)]
 pub mod queue;
 pub mod safety;
+#[doc(hidden)]
 pub mod store;
 
-pub use fixture::{Fixture, run};
+pub use fixture::Fixture;
+#[doc(hidden)]
+pub use fixture::run;
 
 /// Defines one named test for each case of a suite.
 #[doc(hidden)]

@@ -1,10 +1,5 @@
 //! What happens to one request on its way.
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -13,6 +8,7 @@ use crate::{
     config::ConfigError,
     entropy::Entropy,
     port::{BoxFuture, PortError, PortErrorKind},
+    sync::{Mutex, MutexGuard},
     time::{Clock, nanos},
 };
 
@@ -86,7 +82,7 @@ impl FaultNetwork {
     }
 
     fn state(&self) -> MutexGuard<'_, NetworkState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Draws whether a request belongs to `share`.
