@@ -82,7 +82,10 @@ mod calls {
 
     #[divan::bench(threads = [1, 2])]
     fn retry_with_budget(bencher: Bencher<'_, '_>) {
-        let policy = retry().with_budget(&RetryBudget::new(RetryBudgetConfig::default()).unwrap());
+        let policy = Retry::builder(RetryConfig::default())
+            .budget(&RetryBudget::new(RetryBudgetConfig::default()).unwrap())
+            .build()
+            .unwrap();
         bencher.bench(|| now(policy.call(work)));
     }
 
@@ -95,7 +98,7 @@ mod calls {
     #[divan::bench(threads = [1, 2])]
     fn breaker_time_window(bencher: Bencher<'_, '_>) {
         let config = CircuitBreakerConfig::default().time_window(Duration::from_secs(10), 10, 20);
-        let policy = CircuitBreaker::new(config).unwrap().with_clock(&Clock::quanta());
+        let policy = CircuitBreaker::builder(config).clock(&Clock::quanta()).build().unwrap();
         bencher.bench(|| now(policy.call(work)));
     }
 
@@ -121,7 +124,8 @@ mod calls {
 
     #[divan::bench(threads = [1, 2])]
     fn standard_stack(bencher: Bencher<'_, '_>) {
-        let pipeline = Standard::new(StandardConfig::default()).unwrap().with_clock(&Clock::quanta()).into_pipeline();
+        let pipeline =
+            Standard::builder(StandardConfig::default()).clock(&Clock::quanta()).build().unwrap().into_pipeline();
         bencher.bench(|| now(pipeline.call(work)));
     }
 
@@ -137,7 +141,7 @@ mod checks {
 
     #[divan::bench(threads = [1, 2])]
     fn rate_limit(bencher: Bencher<'_, '_>) {
-        let limiter = RateLimiter::new(PLENTY).unwrap().with_clock(&Clock::quanta());
+        let limiter = RateLimiter::builder(PLENTY).clock(&Clock::quanta()).build().unwrap();
         bencher.bench(|| limiter.try_acquire());
     }
 
@@ -149,7 +153,7 @@ mod checks {
 
     #[divan::bench(threads = [1, 2])]
     fn keyed_rate_limit(bencher: Bencher<'_, '_>) {
-        let limiter = KeyedRateLimiter::new(PLENTY).unwrap().with_clock(&Clock::quanta());
+        let limiter = KeyedRateLimiter::builder(PLENTY).clock(&Clock::quanta()).build().unwrap();
         bencher.bench(|| limiter.try_acquire(black_box(&7u64)));
     }
 
@@ -161,20 +165,24 @@ mod checks {
 
     #[divan::bench(threads = [1, 2])]
     fn adaptive_limit(bencher: Bencher<'_, '_>) {
-        let limiter = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap().with_clock(&Clock::quanta());
+        let limiter = AdaptiveLimiter::builder(AdaptiveLimitConfig::default()).clock(&Clock::quanta()).build().unwrap();
         bencher.bench(|| now(limiter.call(work)));
     }
 
     #[divan::bench(threads = [1, 2])]
     fn client_throttle(bencher: Bencher<'_, '_>) {
-        let throttle = ClientThrottle::new(ClientThrottleConfig::default()).unwrap().with_clock(&Clock::quanta());
+        let throttle =
+            ClientThrottle::builder(ClientThrottleConfig::default()).clock(&Clock::quanta()).build().unwrap();
         bencher.bench(|| now(throttle.call(work)));
     }
 
     #[divan::bench(threads = [1, 2])]
     fn shedder(bencher: Bencher<'_, '_>) {
-        let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
-        let shedder = shedder.with_clock(&Clock::quanta()).with_gauge("cpu", || 0.5).unwrap();
+        let shedder = Shedder::builder(ShedderConfig::default().limit("cpu", 0.7, 0.9))
+            .clock(&Clock::quanta())
+            .gauge("cpu", || 0.5)
+            .build()
+            .unwrap();
         bencher.bench(|| now(shedder.call(work)));
     }
 }

@@ -145,8 +145,8 @@ fn shop(
 ) -> Result<Router> {
     // Calls to the second server. The clones of one client share their connections.
     let budget = RetryBudget::new(RetryBudgetConfig::default())?;
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("stock");
-    let retry = Retry::new(RetryConfig::interactive())?.named("stock").with_budget(&budget);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("stock").build()?;
+    let retry = Retry::builder(RetryConfig::interactive()).name("stock").budget(&budget).build()?;
     let outbound = Pipeline::new()
         .named("stock")
         .then(Timeout::new(MS(3000)))
@@ -178,7 +178,7 @@ fn shop(
     };
 
     // Incoming requests: a concurrency limit, and load shedding by its use. High priority is never shed.
-    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1000))?.named("orders");
+    let places = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1000)).name("orders").build()?;
     let taken = {
         let places = places.clone();
         move || f64::from(places.capacity()) - places.available() as f64
@@ -186,9 +186,10 @@ fn shop(
     let shed = ShedderConfig::default()
         .limit("in_flight", IN_FLIGHT.0, IN_FLIGHT.1)
         .sample_every(MS(5))
-        .times(MS(100), MS(400))
+        .sustain(MS(100))
+        .recovery(MS(400))
         .min_priority(Priority::High);
-    let shedder = Shedder::new(shed)?.named("orders").with_gauge("in_flight", taken)?;
+    let shedder = Shedder::builder(shed).name("orders").gauge("in_flight", taken).build()?;
     let inbound = Pipeline::new()
         .named("orders")
         .then(metrics.calls("orders"))
@@ -200,7 +201,7 @@ fn shop(
     let inbound = PipelineLayer::new(inbound).requests(requests).answering();
 
     // The tenant's quota is checked first.
-    let tenants = KeyedRateLimiter::<String>::new(Quota::per_second(QUOTA).burst(QUOTA))?.named("tenants");
+    let tenants = KeyedRateLimiter::<String>::builder(Quota::per_second(QUOTA).burst(QUOTA)).name("tenants").build()?;
     let gate = Gate { tenants: tenants.clone(), meter: metrics.calls("tenants") };
 
     metrics.watch("stock", &retry)?;

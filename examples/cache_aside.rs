@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use steadfast::{
     Pipeline,
     backend::sqlite::{Sqlite, SqliteConfig},
-    cache_aside::{CacheAside, CacheAsideConfig, CacheAsideStats, Codec, RemoteConfig},
+    cache_aside::{CacheAside, CacheAsideConfig, CacheAsideStats, Codec, RemoteConfig, StaleConfig},
     call::idempotent,
     retry::{Retry, RetryConfig},
     time::Clock,
@@ -81,8 +81,9 @@ async fn main() -> ExitCode {
 fn config() -> CacheAsideConfig {
     let second = Duration::from_secs(1);
     CacheAsideConfig::default()
-        .ttl(second * 2, second / 5)
-        .stale(second * 60, second / 4)
+        .ttl(second * 2)
+        .jitter(second / 5)
+        .stale(StaleConfig::new(second * 60).throttle(second / 4))
         .hard_timeout(Some(second * 2))
         .remote(RemoteConfig::default().local_ttl(second / 2))
 }
@@ -94,9 +95,8 @@ type Http = Client<HttpConnector, Full<Bytes>>;
 async fn be_a_shop(catalogue: SocketAddr, file: &Path) -> Result<()> {
     let sqlite = Sqlite::open(SqliteConfig::at(file))?;
     let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
-    let prices: CacheAside<u64, u64> = CacheAside::builder()
-        .config(config())
-        .named("prices")
+    let prices: CacheAside<u64, u64> = CacheAside::builder(config())
+        .name("prices")
         .remote(Arc::new(sqlite.store()), codec)
         .backplane(Arc::new(sqlite.notifier()))
         .build()?;

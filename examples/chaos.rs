@@ -52,12 +52,12 @@ fn chaos() -> Result<Chaos, steadfast::ConfigError> {
     let ms = Duration::from_millis;
     let rules = [
         ChaosRule::latency(ms(1), ms(20), 0.2),
-        ChaosRule::fault(FailureKind::Connect, 0.1).on_operations(["price"]),
+        ChaosRule::fault(FailureKind::Connect, 0.1).operations(["price"]),
         ChaosRule::outcome(0.05),
         ChaosRule::hang(0.02),
         ChaosRule::panic(0.01),
     ];
-    Ok(Chaos::new(ChaosConfig::of(rules))?.named("storm").with_entropy(&Entropy::from_seed(SEED)))
+    Ok(Chaos::builder(ChaosConfig::of(rules)).name("storm").entropy(&Entropy::from_seed(SEED)).build()?)
 }
 
 /// Makes sequential calls, so that the seed determines all results.
@@ -106,7 +106,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let pipeline = Pipeline::new()
         .then(Fallback::new(FallbackConfig::default())?)
         .then(Timeout::new(Duration::from_secs(2)))
-        .then(Retry::new(RetryConfig::default().max_attempts(3).backoff(quick))?.with_budget(&budget))
+        .then(Retry::builder(RetryConfig::default().max_attempts(3).backoff(quick)).budget(&budget).build()?)
         .then(Timeout::new(ATTEMPT))
         .then(storming.clone())
         .classify(ByStatus::new());

@@ -60,8 +60,8 @@ async fn main() -> ExitCode {
 fn config() -> CircuitBreakerConfig {
     CircuitBreakerConfig::default()
         .count_window(20, 10)
-        .open(OpenConfig::default().delays(MS(200), MS(800)))
-        .permitted_calls(3, 1.0)
+        .open(OpenConfig::default().initial_delay(MS(200)).max_delay(MS(800)))
+        .half_open_calls(3, 1.0)
         .slow_start(SlowStartConfig::linear(MS(400), 0.2))
 }
 
@@ -172,7 +172,7 @@ fn timeline(start: Instant, transitions: &[Event<Transition>]) -> Result<()> {
 async fn show() -> Result<bool> {
     let (clock, http): (_, Http) = (Clock::tokio(), Client::builder(TokioExecutor::new()).build(HttpConnector::new()));
     let (inventory, host) = Inventory::open().await?;
-    let breaker = CircuitBreaker::new(config())?.named("inventory");
+    let breaker = CircuitBreaker::builder(config()).name("inventory").build()?;
     let (mut followed, start) = (breaker.transitions(), clock.now());
     let after = |d: Duration| {
         let end = clock.now() + d;
@@ -223,8 +223,9 @@ async fn show() -> Result<bool> {
     // Two hosts with a breaker each: the failing host does not affect the other.
     let (other, other_host) = Inventory::open().await?;
     inventory.is_down.store(true, SeqCst);
-    let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(config()).max_open(0.5))?
-        .named_by(|host: &SocketAddr| format!("inventory/{host}").into());
+    let hosts = KeyedBreakers::builder(KeyedBreakersConfig::from(config()).max_open(0.5))
+        .name_by(|host: &SocketAddr| format!("inventory/{host}").into())
+        .build()?;
     let one = orders(&clock, &hosts.get(&host), after(MS(150)), &http, host).await;
     let two = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
     other.is_down.store(true, SeqCst);

@@ -82,7 +82,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let last_seen = Mutex::new(HashMap::<u64, u64>::new());
     let known = || last_seen.lock().unwrap_or_else(PoisonError::into_inner);
 
-    let fallback = Fallback::new(FallbackConfig::default().timeout(ATTEMPT * 2))?.named("prices");
+    let fallback = Fallback::builder(FallbackConfig::default().timeout(ATTEMPT * 2)).name("prices").build()?;
     let mut events = fallback.events();
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)))?;

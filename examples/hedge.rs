@@ -78,8 +78,8 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let http = Http::new();
     let budget = || RetryBudget::new(RetryBudgetConfig::default().ratio(RATIO).min_per_second(0));
     let hedge = Hedge::new(HedgeConfig::after(LATE))?;
-    let (without, with) =
-        (Pipeline::new().then(None::<Hedge>), Pipeline::new().then(Some(hedge.clone().with_budget(&budget()?))));
+    let within_budget = || Hedge::builder(HedgeConfig::after(LATE)).budget(&budget()?).build();
+    let (without, with) = (Pipeline::new().then(None::<Hedge>), Pipeline::new().then(Some(within_budget()?)));
 
     say(format!("\n{CALLS} calls, one answer in twenty takes {SLOW:?} in place of {FAST:?}; a hedge after {LATE:?}\n"));
     say("                      p50       p95       p99   requests");
@@ -97,7 +97,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     say(format!("\nnow every answer takes {SLOW:?}\n"));
     all_slow.store(true, SeqCst);
     let calls = CALLS / 8;
-    for (title, hedge) in [("no budget", hedge.clone()), ("a budget", hedge.with_budget(&budget()?))] {
+    for (title, hedge) in [("no budget", hedge.clone()), ("a budget", within_budget()?)] {
         let took = latencies(&Pipeline::new().then(hedge), &http, server, calls).await;
         let load = asked.swap(0, SeqCst);
         say(format!("  {title:<14} {calls} calls, {load} requests"));

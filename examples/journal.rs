@@ -84,7 +84,7 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
     )?;
     let pipeline = Pipeline::new().then(breaker.clone()).then(Timeout::new(Duration::from_secs(1)));
     let config = JournalConfig::default().per_second(PACE).visibility(Duration::from_secs(2));
-    let journal = Journal::new(Arc::new(sqlite.queue("orders")?), config)?.named("orders");
+    let journal = Journal::builder(Arc::new(sqlite.queue("orders")?), config).name("orders").build()?;
     let http = reqwest::Client::new();
     let pay = move |key: String, account: String, order: String| {
         let request = http.post(format!("http://{bank}/pay/{account}")).header(IDEMPOTENCY_KEY, key).body(order);

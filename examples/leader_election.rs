@@ -86,8 +86,7 @@ async fn be_a_node(node: usize, file: &Path) -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(SqliteConfig::at(file))?.store());
     let added = Arc::new(Added::default());
     let leases = Arc::new(Timed { leases: StoreLease::new(store.clone())?, added: added.clone() });
-    let election =
-        LeaderElection::builder(leases, "example").candidate(format!("node-{node}")).config(config()).build()?;
+    let election = LeaderElection::builder(leases, "example", config()).candidate(format!("node-{node}")).build()?;
     tokio::spawn(added.clone().tell());
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     loop {
@@ -505,7 +504,10 @@ async fn resign_here() -> Result<Vec<Gap>> {
     let candidate = |name: &str| -> Result<LeaderElection> {
         let leases = Arc::new(StoreLease::new(store.clone())?);
         // The defaults: terms of 15 s, polls every 2 s. The notice makes the change fast.
-        Ok(LeaderElection::builder(leases, "here").candidate(name).notifier(notifier.clone()).build()?)
+        Ok(LeaderElection::builder(leases, "here", LeaderElectionConfig::default())
+            .candidate(name)
+            .notifier(notifier.clone())
+            .build()?)
     };
     let (one, other) = (candidate("one")?, candidate("other")?);
     let mut leadership = one.campaign().await?;

@@ -28,7 +28,7 @@ use steadfast::{
     FailureKind, KindSet, Pipeline,
     http::{ByStatus, refusal},
     retry::{Retry, RetryConfig},
-    throttling::{KeyedRateLimiter, Quota},
+    throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota},
     time::Clock,
 };
 use tokio::net::TcpListener;
@@ -98,7 +98,8 @@ impl Service {
     async fn open() -> Result<(Arc<Self>, SocketAddr)> {
         let (everybody, tiers) = quotas(1);
         let tier_of = |tenant: &String| TENANTS.iter().find(|known| known.name == tenant)?.tier;
-        let limiter = KeyedRateLimiter::new(everybody)?.with_tiers(&tiers, tier_of)?.named("surveys");
+        let config = KeyedRateLimitConfig::from(everybody).tiers(tiers);
+        let limiter = KeyedRateLimiter::builder(config).tier_of(tier_of).name("surveys").build()?;
         let service = Arc::new(Self { limiter, surveys: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, serving) = (listener.local_addr()?, service.clone());
@@ -210,7 +211,7 @@ async fn show(time: Duration) -> Result<bool> {
         [("everybody behaves", false, 1), ("one floods", true, 1), ("it floods, two instances", true, 2)]
     {
         let (everybody, tiers) = quotas(instances);
-        service.limiter.reconfigure(everybody, &tiers)?;
+        service.limiter.reconfigure(KeyedRateLimitConfig::from(everybody).tiers(tiers))?;
         let before = TENANTS.each_ref().map(|tenant| service.stored(tenant.name));
         let start = clock.now();
         let all = TENANTS.each_ref().map(|tenant| async {

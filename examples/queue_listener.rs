@@ -62,8 +62,7 @@ async fn measure() -> Result<bool> {
 
 /// Returns the requests of a listener in an idle hour, and the delay between sending and starting a job.
 async fn wakes(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>) -> Result<(u64, Duration)> {
-    let listener = QueueListener::builder(queue.clone())
-        .config(QueueListenerConfig::default())
+    let listener = QueueListener::builder(queue.clone(), QueueListenerConfig::default())
         .notifier(notifier.clone(), "jobs")
         .build()?;
     let jobs = AnnouncingQueue::new(queue, notifier, "jobs");

@@ -59,8 +59,8 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     // be marked by itself, and would have an idempotency key. The classifier judges a 503 a
     // failure, and reads `retry-after` from it.
     let fast = BackoffConfig::default().between(Duration::from_millis(2), Duration::from_millis(50));
-    let retry = Retry::new(RetryConfig::default().max_attempts(3).backoff(fast).idempotent(true))?;
-    let pipeline = Pipeline::new().then(retry.clone()).classify(ByStatus::new());
+    let config = RetryConfig::default().max_attempts(3).backoff(fast).idempotent(true);
+    let pipeline = Pipeline::new().then(Retry::new(config)?).classify(ByStatus::new());
 
     say(format!("\na server of which one request in three fails, {CALLS} calls, one after another\n"));
     let (mut succeeded, mut longest) = (0, Duration::ZERO);
@@ -79,7 +79,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     say(format!("  without a budget   {without} requests"));
 
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0))?;
-    let within_budget = Pipeline::new().then(retry.with_budget(&budget)).classify(ByStatus::new());
+    let within_budget = Pipeline::new().then(Retry::builder(config).budget(&budget).build()?).classify(ByStatus::new());
     join_all((0..CALLS).map(|_| within_budget.call(|| http.get(server, "/")))).await;
     let with = load();
     say(format!("  with a budget      {with} requests"));

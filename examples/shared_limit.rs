@@ -291,6 +291,7 @@ async fn count(seconds: u32) -> Result<bool> {
                     let most = (f64::from(LIMIT) * took).ceil() as usize + BURST as usize;
                     (LIMIT as usize / 2..=most).contains(&all)
                 }
+                _ => false,
             };
             holds &= right;
             writeln!(

@@ -13,8 +13,8 @@ use steadfast::{
     entropy::Entropy,
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
-        RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter,
+        PriorityShares, Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
     },
     time::{Clock, ManualClock},
 };
@@ -60,7 +60,7 @@ fn passes(check: impl Fn() -> bool) -> usize {
 }
 
 fn rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let limiter = RateLimiter::new(Quota::per_second(10).burst(3)).unwrap().with_clock(clock);
+    let limiter = RateLimiter::builder(Quota::per_second(10).burst(3)).clock(clock).build().unwrap();
     let burst = passes(|| limiter.try_acquire().is_ok());
     assert_eq!(burst, 3);
     let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
@@ -69,7 +69,7 @@ fn rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
     time.advance(Duration::from_nanos(1));
     assert!(limiter.try_acquire().is_ok());
     // Doubles the limit at run time.
-    limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(20).burst(3))).unwrap();
     let faster = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!((wait, faster), (MS(100), MS(50)));
     let told = format!("{burst} at once, the next in exactly {wait:?}; in {faster:?} after a change");
@@ -80,7 +80,8 @@ fn rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn strict_rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let limiter = RateLimiter::new(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap().with_clock(clock);
+    let limiter =
+        RateLimiter::builder(RateLimitConfig::from(Quota::per_second(10)).strict()).clock(clock).build().unwrap();
     time.advance(MS(900));
     let within = passes(|| limiter.try_acquire().is_ok());
     assert_eq!(within, 10);
@@ -92,11 +93,12 @@ fn strict_rate_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
-    let limiter = KeyedRateLimiter::new(Quota::per_second(5))
-        .unwrap()
-        .with_tiers(&[Quota::per_second(50)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
-        .unwrap()
-        .with_clock(clock);
+    let limiter =
+        KeyedRateLimiter::builder(KeyedRateLimitConfig::from(Quota::per_second(5)).tiers([Quota::per_second(50)]))
+            .tier_of(|tenant: &&str| tenant.starts_with("gold").then_some(0))
+            .clock(clock)
+            .build()
+            .unwrap();
     let of = |tenant: &'static str| passes(|| limiter.try_acquire(&tenant).is_ok());
     let [blue, green, gold] = ["blue", "green", "gold-7"].map(of);
     assert_eq!((blue, green, gold), (5, 5, 50));
@@ -105,7 +107,10 @@ fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
 }
 
 fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(50))).unwrap().with_clock(clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(2).queue(1).max_wait(MS(50)))
+        .clock(clock)
+        .build()
+        .unwrap();
     let work = async || {
         clock.sleep(MS(100)).await;
         Ok::<_, ()>(())
@@ -128,8 +133,8 @@ fn concurrency_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn adaptive_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
-    let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(1));
+    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500).max_wait(S(60));
+    let limiter = AdaptiveLimiter::builder(config).clock(clock).entropy(&Entropy::from_seed(1)).build().unwrap();
     // Duration of a call; beyond ten concurrent calls it grows in proportion.
     let work = async || {
         let crowd = f64::from(limiter.in_flight().max(10)) / 10.0;
@@ -150,7 +155,7 @@ fn adaptive_limit(clock: &Clock, time: &ManualClock) -> (String, Value) {
 
 fn shares(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let config = AdaptiveLimitConfig::default().limits(10, 10, 10).shares(PriorityShares::new(0.5, 0.8, 1.0));
-    let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock);
+    let limiter = AdaptiveLimiter::builder(config).clock(clock).build().unwrap();
     let mut served = Vec::new();
     for priority in [Low, Normal, High] {
         let work = async || {
@@ -167,8 +172,11 @@ fn shares(clock: &Clock, time: &ManualClock) -> (String, Value) {
 }
 
 fn client_throttle(clock: &Clock, time: &ManualClock) -> (String, Value) {
-    let throttle = ClientThrottle::new(ClientThrottleConfig::sre().window(S(10))).unwrap();
-    let throttle = throttle.with_clock(clock).with_entropy(&Entropy::from_seed(1));
+    let throttle = ClientThrottle::builder(ClientThrottleConfig::sre().window(S(10)))
+        .clock(clock)
+        .entropy(&Entropy::from_seed(1))
+        .build()
+        .unwrap();
     let pipeline = Pipeline::new().then(throttle.clone()).classify(|answer: &Result<(), ()>| match answer {
         Ok(()) => Verdict::success(),
         Err(()) => Verdict::failure(FailureKind::Overloaded),
@@ -200,8 +208,11 @@ fn client_throttle(clock: &Clock, time: &ManualClock) -> (String, Value) {
 
 fn shedder(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let cpu = Gauge::new();
-    let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap().with_clock(clock);
-    let shedder = shedder.with_gauge("cpu", cpu.clone()).unwrap();
+    let shedder = Shedder::builder(ShedderConfig::default().limit("cpu", 0.7, 0.9))
+        .clock(clock)
+        .gauge("cpu", cpu.clone())
+        .build()
+        .unwrap();
     cpu.set(0.8);
     let shares = || [Low, Normal, High].map(|priority| (shedder.shed_share(priority) * 100.0).round());
     let [low, normal, high] = shares();
@@ -219,7 +230,7 @@ fn shedder(clock: &Clock, time: &ManualClock) -> (String, Value) {
 fn degradation(clock: &Clock, time: &ManualClock) -> (String, Value) {
     let cpu = Gauge::new();
     let config = DegradationConfig::of(["recommendations", "avatars", "search"]).limit("cpu", 0.7, 0.9);
-    let degradation = Degradation::new(config).unwrap().with_clock(clock).with_gauge("cpu", cpu.clone()).unwrap();
+    let degradation = Degradation::builder(config).clock(clock).gauge("cpu", cpu.clone()).build().unwrap();
     let search = degradation.feature("search").unwrap();
     cpu.set(0.8);
     let mut course = Vec::new();

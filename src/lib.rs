@@ -13,12 +13,14 @@
 //! # async fn charge(_account: &str, _key: &str) -> Result<u32, std::io::Error> { Ok(7) }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
-//! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
+//! let rules = CircuitBreakerConfig::default();
+//! let breaker = CircuitBreaker::builder(rules).name("payments").build()?;
 //! // Retries: at most a fifth of the calls, or ten a second.
 //! let budget = RetryBudget::new(RetryBudgetConfig::default())?;
 //! let payments = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(3))) //          outermost: the whole call
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, jitter
+//!     // 3 attempts, with jitter:
+//!     .then(Retry::builder(RetryConfig::interactive()).budget(&budget).build()?)
 //!     .then(breaker.clone()) //                               counts each attempt
 //!     .then(Timeout::new(Duration::from_secs(1))); //         innermost: one attempt
 //! assert!(payments.explain().warnings().is_empty());
@@ -71,7 +73,8 @@
 //! # Pages
 //!
 //! [Choosing a pattern](_docs::choosing), [reasons for the design](_docs::design), [effects of a
-//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare).
+//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare), [stability
+//! and versions](_docs::stability).
 //!
 //! # Features
 //!
@@ -122,8 +125,9 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths.
-use ground::{budget, flight, hash, in_progress, race, sharded, striped, sync, window};
+use ground::{budget, build, flight, hash, in_progress, race, sharded, striped, sync, window};
 
+pub use build::{Builder, Component, HasEntropy, HasName};
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};
 pub use outcome::{

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// successful call. The keys are created before the count begins.
 fn bytes<K: Hash + Eq + Clone>(keys: &[K], config: CircuitBreakerConfig) -> u64 {
     let (clock, _hand) = Clock::manual();
-    let registry = KeyedBreakers::new(config).unwrap().with_clock(&clock).named("api");
+    let registry = KeyedBreakers::builder(config).clock(&clock).name("api").build().unwrap();
     let used = allocation_counter::measure(|| {
         for key in keys {
             registry.get(key).try_acquire().unwrap().record(Verdict::success());
@@ -50,7 +50,8 @@ fn a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
 #[test]
 fn an_open_key_takes_at_most_a_kilobyte() {
     let (clock, _hand) = Clock::manual();
-    let registry = KeyedBreakers::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
+    let registry =
+        KeyedBreakers::builder(CircuitBreakerConfig::default().count_window(2, 2)).clock(&clock).build().unwrap();
     let used = allocation_counter::measure(|| {
         for key in 0..10_000u32 {
             let breaker = registry.get(&key);
@@ -69,7 +70,7 @@ fn an_open_key_takes_at_most_a_kilobyte() {
 #[test]
 fn a_new_configuration_takes_no_memory_per_healthy_key() {
     let (clock, _hand) = Clock::manual();
-    let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let registry = KeyedBreakers::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     (0..100_000u32).for_each(|key| registry.get(&key).try_acquire().unwrap().record(Verdict::success()));
     let used = allocation_counter::measure(|| {
         registry.reconfigure(CircuitBreakerConfig::default().count_window(50, 10)).unwrap();

@@ -11,7 +11,7 @@ use steadfast::{
 /// begins.
 fn bytes_a_key<K: std::hash::Hash + Eq + Clone>(keys: &[K]) -> u64 {
     let (clock, _hand) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    let limiter = KeyedRateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
     let used = allocation_counter::measure(|| keys.iter().for_each(|key| limiter.try_acquire(key).unwrap()));
     assert_eq!(limiter.len(), keys.len());
     used.bytes_max / keys.len() as u64
@@ -41,7 +41,7 @@ fn a_key_of_text_takes_at_most_200_bytes() {
 #[test]
 fn memory_is_bounded_by_the_keys_that_are_not_idle() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    let limiter = KeyedRateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
     let mut key = 0u64;
     let mut bytes = 0;
     for _ in 0..30 {

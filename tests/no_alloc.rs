@@ -10,6 +10,7 @@ use std::{
 use steadfast::{
     FailureKind, Pipeline, Verdict,
     cache_aside::{CacheAside, CacheAsideConfig},
+    call::AttemptInfo,
     chaos::{Chaos, ChaosConfig, ChaosRule},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     coalesce::Coalesce,
@@ -23,6 +24,7 @@ use steadfast::{
         ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
         RateLimiter, Shedder, ShedderConfig,
     },
+    time::Instant,
     timeout::Timeout,
 };
 
@@ -44,14 +46,14 @@ const PLENTY: Quota = Quota::per_second(1_000_000);
 // Guarantee: call 4.
 #[test]
 fn a_call_that_succeeds_allocates_nothing() {
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db");
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("db").build().unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let pipeline = Pipeline::new()
         .named("all of them")
-        .then(Timeout::new(Duration::from_secs(2)).named("total"))
+        .then(Timeout::builder(Duration::from_secs(2)).name("total").build())
         .then(RateLimiter::new(PLENTY).unwrap())
         .then(ConcurrencyLimiter::new(ConcurrencyLimitConfig::default()).unwrap())
-        .then(Retry::new(RetryConfig::default()).unwrap().with_budget(&budget))
+        .then(Retry::builder(RetryConfig::default()).budget(&budget).build().unwrap())
         .then(breaker)
         .then(Timeout::new(Duration::from_secs(1)));
     assert_eq!(allocations(|| assert!(now(pipeline.call(|| async { Ok::<_, ()>(1) })).is_ok())), 0);
@@ -85,6 +87,24 @@ fn a_call_through_the_standard_stack_allocates_nothing() {
     assert_eq!(allocations(|| assert!(now(calls.call_with(|_| async { Ok::<_, ()>(1) })).is_ok())), 0);
 }
 
+// Guarantee: standard 6.
+#[test]
+fn only_a_standard_stack_inside_another_allocates_once_a_call() {
+    let stack = || Standard::new(StandardConfig::default()).unwrap();
+    let work = || async { Ok::<_, ()>(1) };
+    let timeout = Timeout::new(Duration::from_secs(2));
+    let calls = Pipeline::new().then(timeout.clone()).then(stack()).then(timeout.clone()).then(Some(timeout.clone()));
+    assert_eq!(allocations(|| assert!(now(calls.call(work)).is_ok())), 0);
+    let nested = Pipeline::new().then(stack()).then(timeout.clone()).then(stack());
+    assert_eq!(allocations(|| assert!(now(nested.call(work)).is_ok())), 100);
+    // So does one that is entered from outside, and no other policy.
+    let outside = AttemptInfo::with_deadline(Instant::FAR_FUTURE);
+    let calls = stack().into_pipeline();
+    assert_eq!(allocations(|| assert!(now(calls.call_within(outside, work)).is_ok())), 100);
+    let calls = Pipeline::new().then(timeout);
+    assert_eq!(allocations(|| assert!(now(calls.call_within(outside, work)).is_ok())), 0);
+}
+
 // Guarantee: call 4.
 #[test]
 fn a_boxed_pipeline_makes_two_allocations_a_call() {
@@ -99,13 +119,14 @@ fn a_hedge_whose_first_attempt_ends_in_time_allocates_nothing() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let (clock, time) = steadfast::time::Clock::manual();
     for config in [HedgeConfig::default(), HedgeConfig::after(Duration::from_secs(1)).max_attempts(5)] {
-        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-        let hedge = Hedge::new(config).unwrap().with_clock(&clock).with_budget(&budget);
+        let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
+        let hedge = Hedge::builder(config).clock(&clock).budget(&budget).build().unwrap();
         let calls = Pipeline::new().then(hedge).then(breaker.clone());
         assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok::<_, ()>(1) })).is_ok())), 0);
         // The remaining allocations are the timers of the manual clock, and the waker of its
         // `block_on`.
-        let bare = Pipeline::new().then(Timeout::new(Duration::from_secs(1)).with_clock(&clock)).then(breaker.clone());
+        let bare =
+            Pipeline::new().then(Timeout::builder(Duration::from_secs(1)).clock(&clock).build()).then(breaker.clone());
         let waits = || async {
             clock.sleep(Duration::from_millis(5)).await;
             Ok::<_, ()>(1)
@@ -120,7 +141,7 @@ fn a_hedge_whose_first_attempt_ends_in_time_allocates_nothing() {
 // Guarantee: fallback 2.
 #[test]
 fn a_success_with_an_unused_fallback_or_disabled_chaos_allocates_nothing() {
-    let fallback = Fallback::new(FallbackConfig::default().on_rejections(false)).unwrap().named("f");
+    let fallback = Fallback::builder(FallbackConfig::default().on_rejections(false)).name("f").build().unwrap();
     let chaos = Chaos::new(ChaosConfig::of([ChaosRule::hang(1.0)]).enabled(false)).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     let calls = Pipeline::new().then(fallback.clone()).then(breaker.clone()).then(chaos.clone());
@@ -137,7 +158,7 @@ fn a_success_with_an_unused_fallback_or_disabled_chaos_allocates_nothing() {
 // Guarantee: circuit_breaker 4.
 #[test]
 fn a_rejection_by_an_open_breaker_allocates_nothing() {
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db");
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("db").build().unwrap();
     breaker.force_open(Duration::from_secs(3600));
     assert_eq!(allocations(|| assert!(now(breaker.call(|| async { Ok::<_, ()>(1) })).is_err())), 0);
     assert_eq!(allocations(|| assert!(breaker.try_acquire().is_err())), 0);
@@ -146,7 +167,7 @@ fn a_rejection_by_an_open_breaker_allocates_nothing() {
 // Guarantee: throttling 20.
 #[test]
 fn a_rejection_by_a_rate_limit_allocates_nothing() {
-    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().named("api");
+    let limiter = RateLimiter::builder(Quota::per_minute(1)).name("api").build().unwrap();
     assert_eq!(allocations(|| drop(limiter.try_acquire())), 0);
     assert!(limiter.try_acquire().is_err());
 }
@@ -157,12 +178,12 @@ fn a_rejection_by_a_rate_limit_allocates_nothing() {
 fn other_limiters_allocate_nothing_when_they_admit_or_reject() {
     let load = Gauge::new();
     let shares = AdaptiveLimitConfig::default().shares(PriorityShares::default());
-    let limiter = AdaptiveLimiter::new(shares).unwrap().named("places");
-    let throttle = ClientThrottle::new(ClientThrottleConfig::sre()).unwrap().named("client");
+    let limiter = AdaptiveLimiter::builder(shares).name("places").build().unwrap();
+    let throttle = ClientThrottle::builder(ClientThrottleConfig::sre()).name("client").build().unwrap();
     let config = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(Duration::from_nanos(1));
-    let shedder = Shedder::new(config).unwrap().named("front").with_gauge("load", load.clone()).unwrap();
+    let shedder = Shedder::builder(config).name("front").gauge("load", load.clone()).build().unwrap();
     let config = DegradationConfig::of(["a"]).limit("load", 0.0, 1.0).sample_every(Duration::from_nanos(1));
-    let degradation = Degradation::new(config).unwrap().with_gauge("load", load.clone()).unwrap();
+    let degradation = Degradation::builder(config).gauge("load", load.clone()).build().unwrap();
     let pipeline = Pipeline::new()
         .then(shedder.clone())
         .then(degradation.feature("a").unwrap())

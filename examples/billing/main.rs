@@ -173,7 +173,7 @@ struct Controller {
 
 impl Controller {
     fn new(sqlite: &Sqlite, items: usize) -> Result<Self> {
-        let builder = QueueListener::builder(Arc::new(sqlite.queue(DONE)?)).config(config().batch(100));
+        let builder = QueueListener::builder(Arc::new(sqlite.queue(DONE)?), config().batch(100));
         let listener = builder.notifier(Arc::new(sqlite.notifier()), DONE).build()?;
         Ok(Self { listener, items, done: Mutex::default(), changed: Notify::new() })
     }

@@ -29,7 +29,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (clock, time) = Clock::manual();
-        Self { queue: Arc::new(InMemoryQueue::new(ITEMS).with_clock(&clock)), clock, time }
+        Self { queue: Arc::new(InMemoryQueue::builder(ITEMS).clock(&clock).build()), clock, time }
     }
 
     /// Takes one item and completes it; without an item it polls each second.
@@ -83,7 +83,7 @@ pub(crate) fn listeners_idle(processes: u32, time: Duration) -> Result<u64> {
     let world = World::new();
     let notifier = Arc::new(InMemoryNotifier::new());
     let listener = || {
-        let builder = QueueListener::builder(world.queue.clone()).config(config()).clock(&world.clock);
+        let builder = QueueListener::builder(world.queue.clone(), config()).clock(&world.clock);
         builder.notifier(notifier.clone(), ITEMS).build()
     };
     let listeners = (0..processes).map(|_| listener()).collect::<std::result::Result<Vec<_>, _>>()?;

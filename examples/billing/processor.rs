@@ -43,7 +43,7 @@ pub(crate) async fn process(folder: &Path) -> Result<()> {
     let (items, store) = (Arc::new(sqlite.queue(ITEMS)?), sqlite.store());
     let notifier = Arc::new(sqlite.notifier());
     let done = AnnouncingQueue::new(Arc::new(sqlite.queue(DONE)?), notifier.clone(), DONE);
-    let listener = QueueListener::builder(items.clone()).config(config()).notifier(notifier, ITEMS).build()?;
+    let listener = QueueListener::builder(items.clone(), config()).notifier(notifier, ITEMS).build()?;
 
     let transactions = folder.join("transactions.csv");
     let handler = async |work: Work| -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {

@@ -14,7 +14,8 @@ use steadfast::{
     standard::{Standard, StandardConfig},
     store::InMemoryStore,
     throttling::{
-        Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, SharedRateLimitConfig, SharedRateLimiter,
+        Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter, SharedRateLimitConfig,
+        SharedRateLimiter,
     },
 };
 
@@ -25,7 +26,7 @@ use crate::common::{Answer, Failure};
 #[serde(deny_unknown_fields)]
 pub struct Document {
     payments: StandardConfig,
-    tenants: Tenants,
+    tenants: KeyedRateLimitConfig,
     hosts: KeyedBreakersConfig,
     contract: SharedRateLimitConfig,
     features: DegradationConfig,
@@ -41,13 +42,6 @@ pub struct Document {
     _shards: ShardDirectoryConfig,
     #[serde(rename = "reports")]
     _reports: FanOutConfig,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tenants {
-    standard: Quota,
-    large: Quota,
 }
 
 /// The policies, shared by all callers.
@@ -68,19 +62,20 @@ impl Service {
         let load = Gauge::new();
         load.set(0.3);
         let tier = |tenant: &String| (tenant == "tenant-0").then_some(0);
-        let limits = KeyedRateLimiter::new(tenants.standard);
-        let limits = limits.and_then(|limits| limits.with_tiers(&[tenants.large], tier));
         Ok(Self {
-            payments: Standard::new(payments)
-                .and_then(|stack| stack.named("payments").with_gauge("load", load.clone()))
+            payments: Standard::builder(payments)
+                .name("payments")
+                .gauge("load", load.clone())
+                .build()
                 .map_err(within("payments"))?,
-            tenants: Arc::new(limits.map_err(within("tenants"))?),
-            hosts: KeyedBreakers::new(hosts).map_err(within("hosts"))?.named_by(|host: &String| host.as_str().into()),
+            tenants: Arc::new(KeyedRateLimiter::builder(tenants).tier_of(tier).build().map_err(within("tenants"))?),
+            hosts: KeyedBreakers::builder(hosts)
+                .name_by(|host: &String| host.as_str().into())
+                .build()
+                .map_err(within("hosts"))?,
             contract: SharedRateLimiter::new(Arc::new(InMemoryStore::new()), "contract", contract)
                 .map_err(within("contract"))?,
-            features: Degradation::new(features)
-                .and_then(|features| features.with_gauge("load", load))
-                .map_err(within("features"))?,
+            features: Degradation::builder(features).gauge("load", load).build().map_err(within("features"))?,
             chaos: Chaos::new(chaos).map_err(within("chaos"))?,
         })
     }
@@ -103,7 +98,7 @@ impl Service {
         Self::new(toml::from_str(text)?)?;
         let Document { payments, tenants, hosts, contract, features, chaos, .. } = toml::from_str(text)?;
         self.payments.reconfigure(payments)?;
-        self.tenants.reconfigure(tenants.standard, &[tenants.large])?;
+        self.tenants.reconfigure(tenants)?;
         self.hosts.reconfigure(hosts)?;
         self.contract.reconfigure(contract)?;
         self.features.reconfigure(features)?;

@@ -101,11 +101,9 @@ impl Reception {
         let in_hand = args.concurrency.saturating_mul(8).clamp(512, 10_000);
         let config = QueueListenerConfig::default().batch(256).tasks(1, in_hand).max_attempts(1_000);
         // The queue is in this process: a poll costs nothing.
-        let mut idle = IdleConfig::default();
-        (idle.min, idle.max, idle.delta) =
-            (Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(5));
-        let listener = QueueListener::builder(queue)
-            .config(config.idle(idle))
+        let idle =
+            IdleConfig::between(Duration::from_millis(1), Duration::from_millis(20)).delta(Duration::from_millis(5));
+        let listener = QueueListener::builder(queue, config.idle(idle))
             .clock(&workflow.clock)
             .scaling(move |depth| u32::try_from(depth).unwrap_or(u32::MAX).max(in_hand))
             .build()
@@ -188,7 +186,7 @@ mod tests {
     #[test]
     fn into_a_full_queue_they_are_sent_again_and_each_is_accepted_once() {
         let (clock, time) = Clock::manual();
-        let queue = InMemoryQueue::new("accepted").bounded(500).with_clock(&clock);
+        let queue = InMemoryQueue::builder("accepted").bounded(500).clock(&clock).build();
         let arrivals = Arrivals::new((0..1200).collect(), &args(&[]));
         let deepest = Mutex::new(0);
         let takes = async {

@@ -11,7 +11,7 @@ use clap::Parser;
 use serde_json::Value;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
-    sharding::{ShardDirectory, ShardId, ShardMap},
+    sharding::{ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap},
     store::{Scan, StoreExt},
 };
 
@@ -88,7 +88,11 @@ impl Kept {
 
     /// Returns the current shard map.
     async fn map(&self) -> Option<Arc<ShardMap>> {
-        let directory = ShardDirectory::builder(Arc::new(self.own.store()), "deliveries").open().await.ok()?;
+        let directory =
+            ShardDirectory::builder(Arc::new(self.own.store()), "deliveries", ShardDirectoryConfig::default())
+                .open()
+                .await
+                .ok()?;
         Some(directory.map())
     }
 

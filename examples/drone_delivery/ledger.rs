@@ -49,7 +49,9 @@ type Ports = (Arc<dyn Store>, Arc<dyn Queue>);
 impl StoreAt {
     pub fn open(&self) -> Result<Ports, PortError> {
         match self {
-            Self::Memory => Ok((Arc::new(InMemoryStore::new()), Arc::new(InMemoryQueue::new(ACCEPTED).bounded(MOST)))),
+            Self::Memory => {
+                Ok((Arc::new(InMemoryStore::new()), Arc::new(InMemoryQueue::builder(ACCEPTED).bounded(MOST).build())))
+            }
             Self::Sqlite(file) => sqlite(file),
         }
     }

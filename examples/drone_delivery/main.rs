@@ -170,7 +170,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     };
     let accounts = match args.unprotected {
         true => None,
-        false => Some(CacheAside::builder().config(pipelines::accounts()).named("accounts").clock(&clock).build()?),
+        false => Some(CacheAside::builder(pipelines::accounts()).name("accounts").clock(&clock).build()?),
     };
     let workflow = Arc::new(Workflow {
         accounts: accounts.clone(),

@@ -6,7 +6,7 @@ use steadfast::{
     BoxedPipeline, ConfigError, Pipeline,
     backoff::BackoffConfig,
     cache_aside::CacheAsideConfig,
-    call::{Identity, Stack},
+    call::Identity,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig},
     entropy::Entropy,
     port::ByFailure,
@@ -46,46 +46,48 @@ impl Protection {
         if args.unprotected {
             return Ok(Self { pipeline: bare.boxed(), breaker: None });
         }
-        let breaker = CircuitBreaker::new(
+        let breaker = CircuitBreaker::builder(
             CircuitBreakerConfig::default()
                 .count_window(40, 10)
                 .trip(TripConfig::default().failure_rate(0.5).consecutive_failures(8))
                 .open(open())
                 .half_open(half_open()),
-        )?
-        .named(service.as_str())
-        .with_entropy(entropy);
+        )
+        .name(service.as_str())
+        .entropy(entropy)
+        .build()?;
         let retry = RetryConfig::default()
             .max_attempts(3)
             .backoff(BackoffConfig::default().between(Duration::from_millis(20), Duration::from_millis(200)))
             // A longer hint fails the call at once: the request is deferred until then, and its worker continues with another.
             .max_hint(Duration::from_millis(200));
         let pipeline = bare
-            .then(Timeout::new(CALL).named("call"))
+            .then(Timeout::builder(CALL).name("call").build())
             .then(
-                Retry::new(retry)?
-                    .named(service.as_str())
-                    .with_entropy(entropy)
-                    .with_budget(&RetryBudget::new(RetryBudgetConfig::default())?),
+                Retry::builder(retry)
+                    .name(service.as_str())
+                    .entropy(entropy)
+                    .budget(&RetryBudget::new(RetryBudgetConfig::default())?)
+                    .build()?,
             )
             .then(breaker.clone())
             // Inside the breaker: rejected calls use no permits.
-            .then(pace(args)?.map(|pace| pace.named(service.as_str())))
-            .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
+            .then(pace(service, args)?)
+            .then(Timeout::builder(Duration::from_millis(300)).name("attempt").build());
         Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
     }
 }
 
 /// The policies around the calls of one shard, with its own breaker. Nothing is retried here: a failed call is deferred
 /// and repeated when its shard is available.
-pub type ShardPipeline = Pipeline<Stack<Stack<Identity, CircuitBreaker>, Timeout>, ByFailure>;
+pub type ShardPipeline = Pipeline<((Identity, CircuitBreaker), Timeout), ByFailure>;
 
 /// The pipeline of one shard, and its breaker, for the report.
 pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardPipeline, CircuitBreaker), ConfigError> {
     let trip = TripConfig::default().failure_rate(0.5).consecutive_failures(5);
     let config = CircuitBreakerConfig::default().count_window(40, 10).trip(trip).open(open()).half_open(half_open());
-    let breaker = CircuitBreaker::new(config)?.named(shard.to_string()).with_clock(clock).with_entropy(entropy);
-    let attempt = Timeout::new(CALL).named("shard").with_clock(clock);
+    let breaker = CircuitBreaker::builder(config).name(shard.to_string()).clock(clock).entropy(entropy).build()?;
+    let attempt = Timeout::builder(CALL).name("shard").clock(clock).build();
     let pipeline = Pipeline::new().classify(ByFailure).then(breaker.clone()).then(attempt);
     Ok((pipeline.named(shard.to_string()), breaker))
 }
@@ -96,7 +98,7 @@ pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardP
 pub fn accounts() -> CacheAsideConfig {
     let second = Duration::from_secs(1);
     // The pipeline has its own time-outs.
-    CacheAsideConfig::default().capacity(100_000).ttl(second, second / 10).hard_timeout(None)
+    CacheAsideConfig::default().capacity(100_000).ttl(second).jitter(second / 10).hard_timeout(None)
 }
 
 /// Maximum time after a suspension in which a request may pass: the lifetime of a copy, and the duration of its read.
@@ -109,22 +111,21 @@ const CALL: Duration = Duration::from_secs(2);
 
 /// Rate limit of each service's calls: twice the rate of starts, if that is limited. It protects a service that recovers
 /// from a crash from all the waiting work.
-fn pace(args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
+fn pace(service: Service, args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
     let Some(rate) = args.rate() else { return Ok(None) };
     let quota = Quota::per_second(rate.saturating_mul(2)).burst((rate / 50).max(1));
-    RateLimiter::new(RateLimitConfig::from(quota).max_wait(Duration::from_millis(500))).map(Some)
+    let config = RateLimitConfig::from(quota).max_wait(Duration::from_millis(500));
+    RateLimiter::builder(config).name(service.as_str()).build().map(Some)
 }
 
 /// Settings of the open state: the services crash for seconds, not minutes, so the breaker probes soon.
 fn open() -> OpenConfig {
-    let mut open = OpenConfig::default();
-    (open.initial_delay, open.max_delay, open.reset_after) =
-        (Duration::from_millis(300), Duration::from_millis(1200), Duration::from_secs(5));
-    open
+    OpenConfig::default()
+        .initial_delay(Duration::from_millis(300))
+        .max_delay(Duration::from_millis(1200))
+        .reset_after(Duration::from_secs(5))
 }
 
 fn half_open() -> HalfOpenConfig {
-    let mut half_open = HalfOpenConfig::default();
-    (half_open.permitted_calls, half_open.success_rate, half_open.max_duration) = (3, 0.6, Duration::from_secs(1));
-    half_open
+    HalfOpenConfig::default().permitted_calls(3).success_rate(0.6).max_duration(Duration::from_secs(1))
 }

@@ -52,7 +52,7 @@ impl World {
     fn on(first: u32, clock: &Clock, time: &ManualClock) -> Self {
         let (clock, time) = (clock.clone(), time.clone());
         let network = FaultNetwork::new(slow(), 1, &clock).unwrap();
-        let own = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let own = Arc::new(InMemoryStore::builder().clock(&clock).build());
         Self { clock, time, network, own, shards: Arc::default(), first }
     }
 
@@ -60,7 +60,7 @@ impl World {
         let (network, shards, clock) = (self.network.clone(), self.shards.clone(), self.clock.clone());
         let open = move |id: ShardId| -> Result<Arc<dyn Store>, _> {
             let mut shards = shards.lock().unwrap();
-            let fresh = || Arc::new(InMemoryStore::new().with_clock(&clock));
+            let fresh = || Arc::new(InMemoryStore::builder().clock(&clock).build());
             let store = shards.entry(id).or_insert_with(fresh).clone();
             Ok(network.client(&id.to_string()).store(store))
         };

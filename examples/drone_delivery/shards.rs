@@ -16,8 +16,8 @@ use steadfast::{
     observe::{Missed, Subscription},
     port::{ErrorClass, Failure, PortError, PortErrorKind},
     sharding::{
-        Access, FanOut, FanOutConfig, KeyBytes, Move, Refused, RouteError, Routed, ShardDirectory, ShardError,
-        ShardGuard, ShardId, ShardMap,
+        Access, FanOut, FanOutConfig, KeyBytes, Move, Refused, RouteError, Routed, ShardDirectory,
+        ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap,
     },
     store::{Continuation, Key, Precondition, Record, Row, Scan, Store, StoreError, StoreExt, Version, Write},
     time::Clock,
@@ -170,12 +170,13 @@ impl Shards {
     ) -> Result<Arc<Self>, String> {
         let map = first_map(first).map_err(why)?;
         let directory = Self::directory(store, clock, entropy).create(&map).await.map_err(why)?;
-        let fan_out = FanOut::new(FanOutConfig::default().timeout(Duration::from_secs(120))).map_err(why)?;
+        let config = FanOutConfig::default().timeout(Duration::from_secs(120));
+        let fan_out = FanOut::builder(config).clock(clock).build().map_err(why)?;
         let shards = Self {
             directory,
             open,
             homes: Mutex::default(),
-            fan_out: fan_out.with_clock(clock),
+            fan_out,
             clock: clock.clone(),
             entropy: entropy.clone(),
             job: job_of(&**store).await.map_err(why)?,
@@ -194,7 +195,7 @@ impl Shards {
         clock: &Clock,
         entropy: &Entropy,
     ) -> steadfast::sharding::ShardDirectoryBuilder {
-        ShardDirectory::builder(store.clone(), MAP).clock(clock).entropy(entropy)
+        ShardDirectory::builder(store.clone(), MAP, ShardDirectoryConfig::default()).clock(clock).entropy(entropy)
     }
 
     /// Opens a shard, unless it is open. It uses the newest map, and the file of another job is refused.
@@ -280,7 +281,7 @@ impl Shards {
             let home = &*home;
             let mut versions = Vec::new();
             for some in rows.chunks(home.shard.store.capabilities().max_batch().clamp(1, 500)) {
-                let insert = || home.shard.insert(Routed { shard, version }, some);
+                let insert = || home.shard.insert(Routed::new(shard, version), some);
                 versions.extend(home.pipeline.call(insert).await.map_err(why)?);
             }
             Ok::<_, String>(versions)
@@ -304,7 +305,7 @@ impl Shards {
     ) -> Result<BTreeMap<ShardId, A>, String> {
         let until = self.clock.now() + patience;
         let config = FanOutConfig::default().timeout(patience + Duration::from_secs(60));
-        let fan_out = FanOut::new(config).map_err(why)?.with_clock(&self.clock);
+        let fan_out = FanOut::builder(config).clock(&self.clock).build().map_err(why)?;
         let fold = &fold;
         let read = |shard: ShardId, map: Arc<ShardMap>| async move {
             let home = self.home(shard).await.map_err(why)?;
@@ -371,8 +372,9 @@ pub fn in_doubt(error: &Unrouted) -> bool {
     match error {
         RouteError::Failed(error) => match error.cause() {
             Cause::Operation(failed) => failed.may_have_been_applied(),
-            Cause::TimedOut(_) => true,
             Cause::Rejected(_) => false,
+            // A time-out, and whatever else may end a call.
+            _ => true,
         },
         _ => false,
     }

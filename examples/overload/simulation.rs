@@ -132,7 +132,7 @@ pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
     // Each class has its own random stream: alone, it sends the same requests.
     let arrivals: BTreeMap<(Instant, usize), Priority> =
         classes.iter().flat_map(|class| arrivals(*class, clock.now(), seed)).collect();
-    let timeout = Timeout::new(PATIENCE).with_clock(&clock);
+    let timeout = Timeout::builder(PATIENCE).clock(&clock).build();
     let entropy = Entropy::from_seed(seed);
     match client {
         Client::Naive => time.block_on(all(Pipeline::new().then(timeout), &clock, &service, &arrivals)),
@@ -151,7 +151,7 @@ pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
 }
 
 fn limiter(config: AdaptiveLimitConfig, clock: &Clock, entropy: &Entropy) -> Option<AdaptiveLimiter> {
-    AdaptiveLimiter::new(config).ok().map(|limiter| limiter.with_clock(clock).with_entropy(entropy))
+    AdaptiveLimiter::builder(config).clock(clock).entropy(entropy).build().ok()
 }
 
 fn shedder(
@@ -160,8 +160,7 @@ fn shedder(
     entropy: &Entropy,
     backlog: impl Fn() -> f64 + Send + Sync + 'static,
 ) -> Option<Shedder> {
-    let shedder = Shedder::new(config).and_then(|shedder| shedder.with_gauge("backlog", backlog)).ok()?;
-    Some(shedder.with_clock(clock).with_entropy(entropy))
+    Shedder::builder(config).gauge("backlog", backlog).clock(clock).entropy(entropy).build().ok()
 }
 
 /// Arrival times of a class's requests: random, at its rate.

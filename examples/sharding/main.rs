@@ -23,7 +23,7 @@ use clap::Parser;
 use futures::{StreamExt, stream};
 use steadfast::{
     circuit_breaker::State,
-    sharding::{ShardDirectory, ShardId, ShardMap, merge_sorted, skew},
+    sharding::{ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, merge_sorted, skew},
     time::Clock,
 };
 use tokio::{
@@ -152,7 +152,7 @@ async fn show(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
     let map = ShardMap::hashed(VIRTUAL, &FIRST)?;
-    ShardDirectory::builder(shard::shared(folder)?, "orders").create(&map).await?;
+    ShardDirectory::builder(shard::shared(folder)?, "orders", ShardDirectoryConfig::default()).create(&map).await?;
     let mut shards = Vec::new();
     for shard in FIRST {
         shards.push(Process::shard(folder, shard).await?);

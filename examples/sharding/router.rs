@@ -111,11 +111,10 @@ impl Router {
 
 impl Protected {
     fn new(shard: ShardId) -> Self {
-        let mut open = OpenConfig::default();
-        open.initial_delay = Duration::from_millis(200);
+        let open = OpenConfig::default().initial_delay(Duration::from_millis(200));
         let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(5)).open(open);
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
-        let breaker = CircuitBreaker::new(config).expect("a breaker").named(shard.to_string());
+        let breaker = CircuitBreaker::builder(config).name(shard.to_string()).build().expect("a breaker");
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
         // Every request may be repeated: a put contains the whole row.
         let retry = Retry::new(RetryConfig::interactive().idempotent(true)).expect("a retry");

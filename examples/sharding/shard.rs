@@ -12,7 +12,9 @@ use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service:
 use hyper_util::rt::TokioIo;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig, SqliteStore},
-    sharding::{Access, KeyBytes, Move, Refused, ShardDirectory, ShardGuard, ShardId, ShardPermit},
+    sharding::{
+        Access, KeyBytes, Move, Refused, ShardDirectory, ShardDirectoryConfig, ShardGuard, ShardId, ShardPermit,
+    },
     store::{DeleteOptions, Key, PutOptions, Scan, Store, StoreExt, Write},
 };
 use tokio::net::TcpListener;
@@ -28,7 +30,7 @@ pub fn shared(folder: &Path) -> Result<Arc<dyn Store>> {
 }
 
 pub async fn directory(store: &Arc<dyn Store>) -> Result<ShardDirectory> {
-    Ok(ShardDirectory::builder(store.clone(), "orders").open().await?)
+    Ok(ShardDirectory::builder(store.clone(), "orders", ShardDirectoryConfig::default()).open().await?)
 }
 
 /// Returns the address of a shard, once it has published it.

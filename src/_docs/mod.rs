@@ -7,3 +7,5 @@ pub mod design {}
 pub mod cancel_safety {}
 #[doc = include_str!("compare.md")]
 pub mod compare {}
+#[doc = include_str!("stability.md")]
+pub mod stability {}

@@ -6,7 +6,7 @@
 //! [goes through a pipeline](super::call_alone) from the start, in a box, so that the method's
 //! future stays small.
 pub(crate) use super::traced::wanted as is_traced;
-use super::{Operation, policy::OperationAttempt};
+use super::{Operation, attempt::OperationAttempt};
 use crate::outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Rejected, TimedOut, Verdict};
 
 /// Creates the attempt of a call whose first attempt has failed with `error`.

@@ -2,8 +2,8 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use super::{
-    Answer, Attempt, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation, Pipeline, Policy,
-    instead::run_or, pipeline::run,
+    Answered, Attempt, AttemptInfo, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation,
+    Pipeline, Policy, WithAttempt, attempt::AttemptInternals, instead::run_or, pipeline::run,
 };
 use crate::{
     config::Name,
@@ -58,6 +58,38 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
     }
 
+    /// Runs `operation`, which receives the attempt's number and deadline, as
+    /// [`Pipeline::call_with`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call`].
+    pub async fn call_with<F, Fut>(&self, operation: F) -> Result<T, CallError<E>>
+    where
+        F: FnMut(AttemptInfo) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        self.call(WithAttempt(operation)).await
+    }
+
+    /// Runs `operation` inside an attempt of another pipeline, as [`Pipeline::call_within`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call`].
+    pub async fn call_within<O: Operation<Output = T, Error = E>>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+    ) -> Result<T, CallError<E>> {
+        let frame = outer.frame(&operation);
+        run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, frame.context()).await
+    }
+
     /// Runs `operation` with a fallback, as [`Pipeline::call_or`].
     ///
     /// # Errors
@@ -65,7 +97,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub async fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> Result<Answer<T, E>, CallError<E>>
+    pub async fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> Answered<O>
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
@@ -75,9 +107,38 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run_or(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, instead, cx).await
     }
 
+    /// Runs `operation` with a fallback, inside an attempt of another pipeline, as
+    /// [`Pipeline::call_within_or`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call_or`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call_or`].
+    pub async fn call_within_or<O, F, Fut>(&self, outer: AttemptInfo, operation: O, instead: F) -> Answered<O>
+    where
+        O: Operation<Output = T, Error = E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let frame = outer.frame(&operation);
+        let policies = Boxed(&*self.policies);
+        run_or(self.policies.name_dyn(), &policies, &*self.classify, operation, instead, frame.context()).await
+    }
+
+    /// Returns the name, if one is set, as [`Pipeline::name`].
+    pub fn name(&self) -> Option<&str> {
+        self.policies.name_dyn().map(Name::as_str)
+    }
+
     /// Describes the policies, as [`Pipeline::explain`].
     pub fn explain(&self) -> Explanation {
         self.policies.explain_dyn()
+    }
+
+    /// Describes the policies for calls of this operation, as [`Pipeline::explain_for`].
+    pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
+        self.explain().of(operation)
     }
 }
 
@@ -96,6 +157,7 @@ impl<T, E> fmt::Debug for BoxedPipeline<T, E> {
 trait DynAttempt: Send {
     fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn call_state_dyn(&mut self) -> &mut dyn CallState;
+    fn claim_fallback_dyn(&mut self);
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>>;
     fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack>;
 }
@@ -115,6 +177,10 @@ impl<A: Attempt> DynAttempt for A {
 
     fn call_state_dyn(&mut self) -> &mut dyn CallState {
         self.call_state()
+    }
+
+    fn claim_fallback_dyn(&mut self) {
+        self.claim_fallback();
     }
 
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>> {
@@ -144,9 +210,19 @@ impl Attempt for Erased<'_> {
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         self.0.attempt_dyn(cx).await
     }
+}
+
+impl AttemptInternals for Erased<'_> {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state_dyn()
+    }
+
+    fn claim_fallback(&mut self) {
+        self.0.claim_fallback_dyn();
     }
 
     fn fork(&mut self) -> Option<impl Forks> {
@@ -172,9 +248,19 @@ impl Attempt for ErasedFork<'_> {
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         self.0.attempt_dyn(cx).await
     }
+}
+
+impl AttemptInternals for ErasedFork<'_> {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state_dyn()
+    }
+
+    fn claim_fallback(&mut self) {
+        self.0.claim_fallback_dyn();
     }
 }
 

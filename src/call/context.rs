@@ -20,9 +20,9 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct CallContext<'a>(&'a Frame<'a>);
 
-/// The facts that one policy adds to the context; see [`CallContext::retrying`].
+/// The facts that one policy adds to the context; see [`CallContext::retrying_on`].
 #[derive(Debug)]
-pub struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     outer: Option<&'a Frame<'a>>,
     adds: Adds<'a>,
 }
@@ -57,7 +57,7 @@ enum Adds<'a> {
 
 impl<'a> Frame<'a> {
     /// Returns the context with this frame innermost.
-    pub const fn context(&'a self) -> CallContext<'a> {
+    pub(crate) const fn context(&'a self) -> CallContext<'a> {
         CallContext(self)
     }
 
@@ -67,15 +67,9 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> CallContext<'a> {
-    /// Creates the context of an outermost call; `idempotent` as in [`Operation::is_idempotent`].
-    #[inline]
-    pub fn top(idempotent: Option<bool>) -> CallContext<'static> {
-        Self::outermost(&NAMELESS, idempotent, None)
-    }
-
     /// Creates the context of this operation in an outermost call.
     #[inline]
-    pub fn of(operation: &impl Operation) -> CallContext<'static> {
+    pub(crate) fn of(operation: &impl Operation) -> CallContext<'static> {
         Self::outermost(operation.name().unwrap_or(&NAMELESS), operation.is_idempotent(), operation.priority())
     }
 
@@ -228,17 +222,9 @@ impl<'a> CallContext<'a> {
         }
     }
 
-    /// Creates the frame of a retry for attempt number `n`. Keep it while that attempt runs, and
-    /// pass its [`context`](Frame::context) inwards.
-    #[inline]
-    pub const fn retrying(&self, n: u32) -> Frame<'a> {
-        Frame {
-            outer: Some(self.0),
-            adds: Adds::Attempt { number: n, budget: None, repeats: Repeats::ALL, assumes: true },
-        }
-    }
-
-    /// Creates the frame of a retry that counted the call in `budget` and repeats these failures.
+    /// Creates the frame of a retry for attempt number `n`. The retry counted the call in `budget`
+    /// and repeats these failures. Keep the frame while that attempt runs, and pass its
+    /// [`context`](Frame::context) inwards.
     #[inline]
     pub(crate) const fn retrying_on(
         &self,
@@ -257,7 +243,7 @@ impl<'a> CallContext<'a> {
 
     /// Creates the frame of a hedge for its `n`th attempt beside the first.
     #[inline]
-    pub const fn hedging(&self, n: u32) -> Frame<'a> {
+    pub(crate) const fn hedging(&self, n: u32) -> Frame<'a> {
         Frame { outer: Some(self.0), adds: Adds::Hedge(n) }
     }
 

@@ -6,21 +6,21 @@
 //! chosen.
 use std::{convert::Infallible, future::Future};
 
-use super::{Attempt, CallContext, CallState, Operation, state::TypedCallState};
+use super::{Attempt, CallContext, CallState, Operation, attempt::AttemptInternals, state::TypedCallState};
 use crate::{
     outcome::{Classify, Outcome, PolicyKind, Reason, Rejected},
     sync::Mutex,
 };
 
-/// The source of forks of an attempt: see [`Attempt::fork`].
-pub trait Forks: Send + Sync {
+/// The source of forks of an attempt: see [`AttemptInternals::fork`].
+pub(crate) trait Forks: Send + Sync {
     /// Creates another fork, which runs beside the existing ones.
     fn next(&self) -> impl Fork;
 }
 
 /// An attempt that runs beside other forks. A fork that is dropped has no part in the call's
 /// result.
-pub trait Fork: Attempt {
+pub(crate) trait Fork: Attempt {
     /// Makes its result the result of the attempt that was forked.
     fn keep(self);
 }
@@ -79,9 +79,21 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Operat
             )),
         }
     }
+}
+
+impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> AttemptInternals for OperationFork<'_, '_, O, C> {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         &mut self.state
+    }
+
+    fn claim_fallback(&mut self) {
+        // In the call's state, so that the claim survives a drop of this fork.
+        self.forks.shared.lock().state.fallback_claimed = true;
     }
 }
 
@@ -108,10 +120,18 @@ impl Attempt for NoForks {
         #[expect(unreachable_code, reason = "says which future it never gives")]
         std::future::pending()
     }
+}
+
+impl AttemptInternals for NoForks {
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         match self.0 {}
     }
+
+    fn claim_fallback(&mut self) {}
 }
 
 impl Fork for NoForks {

@@ -5,7 +5,7 @@ use tracing::Instrument;
 
 use super::{
     AttemptInfo, CallContext, CallState, Forks, Operation, Policy,
-    policy::{Attempt, BorrowedAttempt, OperationAttempt},
+    attempt::{Attempt, AttemptInternals, OperationAttempt},
     state::TypedCallState,
     traced::{self, Traced},
 };
@@ -135,9 +135,9 @@ impl<'a, T, E> Failed<'a, T, E> {
     }
 }
 
-/// The result of [`Attempt::fall_back`].
+/// The result of [`AttemptInternals::fall_back`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FellBack {
+pub(crate) enum FellBack {
     /// The call has no fallback, or it ran before.
     Nowhere,
     /// The fallback's value is now the call's.
@@ -194,9 +194,27 @@ where
         self.instead_of = None;
         self.inner.attempt(cx)
     }
+}
+
+impl<O, C, F, Fut> AttemptInternals for AttemptWithFallback<'_, O, C, F>
+where
+    O: Operation,
+    C: Classify<O::Output, O::Error> + ?Sized,
+    F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+    Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+{
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.attempt(cx)
+    }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.inner.call_state()
+    }
+
+    #[inline]
+    fn claim_fallback(&mut self) {
+        self.inner.claim_fallback();
     }
 
     #[inline]
@@ -265,10 +283,20 @@ where
 }
 
 #[inline]
-async fn go<P: Policy>(policy: &P, attempt: &mut impl Attempt, cx: CallContext<'_>) {
-    let outcome = policy.around(BorrowedAttempt(&mut *attempt), cx).await;
+async fn go<P, O, C, F, Fut>(policy: &P, attempt: &mut AttemptWithFallback<'_, O, C, F>, cx: CallContext<'_>)
+where
+    P: Policy,
+    O: Operation,
+    C: Classify<O::Output, O::Error> + ?Sized,
+    F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+    Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+{
+    // Asked first, as a policy may be switched on or off during the call.
+    let has_fallback = policy.has_fallback();
+    let outcome = policy.around(&mut *attempt, cx).await;
     // A policy with a fallback has decided by its own rules.
-    if !policy.has_fallback() && falls_back(outcome, FALL_BACK_ON, true) {
+    let decided = has_fallback || attempt.inner.state.fallback_claimed;
+    if !decided && falls_back(outcome, FALL_BACK_ON, true) {
         attempt.fall_back(cx).await;
     }
 }

@@ -28,7 +28,8 @@
 //!    traced pipeline behaves as the plain one.
 //! 3. [`explain`](Pipeline::explain) lists the policies in order, with warnings about their
 //!    settings.
-//! 4. A call that succeeds allocates nothing; through a [`BoxedPipeline`] it makes two allocations.
+//! 4. A call that succeeds allocates nothing; through a [`BoxedPipeline`] it makes two allocations,
+//!    and through a [standard stack](crate::standard) inside another one it makes one.
 //! 5. If a call is dropped at any `.await`, or panics, all permits are returned. A dropped call
 //!    counts as neither success nor failure.
 //! 6. The error is flat: its shape does not depend on the policies or on their order. All policies
@@ -36,6 +37,7 @@
 //! 7. Rejections, idempotence marks, deadlines and budgets stay in force in pipelines that are
 //!    entered by [`call_within`](Pipeline::call_within).
 pub(crate) mod alone;
+mod attempt;
 mod boxed;
 mod cold;
 mod context;
@@ -43,6 +45,7 @@ mod deadline;
 mod explain;
 mod fork;
 mod instead;
+mod nested;
 mod operation;
 mod pipeline;
 mod policy;
@@ -51,14 +54,18 @@ mod state;
 mod switch;
 mod traced;
 
+pub use attempt::Attempt;
+pub(crate) use attempt::AttemptInternals;
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::{Cold, boxed};
-pub use context::{AttemptInfo, CallContext, Frame, OperationName};
+pub(crate) use context::Frame;
+pub use context::{AttemptInfo, CallContext, OperationName};
 pub(crate) use deadline::{Deadline, Timed};
 pub use explain::{Explanation, Layer};
-pub use fork::{Fork, Forks};
-pub(crate) use instead::FALL_BACK_ON;
-pub use instead::{Answer, Answered, Failed, FellBack};
+pub(crate) use fork::{Fork, Forks};
+pub use instead::{Answer, Answered, Failed};
+pub(crate) use instead::{FALL_BACK_ON, FellBack};
+pub(crate) use nested::Nested;
 pub(crate) use operation::as_inside;
 pub use operation::{
     Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,
@@ -66,8 +73,8 @@ pub use operation::{
 };
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
-pub use policy::{Attempt, Identity, Policy, Stack};
-pub(crate) use policy::{BorrowedAttempt, Either};
+pub(crate) use policy::Either;
+pub use policy::{Identity, Policy};
 pub(crate) use repeats::Repeats;
-pub use state::CallState;
+pub(crate) use state::CallState;
 pub use switch::Switch;

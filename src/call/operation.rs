@@ -211,7 +211,7 @@ pub struct Idempotent<O>(O);
 ///
 /// let (clock, time) = Clock::manual();
 /// let pipeline = Pipeline::new()
-///     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+///     .then(Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap())
 ///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
 /// let read = idempotent(|| async { Err("no answer") });
 /// let error = time.block_on(pipeline.call(read)).unwrap_err();

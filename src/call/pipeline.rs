@@ -8,9 +8,10 @@ use tracing::Instrument;
 #[cfg(feature = "tower")]
 use super::Frame;
 use super::{
-    Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
+    Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, WithAttempt,
+    attempt::OperationAttempt,
     instead::run_or,
-    policy::{BorrowedAttempt, OperationAttempt},
+    nested::Inside,
     traced::{self, Traced},
 };
 use crate::{
@@ -44,9 +45,9 @@ impl Default for Pipeline {
 
 impl<P, C> Pipeline<P, C> {
     /// Adds `inner` inside all policies so far.
-    pub fn then<Q: Policy>(self, inner: Q) -> Pipeline<Stack<P, Q>, C> {
+    pub fn then<Q: Policy>(self, inner: Q) -> Pipeline<(P, Q), C> {
         let Self { policy: outer, classify, name } = self;
-        Pipeline { policy: Stack { outer, inner }, classify, name }
+        Pipeline { policy: (outer, inner), classify, name }
     }
 
     /// Sets the classifier: a `Fn(&Result<T, E>) -> Verdict`, or any [`Classify`].
@@ -134,7 +135,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         C: Classify<O::Output, O::Error>,
     {
         let frame = outer.frame(&operation);
-        run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
+        run(self.name.as_ref(), &Inside(&self.policy), &self.classify, operation, frame.context()).await
     }
 
     /// As [`call`](Self::call), with a fallback.
@@ -201,7 +202,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let frame = outer.frame(&operation);
-        run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, frame.context()).await
+        run_or(self.name.as_ref(), &Inside(&self.policy), &self.classify, operation, instead, frame.context()).await
     }
 
     /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all
@@ -227,7 +228,7 @@ impl<P: Policy, C> Pipeline<P, C> {
                 return finish(traced.await);
             }
             let mut attempt = OperationAttempt::new(operation, classify);
-            policy.around(BorrowedAttempt(&mut attempt), cx).await;
+            policy.around(&mut attempt, cx).await;
             finish(attempt.result())
         }
     }
@@ -269,7 +270,7 @@ pub(super) async fn run<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O:
         return (traced as Pin<Box<dyn Future<Output = _> + Send + '_>>).await;
     }
     let mut attempt = OperationAttempt::new(operation, classify);
-    policy.around(BorrowedAttempt(&mut attempt), cx).await;
+    policy.around(&mut attempt, cx).await;
     attempt.result()
 }
 
@@ -280,7 +281,7 @@ async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Ope
     cx: CallContext<'_>,
 ) -> Result<O::Output, CallError<O::Error>> {
     let mut attempt = OperationAttempt::new(Traced(operation), classify);
-    policy.around(BorrowedAttempt(&mut attempt), cx).await;
+    policy.around(&mut attempt, cx).await;
     let attempts = attempt.state.attempts;
     let result = attempt.state.result();
     traced::note(attempts, result.is_ok());

@@ -5,42 +5,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{
-    CallContext, CallState, Explanation, FellBack, Fork, Forks, Operation,
-    fork::{NoForks, OperationForks},
-    state::TypedCallState,
-};
-use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected, Verdict};
-
-/// One attempt as a policy sees it. A policy can make it, also several times, but never sees its
-/// value.
-pub trait Attempt: Send {
-    /// Makes the attempt.
-    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
-
-    /// Returns the state of the call.
-    fn call_state(&mut self) -> &mut dyn CallState;
-
-    /// Forks the attempt, to make it several times at once. Returns `None` if the operation [cannot
-    /// run concurrently](Operation::can_overlap), or if the attempt is a fork already.
-    fn fork(&mut self) -> Option<impl Forks> {
-        None::<NoForks>
-    }
-
-    /// Replaces a failed outcome with the fallback's; used by
-    /// [`Fallback`](crate::fallback::Fallback). The fallback runs at most once per call. If this
-    /// future is dropped, the failure stands, and the fallback does not run again.
-    fn fall_back(&mut self, _cx: CallContext<'_>) -> impl Future<Output = FellBack> + Send {
-        std::future::ready(FellBack::Nowhere)
-    }
-
-    /// Rejects the call: a policy returns the outcome that this returns.
-    #[cold]
-    fn refuse(&mut self, rejected: Rejected) -> Outcome {
-        self.call_state().reject(rejected);
-        Outcome::Rejected
-    }
-}
+use super::{Attempt, CallContext, CallState, Explanation, FellBack, Fork, Forks, Nested, attempt::AttemptInternals};
+use crate::outcome::Outcome;
 
 /// A wrapper around attempts: it may let them pass, reject them, repeat them, or bound their time.
 ///
@@ -99,8 +65,10 @@ pub trait Policy: Send + Sync {
     /// by default.
     fn describe(&self, _explanation: &mut Explanation) {}
 
-    /// Returns `true` if the policy runs the call's fallback by its own rules. If no policy does,
-    /// [`call_or`](super::Pipeline::call_or) runs it at the end of the call.
+    /// Returns `true` if a policy of this crate in here runs the call's fallback by its own rules,
+    /// also after a rejection by an outer policy. A policy that is not asked, as it stands in one of
+    /// another crate, claims the fallback when a call reaches it.
+    #[doc(hidden)]
     fn has_fallback(&self) -> bool {
         false
     }
@@ -127,34 +95,22 @@ impl Policy for Identity {
     }
 }
 
-/// Two policies, one around the other.
-#[derive(Clone, Copy, Debug)]
-pub struct Stack<Outer, Inner> {
-    pub(super) outer: Outer,
-    pub(super) inner: Inner,
-}
-
-impl<P, Q> Stack<P, Q> {
-    pub(crate) const fn new(outer: P, inner: Q) -> Self {
-        Self { outer, inner }
-    }
-}
-
-impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
+/// Two policies, the first around the second.
+impl<P: Policy, Q: Policy> Policy for (P, Q) {
     #[inline]
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         // Not an `async fn`: each one nests the type of a call by about six levels, of which
         // compilers allow 128.
-        self.outer.around_next(&self.inner, inner, cx)
+        self.0.around_next(&self.1, inner, cx)
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        self.outer.describe(explanation);
-        self.inner.describe(explanation);
+        self.0.describe(explanation);
+        self.1.describe(explanation);
     }
 
     fn has_fallback(&self) -> bool {
-        self.outer.has_fallback() || self.inner.has_fallback()
+        self.0.has_fallback() || self.1.has_fallback()
     }
 }
 
@@ -242,11 +198,32 @@ struct PolicyAttempt<'a, P, A> {
 impl<P: Policy, A: Attempt> Attempt for PolicyAttempt<'_, P, A> {
     #[inline]
     fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.policy.around(BorrowedAttempt(&mut self.inner), cx)
+        self.policy.around(&mut self.inner, cx)
+    }
+}
+
+impl<P: Policy, A: Attempt> AttemptInternals for PolicyAttempt<'_, P, A> {
+    #[inline]
+    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        self.policy.around(Nested(&mut self.inner), cx)
+    }
+
+    #[inline]
+    fn under_stack<S: Policy, B: Attempt>(
+        stack: &S,
+        inner: B,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome> + Send {
+        A::under_stack(stack, inner, cx)
     }
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.inner.call_state()
+    }
+
+    #[inline]
+    fn claim_fallback(&mut self) {
+        self.inner.claim_fallback();
     }
 
     fn fork(&mut self) -> Option<impl Forks> {
@@ -271,86 +248,5 @@ impl<P: Policy, F: Fork> Fork for PolicyAttempt<'_, P, F> {
     #[inline]
     fn keep(self) {
         self.inner.keep();
-    }
-}
-
-/// A borrowed attempt, so that the outer policy may make it again.
-pub(crate) struct BorrowedAttempt<'a, A>(pub(crate) &'a mut A);
-
-impl<A: Attempt> Attempt for BorrowedAttempt<'_, A> {
-    #[inline]
-    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.0.attempt(cx)
-    }
-
-    fn call_state(&mut self) -> &mut dyn CallState {
-        self.0.call_state()
-    }
-
-    #[inline]
-    fn fork(&mut self) -> Option<impl Forks> {
-        self.0.fork()
-    }
-
-    #[inline]
-    fn fall_back(&mut self, cx: CallContext<'_>) -> impl Future<Output = FellBack> + Send {
-        self.0.fall_back(cx)
-    }
-}
-
-/// The innermost attempt: the operation, its classifier, and the state of the call. It counts the
-/// attempts of the whole call, so that the count survives a time-out that drops everything in
-/// between.
-pub(crate) struct OperationAttempt<'c, O: Operation, C: ?Sized> {
-    operation: O,
-    classify: &'c C,
-    pub(super) state: TypedCallState<O::Output, O::Error>,
-}
-
-impl<'c, O: Operation, C: ?Sized> OperationAttempt<'c, O, C> {
-    #[inline]
-    pub(super) const fn new(operation: O, classify: &'c C) -> Self {
-        Self { operation, classify, state: TypedCallState::new() }
-    }
-
-    /// Returns the result of the call.
-    #[inline]
-    pub(crate) fn result(&mut self) -> Result<O::Output, CallError<O::Error>> {
-        self.state.result()
-    }
-
-    /// Judges a result that is not the operation's, say the fallback's.
-    pub(super) fn judge(&self, result: &Result<O::Output, O::Error>) -> Verdict
-    where
-        C: Classify<O::Output, O::Error>,
-    {
-        self.classify.classify(result)
-    }
-}
-
-impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for OperationAttempt<'_, O, C> {
-    #[inline]
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
-        if self.operation.is_spent() {
-            let reason = Reason::Custom("it cannot run again");
-            return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
-        }
-        self.state.attempts += 1;
-        let result = self.operation.run(cx).await;
-        let outcome = self.state.judge(result, self.classify);
-        if outcome.is_failure() && self.operation.is_spent() {
-            self.state.set_spent();
-        }
-        outcome
-    }
-
-    fn call_state(&mut self) -> &mut dyn CallState {
-        &mut self.state
-    }
-
-    #[inline]
-    fn fork(&mut self) -> Option<impl Forks> {
-        let Self { operation, classify, state } = self;
-        operation.can_overlap().then(|| OperationForks::new(operation, state, *classify))
     }
 }

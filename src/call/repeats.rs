@@ -11,8 +11,6 @@ const REFUSALS: u16 = 1 << 15;
 impl Repeats {
     /// No failure: there is no retry, or it cannot repeat.
     pub(crate) const NOTHING: Self = Self(0);
-    /// Every failure.
-    pub(crate) const ALL: Self = Self(KindSet::ALL.to_bits() | REFUSALS);
 
     /// Creates a set of these kinds, with or without rejections.
     pub(crate) const fn new(kinds: KindSet, refusals: bool) -> Self {

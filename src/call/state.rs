@@ -8,10 +8,8 @@ use crate::outcome::{
 };
 
 /// The parts of a call that a policy may read and write beyond the [`Outcome`](crate::Outcome).
-/// [`Attempt::call_state`](super::Attempt::call_state) returns it; only failures need it.
-///
-/// Only this crate implements it.
-pub trait CallState: Send + sealed::Sealed {
+/// [`call_state`](super::AttemptInternals::call_state) returns it; only failures need it.
+pub(crate) trait CallState: Send {
     /// Returns the current rejection, if the last outcome is one by a policy of this call. A
     /// rejection by a policy inside the operation is the operation's own error.
     fn rejection(&self) -> Option<&Rejected>;
@@ -28,6 +26,7 @@ pub trait CallState: Send + sealed::Sealed {
 
     /// Replaces the last outcome with a failure that a policy produced: reported as that policy's
     /// rejection, judged as `verdict`. The policy returns that failure as its outcome.
+    #[cfg(feature = "chaos")]
     fn fail(&mut self, made_by: Rejected, verdict: Verdict);
 
     /// Replaces the last outcome with a time-out.
@@ -44,15 +43,13 @@ pub trait CallState: Send + sealed::Sealed {
     fn fallback_timed_out(&mut self, timed_out: TimedOut);
 }
 
-mod sealed {
-    pub trait Sealed {}
-}
-
 /// The one implementation of [`CallState`], kept in the future of the call.
 pub(super) struct TypedCallState<T, E> {
     pub(super) value: Option<T>,
     /// Number of times that the operation was started.
     pub(super) attempts: u32,
+    /// `true` if a policy runs the fallback by its own rules.
+    pub(super) fallback_claimed: bool,
     /// `true` if the operation failed and cannot run again.
     spent: bool,
     /// Written only by failures, so that a success moves none of it.
@@ -97,7 +94,7 @@ impl<T, E> TypedCallState<T, E> {
     #[inline]
     pub(super) const fn new() -> Self {
         let failure = FailureState { cause: None, verdict: Verdict::success(), history: None };
-        Self { value: None, attempts: 0, spent: false, failure }
+        Self { value: None, attempts: 0, fallback_claimed: false, spent: false, failure }
     }
 
     /// Records the result of the operation, and returns its outcome.
@@ -203,8 +200,6 @@ impl<T, E> TypedCallState<T, E> {
     }
 }
 
-impl<T, E> sealed::Sealed for TypedCallState<T, E> {}
-
 impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
     fn rejection(&self) -> Option<&Rejected> {
         match &self.failure.cause {
@@ -227,6 +222,7 @@ impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
         self.failure.cause = Some(Cause::Rejected(rejected));
     }
 
+    #[cfg(feature = "chaos")]
     fn fail(&mut self, made_by: Rejected, verdict: Verdict) {
         self.value = None;
         self.failure.verdict = verdict;

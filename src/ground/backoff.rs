@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::time::scaled;
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     entropy::Entropy,
     time::nanos,
 };
@@ -89,14 +89,18 @@ impl Default for BackoffConfig {
     }
 }
 
-impl BackoffConfig {
-    /// Sets the curve.
-    #[must_use]
-    pub const fn curve(mut self, curve: Curve) -> Self {
-        self.curve = curve;
-        self
+setters! {
+    impl BackoffConfig {
+        curve: Curve,
+        base: Duration,
+        factor: f64,
+        cap: Duration,
+        jitter: Jitter,
+        immediate_first: bool,
     }
+}
 
+impl BackoffConfig {
     /// Sets the first and the maximum delay.
     #[must_use]
     pub const fn between(mut self, base: Duration, cap: Duration) -> Self {
@@ -105,29 +109,8 @@ impl BackoffConfig {
         self
     }
 
-    /// Sets the factor of an exponential delay.
-    #[must_use]
-    pub const fn factor(mut self, factor: f64) -> Self {
-        self.factor = factor;
-        self
-    }
-
-    /// Sets the jitter.
-    #[must_use]
-    pub const fn jitter(mut self, jitter: Jitter) -> Self {
-        self.jitter = jitter;
-        self
-    }
-
-    /// Makes the first delay zero.
-    #[must_use]
-    pub const fn immediate_first(mut self) -> Self {
-        self.immediate_first = true;
-        self
-    }
-
     /// Returns delay number `k`, from 1, before jitter. It never exceeds `cap`, for any `k`.
-    pub fn delay(&self, k: u32) -> Duration {
+    fn delay(&self, k: u32) -> Duration {
         let k = if self.immediate_first { k.saturating_sub(1) } else { k };
         if k == 0 {
             return Duration::ZERO;
@@ -204,5 +187,31 @@ impl Iterator for Backoff {
             }
         };
         Some(jittered.min(self.config.cap))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_curve() -> impl Strategy<Value = Curve> {
+        prop::sample::select(vec![Curve::Constant, Curve::Linear, Curve::Exponential, Curve::Fibonacci])
+    }
+
+    proptest! {
+        /// Iterating to such numbers would take hours.
+        #[test]
+        fn the_delay_of_any_number_is_at_most_the_cap(
+            curve in any_curve(), base in 1u64.., more: u64, factor in 1.0..1e300f64, first: bool,
+            k in prop_oneof![Just(1u32), Just(u32::MAX), any::<u32>()]
+        ) {
+            let base = Duration::from_nanos(base);
+            let config = BackoffConfig::default().curve(curve).factor(factor).immediate_first(first);
+            let config = config.between(base, base.saturating_add(Duration::from_nanos(more)));
+            prop_assert!(config.delay(k) <= config.cap);
+            prop_assert!(config.delay(k.saturating_add(1)) >= config.delay(k));
+        }
     }
 }

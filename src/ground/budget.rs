@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     outcome::FailureKind,
     sync::Mutex,
     time::Instant,
@@ -37,36 +37,17 @@ pub struct RetryBudgetConfig {
     pub timeout_cost: u32,
 }
 
+setters! {
+    impl RetryBudgetConfig {
+        ratio: f64,
+        window: Duration,
+        min_per_second: u32,
+        cost: u32,
+        timeout_cost: u32,
+    }
+}
+
 impl RetryBudgetConfig {
-    /// Sets the retries allowed per first attempt.
-    #[must_use]
-    pub const fn ratio(mut self, ratio: f64) -> Self {
-        self.ratio = ratio;
-        self
-    }
-
-    /// Sets the time for which a first attempt counts.
-    #[must_use]
-    pub const fn window(mut self, window: Duration) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// Sets the retries allowed per second at any traffic.
-    #[must_use]
-    pub const fn min_per_second(mut self, n: u32) -> Self {
-        self.min_per_second = n;
-        self
-    }
-
-    /// Sets the cost of a retry, in general and after a time-out.
-    #[must_use]
-    pub const fn costs(mut self, cost: u32, timeout_cost: u32) -> Self {
-        self.cost = cost;
-        self.timeout_cost = timeout_cost;
-        self
-    }
-
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(self.ratio >= 0.0 && self.ratio <= 1000.0, "ratio", "must lie between 0 and 1000")?;
         require_some_time(self.window, "window")?;
@@ -104,6 +85,10 @@ struct BudgetInner {
     /// While it is `false`, every withdrawal is granted. It publishes nothing else, so `Relaxed`
     /// suffices.
     on: AtomicBool,
+    /// The settings have another span than the windows, until the next use, which knows the time.
+    /// Set and cleared under the lock of `config`; without it, a hint to take the lock, so
+    /// `Relaxed` suffices.
+    has_new_span: AtomicBool,
     requests: ChangingWindow,
     /// Increased only under the lock.
     taken: ChangingWindow,
@@ -128,7 +113,13 @@ impl RetryBudget {
     pub(crate) fn make(config: RetryBudgetConfig) -> Self {
         let window = || ChangingWindow::new(config.window, BUCKETS);
         let (requests, taken) = (window(), window());
-        Self(Arc::new(BudgetInner { on: AtomicBool::new(true), requests, taken, config: Mutex::new(config) }))
+        Self(Arc::new(BudgetInner {
+            on: AtomicBool::new(true),
+            has_new_span: AtomicBool::new(false),
+            requests,
+            taken,
+            config: Mutex::new(config),
+        }))
     }
 
     /// Returns the current settings.
@@ -136,16 +127,16 @@ impl RetryBudget {
         *self.0.config.lock()
     }
 
-    /// Replaces the settings at `now`, for all clones. Earned and spent retries keep counting, in
-    /// proportion if the window becomes shorter.
+    /// Replaces the settings, for all clones. Earned and spent retries keep counting, in proportion
+    /// if the window becomes shorter.
     ///
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
-    pub fn reconfigure(&self, config: RetryBudgetConfig, now: Instant) -> Result<(), ConfigError> {
+    pub fn reconfigure(&self, config: RetryBudgetConfig) -> Result<(), ConfigError> {
         config.check()?;
         let mut current = self.0.config.lock();
-        ChangingWindow::set_spans([&self.0.requests, &self.0.taken], config.window, now);
         *current = config;
+        self.0.has_new_span.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -175,6 +166,9 @@ impl RetryBudget {
     }
 
     pub(crate) fn deposit(&self, now: Instant) {
+        if self.0.has_new_span.load(Ordering::Relaxed) {
+            self.0.follow(&self.0.config.lock(), now);
+        }
         self.0.requests.add(now, 1, &self.0.taken);
     }
 
@@ -198,7 +192,16 @@ impl RetryBudget {
 }
 
 impl BudgetInner {
+    /// Gives the windows the span of the settings. The caller holds the lock of `config`.
+    fn follow(&self, config: &RetryBudgetConfig, now: Instant) {
+        if self.has_new_span.swap(false, Ordering::Relaxed) {
+            ChangingWindow::set_spans([&self.requests, &self.taken], config.window, now);
+        }
+    }
+
+    /// The caller holds the lock of `config`.
     fn balance(&self, config: &RetryBudgetConfig, now: Instant) -> f64 {
+        self.follow(config, now);
         let earned = self.requests.sum(now) as f64 * config.ratio;
         let floor = f64::from(config.min_per_second) * config.window.as_secs_f64();
         earned + floor - self.taken.sum(now) as f64
@@ -208,5 +211,38 @@ impl BudgetInner {
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryBudget").field("config", &self.config()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn at(second: u64) -> Instant {
+        Instant::from_nanos(second * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_longer_window_holds_from_the_next_first_attempt_on() {
+        let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0).window(S(10));
+        let budget = RetryBudget::make(config);
+        (100..110).for_each(|second| budget.deposit(at(second)));
+        budget.reconfigure(config.window(S(60))).unwrap();
+        // No attempt fails, so that nothing asks for the balance.
+        (110..150).for_each(|second| budget.deposit(at(second)));
+        assert_eq!(budget.balance(at(150)), 49, "forty since the change, and nine of the ten seconds before it");
+    }
+
+    #[test]
+    fn a_shorter_window_keeps_earned_retries_in_proportion() {
+        let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0).window(S(60));
+        let budget = RetryBudget::make(config);
+        (0..60).for_each(|second| budget.deposit(at(100 + second)));
+        let before = budget.balance(at(160));
+        budget.reconfigure(config.window(S(30))).unwrap();
+        assert_eq!(budget.balance(at(160)), before / 2);
+        assert!(budget.withdraw(at(160), None));
     }
 }

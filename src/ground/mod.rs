@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub(crate) mod budget;
+pub(crate) mod build;
 pub mod config;
 pub mod entropy;
 pub(crate) mod flight;

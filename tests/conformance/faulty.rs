@@ -28,7 +28,7 @@ macro_rules! seeds {
 
                     steadfast::store_safety!(async || {
                         let (clock, time) = Clock::manual();
-                        let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
+                        let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
                         let faulty = network($seed, &clock).client("client").store(store.clone());
                         Fixture::new(faulty).with_second_handle(store).on_manual_time(&time)
                     });
@@ -52,7 +52,7 @@ macro_rules! seeds {
 
                     steadfast::queue_safety!(async || {
                         let (clock, time) = Clock::manual();
-                        let queue: Arc<dyn Queue> = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+                        let queue: Arc<dyn Queue> = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
                         Fixture::new(faulty).with_second_handle(queue).on_manual_time(&time)
                     });

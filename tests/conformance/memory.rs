@@ -9,7 +9,7 @@ mod store {
 
     steadfast::store_conformance!(async || {
         let (clock, time) = Clock::manual();
-        let store = InMemoryStore::new().with_clock(&clock);
+        let store = InMemoryStore::builder().clock(&clock).build();
         let (port, other): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(store.clone()), Arc::new(store));
         Fixture::new(port).with_second_handle(other).on_manual_time(&time)
     });
@@ -21,7 +21,7 @@ mod queue {
 
     steadfast::queue_conformance!(async || {
         let (clock, time) = Clock::manual();
-        let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+        let queue = InMemoryQueue::builder("jobs").clock(&clock).build();
         let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (Arc::new(queue.clone()), Arc::new(queue));
         Fixture::new(port).with_second_handle(other).on_manual_time(&time)
     });
@@ -41,7 +41,7 @@ mod wrapped {
 
     async fn fixture(wrap: Wrap) -> Fixture<dyn Queue> {
         let (clock, time) = Clock::manual();
-        let (queue, store) = (InMemoryQueue::new("jobs").with_clock(&clock), Arc::new(InMemoryStore::new()));
+        let (queue, store) = (InMemoryQueue::builder("jobs").clock(&clock).build(), Arc::new(InMemoryStore::new()));
         let door = || wrap(Arc::new(queue.clone()), store.clone());
         Fixture::new(door()).with_second_handle(door()).on_manual_time(&time)
     }
@@ -69,7 +69,7 @@ mod wrapped {
         use super::*;
         steadfast::queue_conformance!(async || {
             let (clock, time) = Clock::manual();
-            let partitions: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::new(name).with_clock(&clock)).into();
+            let partitions: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::builder(name).clock(&clock).build()).into();
             let door = || -> Arc<dyn Queue> {
                 let partitions = partitions.iter().map(|queue| Arc::new(queue.clone()) as Arc<dyn Queue>);
                 Arc::new(PartitionedQueue::new(partitions.collect()).unwrap())
@@ -92,7 +92,7 @@ mod lease {
 
     steadfast::lease_conformance!(async || {
         let (clock, time) = Clock::manual();
-        let lease: Arc<dyn Lease> = Arc::new(InMemoryLease::new().with_clock(&clock));
+        let lease: Arc<dyn Lease> = Arc::new(InMemoryLease::builder().clock(&clock).build());
         Fixture::new(lease.clone()).with_second_handle(lease).on_manual_time(&time)
     });
 }
@@ -107,8 +107,8 @@ mod store_lease {
 
     steadfast::lease_conformance!(async || {
         let (clock, time) = Clock::manual();
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
-        let door = || Arc::new(StoreLease::new(store.clone()).unwrap().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+        let door = || Arc::new(StoreLease::builder(store.clone()).clock(&clock).build().unwrap());
         let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(), door());
         Fixture::new(port).with_second_handle(other).on_manual_time(&time)
     });

@@ -87,7 +87,7 @@ macro_rules! finds {
         let case = || {
             run(async {
                 let (clock, time) = Clock::manual();
-                let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+                let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
                 let queue: Arc<dyn Queue> = Arc::new(Planted(queue, $fault, AtomicBool::new(false)));
                 queue::$case(&Fixture::new(queue).on_manual_time(&time)).await;
             });

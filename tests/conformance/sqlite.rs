@@ -59,7 +59,7 @@ macro_rules! suites {
                     let (one, other, time, folder) = two_handles($durability);
                     let clock = time.clock();
                     let door = |sqlite: &Sqlite| {
-                        Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(&clock))
+                        Arc::new(StoreLease::builder(Arc::new(sqlite.store())).clock(&clock).build().unwrap())
                     };
                     let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(&one), door(&other));
                     Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)

@@ -8,7 +8,7 @@ use std::{
 use futures::FutureExt;
 use proptest::prelude::*;
 use steadfast::{
-    Cause, FailureKind, Pipeline, PolicyKind, Priority, Reason,
+    Builder, Cause, FailureKind, Pipeline, PolicyKind, Priority, Reason,
     call::{AttemptInfo, CallContext, OperationName, named, not_idempotent, with_priority},
     chaos::{Chaos, ChaosConfig, ChaosEvent, ChaosRule, Injected, Injection},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
@@ -28,10 +28,15 @@ static PRICE: OperationName = OperationName::new("price");
 static STOCK: OperationName = OperationName::new("stock");
 
 fn world(rules: impl IntoIterator<Item = ChaosRule>) -> (Chaos, ScriptedService, Clock, ManualClock) {
+    let (chaos, service, clock, time) = builder(rules);
+    (chaos.build().unwrap(), service, clock, time)
+}
+
+fn builder(rules: impl IntoIterator<Item = ChaosRule>) -> (Builder<Chaos>, ScriptedService, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok", &clock).unwrap();
-    let chaos = Chaos::new(ChaosConfig::of(rules)).unwrap().named("c").with_clock(&clock);
-    (chaos.with_entropy(&Entropy::from_seed(1)), service, clock, time)
+    let chaos = Chaos::builder(ChaosConfig::of(rules)).name("c").clock(&clock).entropy(&Entropy::from_seed(1));
+    (chaos, service, clock, time)
 }
 
 fn told(events: &mut Subscription<ChaosEvent>) -> Vec<ChaosEvent> {
@@ -94,20 +99,20 @@ fn a_fault_is_judged_as_its_kind_and_reported_as_injected() {
 fn every_policy_treats_a_fault_as_real() {
     // A retry repeats it, though it does not repeat rejections; its hint is used; a breaker counts it.
     let (chaos, service, clock, time) =
-        world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+        world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).attempts([1, 2])]);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let breaker =
-        CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
-    let breaker = breaker.unwrap().with_clock(&clock);
+        CircuitBreaker::builder(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
+    let breaker = breaker.clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).then(chaos.clone());
     let start = time.now();
     time.block_on(pipeline.call(|| service.call())).unwrap();
     assert!(time.now() - start >= MS(6000));
     assert_eq!((service.calls(), chaos.injected().failed, chaos.injected().attempts), (1, 2, 3));
     // A hedge starts the next attempt at once.
-    let (chaos, service, clock, time) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
-    let chaos = chaos.with_filter(|cx| cx.hedge() == 0);
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let (chaos, service, clock, time) = builder([ChaosRule::fault(FailureKind::Connect, 1.0)]);
+    let chaos = chaos.filter(|cx| cx.hedge() == 0).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
     time.block_on(Pipeline::new().then(hedge).then(chaos.clone()).call(|| service.call())).unwrap();
     assert_eq!((service.calls(), chaos.injected().attempts), (1, 1));
     // Three consecutive faults open the breaker.
@@ -120,9 +125,9 @@ fn every_policy_treats_a_fault_as_real() {
 // Guarantee: chaos 2.
 #[test]
 fn a_result_of_the_operation_s_own_types_can_be_injected() {
-    let (chaos, service, clock, time) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
+    let (chaos, service, clock, time) = world([ChaosRule::outcome(1.0).attempts([1])]);
     let mut events = chaos.events();
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).classify(|result: &Result<u16, _>| match result {
         Ok(503) => steadfast::Verdict::failure(FailureKind::Overloaded),
         other => ScriptedService::classify(other),
@@ -138,7 +143,7 @@ fn a_result_of_the_operation_s_own_types_can_be_injected() {
     use steadfast::call::Operation;
     assert!(wrapped.is_idempotent() == Some(false) && wrapped.can_overlap());
     assert_eq!((wrapped.priority(), wrapped.name().map(OperationName::as_str)), (Some(Priority::High), Some("price")));
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
     assert_eq!(time.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 7);
     chaos.set_enabled(false);
     assert_eq!(time.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);
@@ -149,8 +154,8 @@ fn a_result_of_the_operation_s_own_types_can_be_injected() {
 fn a_hang_ends_with_a_time_out_and_frees_all_permits() {
     let (chaos, service, clock, time) = world([ChaosRule::hang(1.0)]);
     let mut events = chaos.events();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
-    let timeout = Timeout::new(MS(100)).with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
+    let timeout = Timeout::builder(MS(100)).clock(&clock).build();
     let pipeline = Pipeline::new().then(timeout).then(limiter.clone()).then(chaos.clone());
     assert!(time.block_on(pipeline.call(|| service.call())).unwrap_err().is_timed_out());
     assert_eq!((service.calls(), limiter.available(), chaos.injected().hung), (0, 1, 1));
@@ -162,7 +167,7 @@ fn a_hang_ends_with_a_time_out_and_frees_all_permits() {
 fn an_injected_panic_unwinds_and_other_policies_count_it() {
     let (chaos, service, clock, time) = world([ChaosRule::panic(1.0)]);
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
-    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(breaker.clone()).then(chaos.clone());
     assert!(catch_unwind(AssertUnwindSafe(|| time.block_on(pipeline.call(|| service.call())))).is_err());
     assert_eq!((breaker.state(), chaos.injected().panicked, service.calls()), (State::Open, 1, 0));
@@ -193,7 +198,7 @@ fn a_rule_applies_at_its_rate() {
 #[test]
 fn a_rule_applies_by_operation_name_and_attempt_number() {
     let rule = ChaosRule::fault(FailureKind::Server, 1.0);
-    let (chaos, service, clock, time) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
+    let (chaos, service, clock, time) = world([rule.clone().operations(["price", "tax"]), rule.attempts([2])]);
     let price = |chaos: &Chaos| time.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
     assert!(!price(&chaos));
     assert!(time.block_on(chaos.call(named(&STOCK, || service.call()))).is_ok());
@@ -207,7 +212,7 @@ fn a_rule_applies_by_operation_name_and_attempt_number() {
     assert!(time.block_on(pipeline.call_within(outer, || service.call())).is_ok());
     // The other rule applies to the second attempt.
     let once = ScriptedService::new("503, ok", &clock).unwrap();
-    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
     let error = time.block_on(Pipeline::new().then(retry).then(chaos).call(|| once.call())).unwrap_err();
     assert_eq!((error.is_rejected(), error.attempts()), (true, 1));
 }
@@ -215,8 +220,8 @@ fn a_rule_applies_by_operation_name_and_attempt_number() {
 // Guarantee: chaos 3.
 #[test]
 fn a_filter_restricts_the_attempts() {
-    let (chaos, service, _, time) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
-    let chaos = chaos.with_filter(|cx: CallContext<'_>| cx.priority() == Priority::Low);
+    let (chaos, service, _, time) = builder([ChaosRule::fault(FailureKind::Server, 1.0)]);
+    let chaos = chaos.filter(|cx: CallContext<'_>| cx.priority() == Priority::Low).build().unwrap();
     assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     assert!(time.block_on(chaos.call(with_priority(Priority::Low, || service.call()))).is_err());
     assert_eq!(chaos.injected().attempts, 1);
@@ -224,8 +229,8 @@ fn a_filter_restricts_the_attempts() {
 
 /// Returns the effect on each of 100 consecutive attempts.
 fn effects(seed: u64, rules: &[ChaosRule]) -> Vec<String> {
-    let (chaos, service, _, time) = world(rules.to_vec());
-    let chaos = chaos.with_entropy(&Entropy::from_seed(seed));
+    let (chaos, service, _, time) = builder(rules.to_vec());
+    let chaos = chaos.entropy(&Entropy::from_seed(seed)).build().unwrap();
     let one = |name| {
         let start = time.now();
         let call = AssertUnwindSafe(chaos.call(named(name, || service.call()))).catch_unwind();
@@ -253,7 +258,7 @@ fn the_same_seed_injects_the_same_faults() {
 #[test]
 fn the_scope_of_a_rule_changes_no_other_draw() {
     let mut narrowed = mixed();
-    narrowed[1] = narrowed[1].clone().on_operations(["price"]);
+    narrowed[1] = narrowed[1].clone().operations(["price"]);
     for (i, (all, some)) in effects(7, &mixed()).into_iter().zip(effects(7, &narrowed)).enumerate() {
         if i % 2 == 0 {
             assert_eq!(all, some);
@@ -270,7 +275,7 @@ fn nothing_is_injected_until_chaos_is_enabled() {
     let service = ScriptedService::new("ok", &clock).unwrap();
     assert!(!ChaosConfig::default().enabled);
     let config: ChaosConfig = toml::from_str("rules = [{ inject = \"panic\", rate = 1.0 }]").unwrap();
-    let chaos = Chaos::new(config).unwrap().with_clock(&clock);
+    let chaos = Chaos::builder(config).clock(&clock).build().unwrap();
     let mut events = chaos.events();
     assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     assert_eq!((chaos.is_enabled(), chaos.injected()), (false, Injected::default()));
@@ -310,8 +315,8 @@ fn invalid_values_are_refused_by_name() {
     assert_eq!(refused(ChaosRule::latency(MS(2), MS(1), 1.0)), "rules.0.inject.latency.min");
     assert_eq!(refused(ChaosRule::latency(MS(0), MS(0), 1.0)), "rules.0.inject.latency.max");
     assert_eq!(refused(ChaosRule::fault(FailureKind::Panic, 1.0)), "rules.0.inject.fault.kind");
-    assert_eq!(refused(ChaosRule::hang(1.0).on_attempts([1, 0])), "rules.0.attempts");
-    assert_eq!(refused(ChaosRule::hang(1.0).on_operations([""])), "rules.0.operations");
+    assert_eq!(refused(ChaosRule::hang(1.0).attempts([1, 0])), "rules.0.attempts");
+    assert_eq!(refused(ChaosRule::hang(1.0).operations([""])), "rules.0.operations");
     let many = ChaosConfig::of(vec![ChaosRule::hang(0.1); 101]);
     assert_eq!(Chaos::new(many).unwrap_err().field(), "rules");
     for (text, names) in [
@@ -331,8 +336,8 @@ fn invalid_values_are_refused_by_name() {
 fn a_configuration_is_read_back_from_a_document() {
     let config = ChaosConfig::of([
         ChaosRule::latency(MS(1), MS(2), 0.5),
-        ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).on_operations(["price"]),
-        ChaosRule::fault(FailureKind::Connect, 0.25).on_attempts([1, 2]),
+        ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).operations(["price"]),
+        ChaosRule::fault(FailureKind::Connect, 0.25).attempts([1, 2]),
         ChaosRule::new(Injection::Outcome, 0.125),
         ChaosRule::hang(1.0),
         ChaosRule::panic(1.0),
@@ -345,7 +350,7 @@ fn a_configuration_is_read_back_from_a_document() {
 #[test]
 fn explain_warns_of_chaos_in_a_build_and_of_its_position() {
     let (chaos, _, _, _) =
-        world([ChaosRule::hang(0.5).on_operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
+        world([ChaosRule::hang(0.5).operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
     let timeout = Timeout::new(MS(100));
     let pipeline = Pipeline::new().then(timeout.clone()).then(chaos.clone());
     assert_eq!(pipeline.explain().warnings(), ["the chaos `c`: is built in and enabled: it injects faults on purpose"]);
@@ -366,7 +371,7 @@ fn explain_warns_of_chaos_in_a_build_and_of_its_position() {
 fn a_call_dropped_at_any_await_frees_all_permits() {
     let (chaos, service, clock, time) = world([ChaosRule::latency(MS(10), MS(10), 1.0)]);
     let slow = ScriptedService::new("ok in 10ms", &clock).unwrap();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(limiter.clone()).then(chaos);
     let polls = drop_at_every_await(
         &time,
@@ -385,15 +390,15 @@ proptest! {
         rates in prop::collection::vec(0.01f64..=1.0, 4),
         calls in 1usize..60,
     ) {
-        let (chaos, service, clock, time) = world([
+        let (chaos, service, clock, time) = builder([
             ChaosRule::latency(MS(1), MS(50), rates[0]),
             ChaosRule::fault(FailureKind::Server, rates[1]),
             ChaosRule::hang(rates[2]),
             ChaosRule::panic(rates[3]),
         ]);
-        let chaos = chaos.with_entropy(&Entropy::from_seed(seed));
+        let chaos = chaos.entropy(&Entropy::from_seed(seed)).build().unwrap();
         let mut events = chaos.events();
-        let pipeline = Pipeline::new().then(Timeout::new(MS(100)).with_clock(&clock)).then(chaos.clone());
+        let pipeline = Pipeline::new().then(Timeout::builder(MS(100)).clock(&clock).build()).then(chaos.clone());
         let mut seen = Injected::default();
         for _ in 0..calls {
             let start = time.now();

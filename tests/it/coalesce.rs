@@ -194,9 +194,12 @@ type Shared = Result<u16, Arc<CallError<ScriptedError>>>;
 fn around_a_pipeline_k_callers_are_one_call_of_it() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(0))).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(0)))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(limiter.clone()).then(retry).then(breaker.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
     let ask = || {
@@ -224,7 +227,7 @@ fn a_time_out_of_one_caller_does_not_end_the_others() {
         let service = service.clone();
         coalesce.run(&1, || async move { Pipeline::new().call(|| service.call()).await.map_err(Arc::new) })
     };
-    let impatient = Timeout::new(S(1)).with_clock(&clock);
+    let impatient = Timeout::builder(S(1)).clock(&clock).build();
     let first = impatient.call(|| async { Ok::<_, ()>(ask().await) });
     let (first, others) = time.block_on(futures::future::join(first, join_all((0..10).map(|_| ask()))));
     assert!(first.unwrap_err().is_timed_out());
@@ -238,8 +241,8 @@ fn a_time_out_of_one_caller_does_not_end_the_others() {
 fn a_call_dropped_around_a_pipeline_releases_everything() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s", &clock).unwrap();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).then(limiter.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
     let polls = drop_at_every_await(

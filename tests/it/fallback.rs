@@ -28,7 +28,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 fn world(script: &str, config: FallbackConfig) -> (Fallback, ScriptedService, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new(script, &clock).unwrap();
-    (Fallback::new(config).unwrap().named("f").with_clock(&clock), service, clock, time)
+    (Fallback::builder(config).name("f").clock(&clock).build().unwrap(), service, clock, time)
 }
 
 fn told(events: &mut Subscription<FallbackEvent>) -> Vec<FallbackEvent> {
@@ -100,7 +100,7 @@ fn a_rejection_triggers_the_fallback_only_if_configured() {
     for (on, degraded) in [(true, true), (false, false)] {
         let (fallback, service, clock, time) = world("ok", FallbackConfig::default().on_rejections(on));
         let mut events = fallback.events();
-        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         breaker.isolate();
         let pipeline = Pipeline::new().then(fallback).then(breaker);
         let answer = time.block_on(pipeline.call_or(
@@ -154,16 +154,19 @@ fn a_failed_fallback_keeps_the_error_of_the_call() {
     let mapped: CallError<String> = error.map_operation(|e| e.to_string());
     assert!(matches!(mapped.fallback(), Some(Cause::Operation(text)) if !text.is_empty()));
     // The same with the history of a retry.
-    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
-    let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
+    let fallback = Fallback::builder(FallbackConfig::default()).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(fallback).then(retry).classify(ScriptedService::classify);
     let error = time.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
     assert_eq!((error.attempts(), error.history().unwrap().first_kind), (2, Some(FailureKind::Overloaded)));
     assert!(error.fallback().is_some());
     // A rejection stays a rejection.
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(0)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let _taken = limiter.try_acquire().unwrap();
-    let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
+    let fallback = Fallback::builder(FallbackConfig::default()).clock(&clock).build().unwrap();
     let error =
         time.block_on(Pipeline::new().then(fallback).then(&limiter).call_or(|| service.call(), |_| replica.call()));
     let error = error.unwrap_err();
@@ -198,7 +201,7 @@ fn the_time_of_the_fallback_is_bounded_by_its_limit_and_by_the_deadline() {
     }
     // Without any time left the fallback is polled once: a ready value is used.
     let (fallback, service, clock, time) = world("hang", FallbackConfig::default());
-    let pipeline = Pipeline::new().then(fallback).then(Timeout::new(Duration::MAX).with_clock(&clock));
+    let pipeline = Pipeline::new().then(fallback).then(Timeout::builder(Duration::MAX).clock(&clock).build());
     let outer = AttemptInfo::with_deadline(clock.now() + MS(10));
     let answer = time.block_on(pipeline.call_within_or(outer, || service.call(), |_| ready(Ok(7)))).unwrap();
     assert_eq!((answer.error().unwrap().is_timed_out(), answer.into_value()), (true, 7));
@@ -234,8 +237,8 @@ fn an_outermost_fallback_replaces_time_outs_and_retried_failures() {
     let (fallback, service, clock, time) = world("503 in 1s, hang", FallbackConfig::default());
     let pipeline = Pipeline::new()
         .then(fallback)
-        .then(Timeout::new(MS(3000)).with_clock(&clock))
-        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
+        .then(Timeout::builder(MS(3000)).clock(&clock).build())
+        .then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap())
         .classify(ScriptedService::classify);
     let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     let error = answer.error().unwrap();
@@ -283,7 +286,7 @@ fn a_fallback_policy_can_be_called_without_a_pipeline() {
 fn explain_warns_about_each_wrong_place_of_a_fallback() {
     let (fallback, service, clock, time) = world("503", FallbackConfig::default());
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
-    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(breaker.clone()).then(fallback.clone());
     time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert_eq!(breaker.state(), State::Closed);
@@ -306,7 +309,7 @@ fn explain_warns_about_each_wrong_place_of_a_fallback() {
 #[test]
 fn a_fallback_inside_a_hedge_lets_failures_pass() {
     let (fallback, service, clock, time) = world("503", FallbackConfig::default());
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
     let error = time.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
     assert_eq!((error.unwrap_err().attempts(), service.calls()), (2, 2));
 }
@@ -388,7 +391,10 @@ fn a_fallback_configuration_survives_a_round_trip_through_a_document() {
 fn a_dropped_call_drops_its_fallback_and_returns_all_permits() {
     let (fallback, service, clock, time) = world("503 in 10ms", FallbackConfig::default());
     let replica = ScriptedService::new("ok in 10ms", &clock).unwrap();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(0)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let pipeline = Pipeline::new().then(fallback).then(limiter.clone());
     let polls = drop_at_every_await(
         &time,
@@ -446,7 +452,7 @@ proptest! {
         prop_assume!(on_rejections || !kinds.is_empty());
         let config = FallbackConfig::default().fall_back_on(KindSet::of(&kinds)).on_rejections(on_rejections);
         let (fallback, service, clock, time) = world(&status.to_string(), config);
-        let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
+        let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(0))).clock(&clock).build().unwrap();
         let _taken = rejected.then(|| limiter.try_acquire().unwrap());
         let pipeline = Pipeline::new().then(fallback).then(limiter.clone()).classify(ScriptedService::classify);
         let instead = |_: steadfast::fallback::Failed<'_, u16, ScriptedError>| {

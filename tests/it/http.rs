@@ -78,8 +78,9 @@ fn a_status_is_judged_by_the_table() {
 #[test]
 fn a_business_answer_is_not_a_failure_of_the_service() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(5, 5)).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::builder(CircuitBreakerConfig::default().count_window(5, 5)).clock(&clock).build().unwrap();
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).classify(ByStatus::new());
     for status in [400, 401, 404, 409, 422, 501].repeat(5) {
         let mut calls = 0;
@@ -190,8 +191,8 @@ fn a_hint_comes_with_a_failure_and_a_long_hint_of_an_overloaded_service_means_aw
 
     // The breaker opens on that one response, for that time; the retry does not wait for it.
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).classify(ByStatus::new());
     let call = || std::future::ready(Ok::<_, ()>(response(503, &[("retry-after", "120")])));
     assert_eq!(time.block_on(pipeline.call(call)).unwrap().status(), 503);
@@ -202,7 +203,7 @@ fn a_hint_comes_with_a_failure_and_a_long_hint_of_an_overloaded_service_means_aw
 #[test]
 fn the_delay_is_never_less_than_the_server_asks() {
     let (clock, time) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
     let mut answers = [response(429, &[("retry-after", "11")]), response(200, &[])].into_iter();
     let started = time.now();
@@ -254,7 +255,7 @@ fn grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
 #[test]
 fn a_negative_push_back_means_no_retry() {
     let (clock, time) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry).classify(ByGrpc);
     let mut busy = tonic::Status::unavailable("busy");
     busy.metadata_mut().insert("grpc-retry-pushback-ms", tonic::metadata::MetadataValue::from_static("-1"));
@@ -294,7 +295,7 @@ fn a_system_error_never_proves_that_nothing_was_sent() {
         ConnectionAborted,
         NotConnected,
     ] {
-        let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+        let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
         let judge = ByStatus::new().errors(|error: &std::io::Error| Verdict::failure(kind_by_source(error)));
         let pipeline = Pipeline::new().then(retry).classify(judge);
         let mut read = 0;
@@ -314,7 +315,7 @@ fn a_system_error_never_proves_that_nothing_was_sent() {
 #[test]
 fn a_rejection_becomes_a_response_with_a_time_to_return() {
     let (clock, _time) = Clock::manual();
-    let rate = RateLimiter::new(Quota::per_minute(40)).unwrap().with_clock(&clock);
+    let rate = RateLimiter::builder(Quota::per_minute(40)).clock(&clock).build().unwrap();
     rate.try_acquire_n(40).unwrap();
     let told = |rejected: &Rejected| {
         let answer: Response<String> = refusal(rejected);
@@ -326,7 +327,7 @@ fn a_rejection_becomes_a_response_with_a_time_to_return() {
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
     let _place = places.try_acquire().unwrap();
     assert_eq!(told(&places.try_acquire().unwrap_err()), (503, None));
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     breaker.force_open(S(9));
     assert_eq!(told(&breaker.try_acquire().unwrap_err()), (503, Some("9".into())));
     assert_eq!(told(&Rejected::new(PolicyKind::Custom("x"), Reason::Custom("y"))), (503, None));
@@ -352,12 +353,12 @@ fn a_failed_call_becomes_a_response_by_its_cause() {
         let told: Response<Vec<u8>> = answer(&error);
         assert_eq!((told.status().as_u16(), &told.headers()["retry-after"]), (status, &HeaderValue::from(1)), "{kind}");
     }
-    let pipeline = Pipeline::new().then(Timeout::new(S(1)).with_clock(&clock));
+    let pipeline = Pipeline::new().then(Timeout::builder(S(1)).clock(&clock).build());
     let error = time.block_on(pipeline.call(std::future::pending::<Result<(), ()>>)).unwrap_err();
     assert_eq!(status_of(&error), 504);
 
     // The same in gRPC.
-    let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
     limiter.try_acquire().unwrap();
     let call = async || Err::<(), _>(tonic::Status::not_found("key"));
     let status = |error| {
@@ -375,7 +376,7 @@ fn a_failed_call_becomes_a_response_by_its_cause() {
 #[test]
 fn a_deadline_travels_as_a_header() {
     let (clock, time) = Clock::manual();
-    let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock));
+    let pipeline = Pipeline::new().then(Timeout::builder(S(2)).clock(&clock).build());
     let mut sent = HeaderMap::new();
     let call = pipeline.call_with(|attempt| {
         deadline::write(&mut sent, attempt.remaining(clock.now()).unwrap());

@@ -5,7 +5,7 @@ use std::{
 };
 
 use steadfast::{
-    Pipeline, Priority,
+    Builder, Pipeline, Priority,
     backoff::{BackoffConfig, Jitter},
     call::with_priority,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
@@ -40,7 +40,7 @@ fn breaker(world: &World) -> CircuitBreaker {
         "#,
     )
     .unwrap();
-    CircuitBreaker::new(rules).unwrap().with_clock(&world.clock)
+    CircuitBreaker::builder(rules).clock(&world.clock).build().unwrap()
 }
 
 /// The service: its calls, their times, and its health.
@@ -88,10 +88,18 @@ struct Service {
 }
 
 impl Service {
+    fn journal(world: &World, queue: &Arc<InMemoryQueue>, config: JournalConfig) -> Builder<Journal> {
+        Journal::builder(queue.clone(), config).name("payments").clock(&world.clock)
+    }
+
+    fn builder(&self, config: JournalConfig) -> Builder<Journal> {
+        Self::journal(&self.world, &self.queue, config)
+    }
+
     fn new(config: JournalConfig) -> Self {
         let world = Arc::new(World::new());
-        let queue = Arc::new(InMemoryQueue::new("payments").with_clock(&world.clock));
-        let journal = Journal::new(queue.clone(), config).unwrap().named("payments").with_clock(&world.clock);
+        let queue = Arc::new(InMemoryQueue::builder("payments").clock(&world.clock).build());
+        let journal = Self::journal(&world, &queue, config).build().unwrap();
         Self { breaker: breaker(&world), bank: Bank::new(&world), queue, journal, world }
     }
 
@@ -324,10 +332,10 @@ fn an_entry_whose_replay_was_killed_is_replayed_again_under_the_same_key() {
 #[test]
 fn a_journal_with_a_store_replays_no_recorded_key_again() {
     let service = Service::new(config());
-    let store = Arc::new(InMemoryStore::new().with_clock(&service.world.clock));
-    let error = service.journal.clone().remembering(store.clone(), Duration::ZERO).unwrap_err();
+    let store = Arc::new(InMemoryStore::builder().clock(&service.world.clock).build());
+    let error = service.builder(config()).remembering(store.clone(), Duration::ZERO).build().unwrap_err();
     assert_eq!(error.field(), "window");
-    let journal = service.journal.clone().remembering(store, S(3600)).unwrap();
+    let journal = service.builder(config()).remembering(store, S(3600)).build().unwrap();
     // Sent twice by a sender without deduplication.
     for _ in 0..2 {
         let message = Message::new("").header(IDEMPOTENCY_KEY, "order-1");
@@ -340,20 +348,20 @@ fn a_journal_with_a_store_replays_no_recorded_key_again() {
 /// Two unnamed journals, or journals named after `remembering`, once shared their records.
 #[test]
 fn journals_of_different_queues_do_not_share_recorded_keys() {
-    let named = |journal: Journal, name: Option<&str>| match name {
-        Some(name) => journal.named(name),
+    let named = |journal: Builder<Journal>, name: Option<&str>| match name {
+        Some(name) => journal.name(name),
         None => journal,
     };
     for (before, after) in [(None, None), (None, Some("each")), (Some("each"), None), (Some("each"), Some("each"))] {
         let service = Service::new(config());
         let world = &service.world;
-        let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
         let mut done = 0;
         for _ in 0..2 {
-            let queue = Arc::new(InMemoryQueue::new("payments").with_clock(&world.clock));
-            let journal = named(Journal::new(queue.clone(), config()).unwrap(), before);
-            let journal = journal.remembering(store.clone(), S(3600)).unwrap().with_clock(&world.clock);
-            let journal = named(journal, after);
+            let queue = Arc::new(InMemoryQueue::builder("payments").clock(&world.clock).build());
+            let journal = named(Journal::builder(queue.clone(), config()), before);
+            let journal = journal.remembering(store.clone(), S(3600)).clock(&world.clock);
+            let journal = named(journal, after).build().unwrap();
             world.run(journal.defer("42", "")).unwrap();
             world.run(service.run(&journal, world.clock.sleep(S(5))));
             done += 1;
@@ -367,15 +375,19 @@ fn journals_of_different_queues_do_not_share_recorded_keys() {
 fn journals_of_one_queue_share_recorded_keys_whatever_their_names_and_wrappers() {
     let service = Service::new(config());
     let world = &service.world;
-    let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let network = FaultNetwork::new(FaultConfig::default(), 1, &world.clock).unwrap();
     for (name, queue) in
         [("one", service.queue.clone() as Arc<dyn Queue>), ("other", network.client("b").queue(service.queue.clone()))]
     {
         let message = Message::new("").header(IDEMPOTENCY_KEY, "42");
         world.run(queue.send_one(message)).unwrap();
-        let journal = Journal::new(queue, config()).unwrap().named(name).with_clock(&world.clock);
-        let journal = journal.remembering(store.clone(), S(3600)).unwrap();
+        let journal = Journal::builder(queue, config())
+            .name(name)
+            .clock(&world.clock)
+            .remembering(store.clone(), S(3600))
+            .build()
+            .unwrap();
         world.run(service.run(&journal, world.clock.sleep(S(5))));
         assert_eq!((service.bank.keys(), service.left()), (vec!["42".to_owned()], 0));
     }
@@ -409,7 +421,8 @@ fn the_caller_gets_the_rejection_if_the_journal_cannot_defer() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default(), 1, &service.world.clock).unwrap();
     let client = network.client("a");
-    let journal = Journal::new(client.queue(service.queue.clone()), config()).unwrap().with_clock(&service.world.clock);
+    let journal =
+        Journal::builder(client.queue(service.queue.clone()), config()).clock(&service.world.clock).build().unwrap();
     let mut events = journal.events();
     service.breaker.isolate();
     let refused = || service.world.run(service.breaker.call(async || Ok::<_, ()>(1)));
@@ -447,9 +460,8 @@ fn a_message_that_is_no_entry_becomes_a_dead_letter() {
 fn calls_of_low_priority_are_deferred_until_nothing_is_shed() {
     let service = Service::new(config());
     let load = Gauge::new();
-    let rules = ShedderConfig::default().limit("load", 0.7, 0.8).times(S(1), S(2));
-    let shedder =
-        Shedder::new(rules).unwrap().with_gauge("load", load.clone()).unwrap().with_clock(&service.world.clock);
+    let rules = ShedderConfig::default().limit("load", 0.7, 0.8).sustain(S(1)).recovery(S(2));
+    let shedder = Shedder::builder(rules).gauge("load", load.clone()).clock(&service.world.clock).build().unwrap();
     let pipeline = Pipeline::new().then(shedder.clone());
     let work = |priority, key: &str| {
         let result = service.world.run(pipeline.call(with_priority(priority, || service.bank.charge(key.to_owned()))));
@@ -504,7 +516,7 @@ fn a_journal_dropped_at_any_await_loses_no_entry() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &service.world.clock).unwrap();
     let queue = network.client("a").queue(service.queue.clone());
-    let journal = Journal::new(queue, config()).unwrap().with_clock(&service.world.clock);
+    let journal = Journal::builder(queue, config()).clock(&service.world.clock).build().unwrap();
     let time = &service.world.time;
     // Deferred or not, and only once.
     let polls = drop_at_every_await(time, || journal.defer("order-1", ""), |_| assert!(service.left() <= 1));

@@ -48,7 +48,7 @@ fn page() -> (Metrics, PrometheusHandle, Clock, ManualClock) {
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = recorder.handle();
     let (clock, time) = Clock::manual();
-    (Metrics::on(recorder).with_clock(&clock), page, clock, time)
+    (Metrics::builder().recorder(recorder).clock(&clock).build(), page, clock, time)
 }
 
 /// Returns the value of a series on the page; `series` is the text up to the space.
@@ -70,7 +70,7 @@ fn states(page: &str) -> Vec<f64> {
 #[test]
 fn exactly_one_state_s_gauge_reads_1() {
     let (metrics, page, clock, time) = page();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     metrics.watch("b", &breaker).unwrap();
     let now = || states(&metrics.scrape(|| page.render()));
     assert_eq!(states(&page.render()), [1.0, 0.0, 0.0, 0.0], "from the moment it is watched");
@@ -99,9 +99,9 @@ fn exactly_one_state_s_gauge_reads_1() {
 #[test]
 fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
     let (metrics, page, clock, time) = page();
-    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
     let process = || {
-        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         SharedCircuitBreaker::new(breaker, store.clone(), "db", SharedCircuitBreakerConfig::default()).unwrap()
     };
     let (here, there) = (process(), process());
@@ -119,7 +119,7 @@ fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
 #[test]
 fn a_registry_s_gauges_count_the_keys_in_each_state() {
     let (metrics, page, clock, _) = page();
-    let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let registry = KeyedBreakers::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     metrics.watch("hosts", &registry).unwrap();
     let held = [1, 2, 3].map(|key| registry.get(&key));
     held[0].isolate();
@@ -199,7 +199,7 @@ fn judged(result: &Result<&str, &str>) -> Verdict {
 #[test]
 fn calls_are_timed_and_counted_by_their_outcome() {
     let (metrics, page, clock, time) = page();
-    let limiter = RateLimiter::new(Quota::per_minute(5)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_minute(5)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(metrics.calls("c")).then(limiter).classify(judged);
     let call = |answer: Result<&'static str, &'static str>| {
         let clock = clock.clone();
@@ -232,7 +232,7 @@ fn calls_are_timed_and_counted_by_their_outcome() {
 fn dropped_and_panicked_calls_are_counted_and_no_longer_in_flight() {
     let (metrics, page, clock, time) = page();
     let meter = metrics.calls("c");
-    let pipeline = Pipeline::new().then(meter.clone()).then(Timeout::new(MS(500)).with_clock(&clock));
+    let pipeline = Pipeline::new().then(meter.clone()).then(Timeout::builder(MS(500)).clock(&clock).build());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let polls = drop_at_every_await(
         &time,
@@ -269,7 +269,7 @@ fn dropped_and_panicked_calls_are_counted_and_no_longer_in_flight() {
 #[test]
 fn a_flood_of_events_is_counted_exactly() {
     let (metrics, page, clock, time) = page();
-    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_minute(1)).clock(&clock).build().unwrap();
     metrics.watch("l", &limiter).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -292,10 +292,11 @@ fn retries_are_counted_by_kind_and_ends_by_reason() {
     let (metrics, page, clock, time) = page();
     let every = BackoffConfig::default().curve(Curve::Constant).between(MS(100), MS(100)).jitter(Jitter::None);
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let retry = Retry::new(RetryConfig::default().idempotent(true).backoff(every))
-        .unwrap()
-        .with_clock(&clock)
-        .with_budget(&budget);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).backoff(every))
+        .clock(&clock)
+        .budget(&budget)
+        .build()
+        .unwrap();
     metrics.watch("r", &retry).unwrap();
     metrics.watch("r", &budget).unwrap();
     let service = ScriptedService::new("503, ok, 500 x3, 404", &clock).unwrap();
@@ -321,7 +322,7 @@ fn retries_are_counted_by_kind_and_ends_by_reason() {
 #[test]
 fn gauges_are_read_at_each_record() {
     let (metrics, page, clock, _) = page();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(4)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(4)).clock(&clock).build().unwrap();
     metrics.watch("l", &limiter).unwrap();
     let held = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
     let in_use = || read(&page.render(), "steadfast_concurrency_limit_in_use{name=\"l\"}");
@@ -329,7 +330,7 @@ fn gauges_are_read_at_each_record() {
     metrics.record();
     assert_eq!(in_use(), Some(2.0));
     drop(held);
-    limiter.resize(9).unwrap();
+    limiter.reconfigure(limiter.config().capacity(9)).unwrap();
     metrics.record();
     assert_eq!(in_use(), Some(0.0));
     assert_eq!(read(&page.render(), "steadfast_concurrency_limit_capacity{name=\"l\"}"), Some(9.0));
@@ -339,8 +340,8 @@ fn gauges_are_read_at_each_record() {
 fn a_run_records_once_per_interval_and_once_at_the_end() {
     let (metrics, page, clock, time) = page();
     let level = Level::new();
-    let config = ShedderConfig::default().limit("queue", 10.0, 20.0).sample_every(MS(1)).times(MS(0), MS(1));
-    let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
+    let config = ShedderConfig::default().limit("queue", 10.0, 20.0).sample_every(MS(1)).sustain(MS(0)).recovery(MS(1));
+    let shedder = Shedder::builder(config).clock(&clock).gauge("queue", level.clone()).build().unwrap();
     metrics.watch("s", &shedder).unwrap();
     let (all, shed) = (page.clone(), "steadfast_shed_ratio{name=\"s\",priority=\"low\"}");
     let look = clock.clone();
@@ -374,7 +375,6 @@ fn a_name_belongs_to_one_component_of_a_kind() {
     let (other, second, ..) = self::page();
     other.watch("b", &timeout).unwrap();
     let (_, time) = Clock::manual();
-    let timeout = timeout.with_clock(&Clock::manual().0);
     let _ = time.block_on(Timeout::new(MS(0)).call(async || Ok::<_, ()>(())));
     drop(timeout);
     assert!(page.render().contains("steadfast_timeout_timed_out_total{name=\"a\"} 0"));
@@ -477,7 +477,7 @@ fn the_table_matches_the_page_and_what_is_registered() {
 
     // The watchable components together register exactly the table.
     let (register, (clock, time)) = (Register::default(), Clock::manual());
-    let metrics = Metrics::on(register.clone()).with_clock(&clock);
+    let metrics = Metrics::builder().recorder(register.clone()).clock(&clock).build();
     let _ = metrics.calls("x");
     metrics.watch("x", &Timeout::new(MS(1))).unwrap();
     metrics.watch("x", &Retry::new(RetryConfig::default()).unwrap()).unwrap();
@@ -496,26 +496,31 @@ fn the_table_matches_the_page_and_what_is_registered() {
     let config = ShedderConfig::default().limit("queue", 1.0, 2.0);
     metrics.watch("x", &Shedder::new(config).unwrap()).unwrap();
     let level = Level::new();
-    let config = DegradationConfig::of(["thumbnails"]).limit("queue", 1.0, 2.0).times(MS(1), MS(1));
-    let degradation = Degradation::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
+    let config = DegradationConfig::of(["thumbnails"]).limit("queue", 1.0, 2.0).step(MS(1)).hold(MS(1));
+    let degradation = Degradation::builder(config).clock(&clock).gauge("queue", level.clone()).build().unwrap();
     metrics.watch("x", &degradation).unwrap();
     level.set(9.0);
     while degradation.feature("thumbnails").unwrap().is_enabled() {
         time.advance(MS(1000));
     }
-    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
     metrics.watch("x", &SharedRateLimiter::new(store.clone(), "x", Quota::per_second(1)).unwrap()).unwrap();
     metrics.watch("x", &CacheAside::<u8, u8>::new(CacheAsideConfig::default()).unwrap()).unwrap();
     let leases = Arc::new(StoreLease::new(store.clone()).unwrap());
-    metrics.watch("x", &LeaderElection::builder(leases, "x").candidate("a").build().unwrap()).unwrap();
-    metrics.watch("x", &QueueListener::builder(Arc::new(InMemoryQueue::new("x"))).build().unwrap()).unwrap();
+    metrics
+        .watch("x", &LeaderElection::builder(leases, "x", Default::default()).candidate("a").build().unwrap())
+        .unwrap();
+    metrics
+        .watch("x", &QueueListener::builder(Arc::new(InMemoryQueue::new("x")), Default::default()).build().unwrap())
+        .unwrap();
     let journal = Journal::new(Arc::new(InMemoryQueue::new("x")), JournalConfig::default()).unwrap();
     metrics.watch("x", &journal).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     let config = SharedCircuitBreakerConfig::default();
     metrics.watch("x", &SharedCircuitBreaker::new(breaker, store.clone(), "x", config).unwrap()).unwrap();
     let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
-    let directory = time.block_on(ShardDirectory::builder(store, "x").clock(&clock).create(&map)).unwrap();
+    let directory =
+        time.block_on(ShardDirectory::builder(store, "x", Default::default()).clock(&clock).create(&map)).unwrap();
     metrics.watch("x", &directory).unwrap();
     let meter = ShardMeter::new(1);
     meter.record(ShardId(1), b"key");

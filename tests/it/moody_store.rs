@@ -40,7 +40,7 @@ pub(crate) struct Moody {
 
 impl Moody {
     pub(crate) fn new(clock: &Clock) -> Self {
-        let store = InMemoryStore::new().with_clock(clock);
+        let store = InMemoryStore::builder().clock(clock).build();
         let (mode, under_way, most) = (Mutex::new(Mode::Well), AtomicUsize::new(0), AtomicUsize::new(0));
         Self { store, clock: clock.clone(), mode, under_way, most }
     }

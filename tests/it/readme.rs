@@ -11,7 +11,7 @@ use steadfast::{
     Pipeline,
     call::idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
-    leader_election::{LeaderElection, Term},
+    leader_election::{LeaderElection, LeaderElectionConfig, Term},
     lease::StoreLease,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::Standard,
@@ -58,8 +58,8 @@ fn the_quick_start_is_explained_without_a_warning() -> Tried {
     let budget = RetryBudget::new(RetryBudgetConfig::default())?;
     let payments = Pipeline::new()
         .then(Timeout::new(Duration::from_secs(3)))
-        .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget))
-        .then(CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments"))
+        .then(Retry::builder(RetryConfig::interactive()).budget(&budget).build()?)
+        .then(CircuitBreaker::builder(CircuitBreakerConfig::default()).name("payments").build()?)
         .then(Timeout::new(Duration::from_secs(1)));
     // README: end of quick start
     let paid = async {
@@ -83,7 +83,7 @@ fn the_document_of_the_standard_stack_is_explained_without_a_warning() -> Tried 
     let (document, _) = rest.split_once("```").unwrap();
     let document = document.to_owned();
     // README: standard stack
-    let pipeline = Standard::new(toml::from_str(&document)?)?.named("billing").into_pipeline();
+    let pipeline = Standard::builder(toml::from_str(&document)?).name("billing").build()?.into_pipeline();
     // README: end of standard stack
     assert_eq!(pipeline.explain().warnings(), [""; 0], "{}", pipeline.explain());
     assert_readme_shows("standard stack");
@@ -125,8 +125,11 @@ async fn nightly(
     shutdown: impl Future<Output = ()>,
     terms: &Mutex<BTreeMap<String, Term>>,
 ) -> Tried {
-    let leases = StoreLease::new(store.clone())?.with_clock(&clock);
-    let election = LeaderElection::builder(Arc::new(leases), "nightly-report").candidate(host).clock(&clock).build()?;
+    let leases = StoreLease::builder(store.clone()).clock(&clock).build()?;
+    let election = LeaderElection::builder(Arc::new(leases), "nightly-report", LeaderElectionConfig::default())
+        .candidate(host)
+        .clock(&clock)
+        .build()?;
     let noted = async |term: &Term| drop(terms.lock().unwrap().insert(host.to_owned(), term.clone()));
     #[rustfmt::skip]
     election.run(shutdown, async |term| {
@@ -151,7 +154,7 @@ async fn nightly(
 #[test]
 fn the_nightly_report_is_made_once_a_night_over_a_change_of_leaders() {
     let (clock, time) = Clock::manual();
-    let (store, terms) = (Arc::new(InMemoryStore::new().with_clock(&clock)), Mutex::new(BTreeMap::new()));
+    let (store, terms) = (Arc::new(InMemoryStore::builder().clock(&clock).build()), Mutex::new(BTreeMap::new()));
     let (hour, begin) = (Duration::from_secs(3_600), clock.now());
     let nights = async {
         for night in 1..=3 {

@@ -98,7 +98,7 @@ fn a_call_without_a_connection_was_not_sent_and_is_repeated() {
         let address = listener.local_addr().unwrap();
         drop(listener);
         let config = RetryConfig::default().idempotent(true).max_attempts(2);
-        let retry = Retry::new(config).unwrap().with_delays(|| std::iter::repeat(Duration::ZERO));
+        let retry = Retry::builder(config).delays(|| std::iter::repeat(Duration::ZERO)).build().unwrap();
         let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
         let client = client();
         let post = not_idempotent(|| client.post(format!("http://{address}")).body("once").send());
@@ -115,9 +115,10 @@ fn a_call_that_was_sent_is_repeated_only_if_idempotent() {
             (raw(b"", false).await, FailureKind::Timeout), // it never answers
             (raw(b"", true).await, FailureKind::Other),    // it hangs up
         ] {
-            let retry = Retry::new(RetryConfig::default().idempotent(true))
-                .unwrap()
-                .with_delays(|| std::iter::repeat(Duration::ZERO));
+            let retry = Retry::builder(RetryConfig::default().idempotent(true))
+                .delays(|| std::iter::repeat(Duration::ZERO))
+                .build()
+                .unwrap();
             let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
             let client = client();
             let send = || client.post(format!("http://{address}")).timeout(Duration::from_millis(200)).send();

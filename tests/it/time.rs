@@ -107,7 +107,7 @@ async fn sent_at(time: &ManualClock, queue: impl Queue) -> Timestamp {
 fn a_queue_in_memory_stamps_messages_with_its_clock_s_wall_time() {
     let (clock, time) = Clock::manual();
     time.set_wall(NOON);
-    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    let queue = InMemoryQueue::builder("jobs").clock(&clock).build();
     assert_eq!(time.block_on(sent_at(&time, queue)), after(NOON, 5000));
 }
 

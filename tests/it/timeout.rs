@@ -28,12 +28,13 @@ fn a_time_out_covers_the_whole_call_with_retries() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms", &clock).unwrap();
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(1000)).named("total").with_clock(&clock))
+        .then(Timeout::builder(MS(1000)).name("total").clock(&clock).build())
         .then(
-            Retry::new(RetryConfig::default().idempotent(true).max_attempts(99))
-                .unwrap()
-                .with_clock(&clock)
-                .with_delays(|| std::iter::repeat(MS(100))),
+            Retry::builder(RetryConfig::default().idempotent(true).max_attempts(99))
+                .clock(&clock)
+                .delays(|| std::iter::repeat(MS(100)))
+                .build()
+                .unwrap(),
         )
         .classify(ScriptedService::classify);
     let start = time.now();
@@ -50,14 +51,15 @@ fn an_attempt_is_clipped_to_the_remaining_time() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms, hang", &clock).unwrap();
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(500)).named("total").with_clock(&clock))
+        .then(Timeout::builder(MS(500)).name("total").clock(&clock).build())
         .then(
-            Retry::new(RetryConfig::default().idempotent(true))
-                .unwrap()
-                .with_clock(&clock)
-                .with_delays(|| std::iter::repeat(MS(50))),
+            Retry::builder(RetryConfig::default().idempotent(true))
+                .clock(&clock)
+                .delays(|| std::iter::repeat(MS(50)))
+                .build()
+                .unwrap(),
         )
-        .then(Timeout::new(MS(400)).named("attempt").with_clock(&clock))
+        .then(Timeout::builder(MS(400)).name("attempt").clock(&clock).build())
         .classify(ScriptedService::classify);
     let start = time.now();
     let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
@@ -70,8 +72,8 @@ fn an_attempt_is_clipped_to_the_remaining_time() {
 #[test]
 fn the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
     let (clock, time) = Clock::manual();
-    let outer = Pipeline::new().then(Timeout::new(MS(500)).with_clock(&clock));
-    let inner = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
+    let outer = Pipeline::new().then(Timeout::builder(MS(500)).clock(&clock).build());
+    let inner = Pipeline::new().then(Timeout::builder(Duration::from_secs(60)).clock(&clock).build());
     let start = time.now();
     let clock = &clock;
     let inner = &inner;
@@ -90,7 +92,7 @@ fn the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
 #[test]
 fn a_deadline_from_outside_is_kept() {
     let (clock, time) = Clock::manual();
-    let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
+    let pipeline = Pipeline::new().then(Timeout::builder(Duration::from_secs(60)).clock(&clock).build());
     let start = time.now();
     let from_header = AttemptInfo::with_deadline(start + MS(70));
     let error = time.block_on(pipeline.call_within(from_header, pending::<Result<(), ()>>)).unwrap_err();
@@ -102,7 +104,7 @@ fn a_deadline_from_outside_is_kept() {
 #[test]
 fn the_work_is_dropped_before_the_error_returns() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(MS(10)).with_clock(&clock);
+    let timeout = Timeout::builder(MS(10)).clock(&clock).build();
     let held = Arc::new(());
     time.block_on(async {
         let error = timeout.call(|| {
@@ -122,7 +124,7 @@ fn the_work_is_dropped_before_the_error_returns() {
 #[test]
 fn a_result_ready_in_the_same_poll_wins() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(MS(10)).with_clock(&clock);
+    let timeout = Timeout::builder(MS(10)).clock(&clock).build();
     let answer = time.block_on(timeout.call(|| async {
         clock.sleep(MS(10)).await;
         Ok::<_, ()>("just in time")
@@ -134,7 +136,7 @@ fn a_result_ready_in_the_same_poll_wins() {
 #[test]
 fn a_time_out_of_zero_polls_the_work_once() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(Duration::ZERO).with_clock(&clock);
+    let timeout = Timeout::builder(Duration::ZERO).clock(&clock).build();
     assert_eq!(time.block_on(timeout.call(|| async { Ok::<_, ()>(1) })).unwrap(), 1);
     let polls = AtomicU32::new(0);
     let never = || {
@@ -151,7 +153,7 @@ fn a_time_out_of_zero_polls_the_work_once() {
 #[test]
 fn the_longest_duration_does_not_overflow() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(Duration::MAX).with_clock(&clock);
+    let timeout = Timeout::builder(Duration::MAX).clock(&clock).build();
     let answer = time.block_on(timeout.call(|| async {
         clock.sleep(Duration::from_secs(100 * 365 * 86_400)).await;
         Ok::<_, ()>(1)
@@ -186,12 +188,13 @@ impl TimeSource for Counted {
 fn a_call_that_is_ready_at_once_reads_no_clock() {
     let source = Counted::default();
     let clock = Clock::from_source(source.clone());
-    let breaker = steadfast::circuit_breaker::CircuitBreaker::new(Default::default()).unwrap().with_clock(&clock);
+    let breaker =
+        steadfast::circuit_breaker::CircuitBreaker::builder(Default::default()).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(1000)).with_clock(&clock))
-        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
+        .then(Timeout::builder(MS(1000)).clock(&clock).build())
+        .then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap())
         .then(breaker)
-        .then(Timeout::new(MS(100)).with_clock(&clock));
+        .then(Timeout::builder(MS(100)).clock(&clock).build());
     let (_, time) = Clock::manual();
     // Creating a breaker reads the clock once; calls do not.
     let made = source.0.load(SeqCst);
@@ -205,14 +208,14 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
 #[test]
 fn the_time_of_a_fallback_counts_from_its_first_wait() {
     let source = Counted::default();
-    let fallback = Fallback::new(FallbackConfig::default()).unwrap();
-    let pipeline = Pipeline::new().then(fallback.clone().with_clock(&Clock::from_source(source.clone())));
+    let fallback = |clock: &Clock| Fallback::builder(FallbackConfig::default()).clock(clock).build().unwrap();
+    let pipeline = Pipeline::new().then(fallback(&Clock::from_source(source.clone())));
     let (clock, time) = Clock::manual();
     let answer = time.block_on(pipeline.call_or(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
     assert_eq!((answer.error().unwrap().to_string(), answer.into_value()), ("away".into(), 2));
     assert_eq!(source.0.load(SeqCst), 0);
 
-    let pipeline = Pipeline::new().then(fallback.with_clock(&clock));
+    let pipeline = Pipeline::new().then(fallback(&clock));
     let start = time.now();
     let slow = |_: Failed<'_, u32, &'static str>| {
         time.advance(MS(300)); // before it waits
@@ -239,7 +242,7 @@ fn the_default_clock_follows_the_paused_clock_of_tokio() {
 #[test]
 fn a_time_out_that_fires_causes_an_event() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(MS(10)).named("db").with_clock(&clock);
+    let timeout = Timeout::builder(MS(10)).name("db").clock(&clock).build();
     let mut events = timeout.events();
     time.block_on(timeout.call(pending::<Result<(), ()>>)).unwrap_err();
     let event = events.try_recv().unwrap().unwrap();
@@ -251,7 +254,7 @@ fn a_time_out_that_fires_causes_an_event() {
 #[test]
 fn of_two_deadlines_the_nearer_one_counts() {
     let (clock, time) = Clock::manual();
-    let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
+    let timeout = |ms| Timeout::builder(MS(ms)).clock(&clock).build();
     let remaining = |outer, inner| {
         let pipeline = Pipeline::new().then(timeout(outer)).then(timeout(inner));
         let now = time.now();
@@ -260,10 +263,11 @@ fn of_two_deadlines_the_nearer_one_counts() {
     assert_eq!((remaining(5000, 300), remaining(300, 5000)), (Some(MS(300)), Some(MS(300))));
     let from_outside = AttemptInfo::with_deadline(time.now() + MS(50));
     let (timeout, start) = (timeout(5000), time.now());
-    let retry = Retry::new(RetryConfig::default().idempotent(true))
-        .unwrap()
-        .with_clock(&clock)
-        .with_delays(|| std::iter::repeat(MS(60)));
+    let retry = Retry::builder(RetryConfig::default().idempotent(true))
+        .clock(&clock)
+        .delays(|| std::iter::repeat(MS(60)))
+        .build()
+        .unwrap();
     let pipeline = Pipeline::new().then(timeout).then(retry);
     let error = time.block_on(pipeline.call_within(from_outside, || async { Err::<(), _>(()) })).unwrap_err();
     assert_eq!((error.attempts(), time.now()), (1, start));
@@ -309,7 +313,7 @@ fn an_outer_time_out_fires_even_if_the_inner_timer_is_lost() {
         [(Odd::Neglects, MS(2000)), (Odd::Drops, MS(2000)), (Odd::Deafens, MS(2000)), (Odd::Passes, MS(300))]
     {
         let (clock, time) = Clock::manual();
-        let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
+        let timeout = |ms| Timeout::builder(MS(ms)).clock(&clock).build();
         for nested in [false, true] {
             let (outer, inner) = (timeout(2000), timeout(300));
             let start = time.now();
@@ -330,13 +334,14 @@ fn an_outer_time_out_fires_even_if_the_inner_timer_is_lost() {
 #[test]
 fn nested_time_outs_arm_only_the_innermost_timer() {
     let (clock, time) = Clock::manual();
-    let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
+    let timeout = |ms| Timeout::builder(MS(ms)).clock(&clock).build();
     let timers = || format!("{time:?}").split("timers: ").nth(1).unwrap().trim_end_matches([' ', '}']).to_owned();
     let service = ScriptedService::new("hang, 503", &clock).unwrap();
-    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
-        .unwrap()
-        .with_clock(&clock)
-        .with_delays(|| std::iter::repeat(MS(100)));
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2))
+        .clock(&clock)
+        .delays(|| std::iter::repeat(MS(100)))
+        .build()
+        .unwrap();
     let pipeline = Pipeline::new()
         .then(timeout(9000))
         .then(timeout(8000))

@@ -103,7 +103,7 @@ fn poll_ready<Req, S: Service<Req>>(service: &mut S) -> bool {
 }
 
 fn retry(clock: &Clock) -> Retry {
-    Retry::new(RetryConfig::default().idempotent(true).backoff(every(MS(100)))).unwrap().with_clock(clock)
+    Retry::builder(RetryConfig::default().idempotent(true).backoff(every(MS(100)))).clock(clock).build().unwrap()
 }
 
 fn every(delay: Duration) -> BackoffConfig {
@@ -111,7 +111,7 @@ fn every(delay: Duration) -> BackoffConfig {
 }
 
 fn breaker(clock: &Clock) -> CircuitBreaker {
-    CircuitBreaker::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(clock)
+    CircuitBreaker::builder(CircuitBreakerConfig::default().count_window(2, 2)).clock(clock).build().unwrap()
 }
 
 fn world(script: &str, places: usize) -> (Clock, ManualClock, Places) {
@@ -128,7 +128,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn ready_reserves_nothing_that_a_drop_would_leak() {
     let (clock, time, places) = world("ok", 1);
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
     let layer = PipelineLayer::new(Pipeline::new().then(limiter.clone()));
     let mut kept: Vec<_> = (0..100).map(|_| layer.layer(places.clone())).collect();
     for service in &mut kept {
@@ -150,8 +150,8 @@ fn ready_reserves_nothing_that_a_drop_would_leak() {
 #[test]
 fn a_service_that_is_never_ready_is_bounded_and_refused() {
     let (clock, time, places) = world("ok", 0);
-    let (breaker, timeout) = (breaker(&clock), Timeout::new(MS(50)).with_clock(&clock));
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let (breaker, timeout) = (breaker(&clock), Timeout::builder(MS(50)).clock(&clock).build());
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(breaker.clone()).then(limiter.clone()).then(timeout);
     let mut service = PipelineLayer::new(pipeline).layer(places.clone());
     for _ in 0..2 {
@@ -170,11 +170,11 @@ fn a_service_that_is_never_ready_is_bounded_and_refused() {
 #[test]
 fn a_call_that_is_dropped_at_any_await_returns_all_permits() {
     let (clock, time, places) = world("503 in 10ms, hang", 1);
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
         .then(limiter.clone())
         .then(retry(&clock))
-        .then(Timeout::new(MS(100)).with_clock(&clock))
+        .then(Timeout::builder(MS(100)).clock(&clock).build())
         .classify(ScriptedService::classify);
     let service = PipelineLayer::new(pipeline).layer(places.clone());
     let polls = drop_at_every_await(
@@ -185,8 +185,8 @@ fn a_call_that_is_dropped_at_any_await_returns_all_permits() {
     assert!(polls > 3, "{polls}");
     // Also while it waits for readiness.
     let (clock, time, places) = world("ok", 0);
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
-    let pipeline = Pipeline::new().then(limiter.clone()).then(Timeout::new(MS(100)).with_clock(&clock));
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
+    let pipeline = Pipeline::new().then(limiter.clone()).then(Timeout::builder(MS(100)).clock(&clock).build());
     let service = PipelineLayer::new(pipeline).layer(places.clone());
     let polls = drop_at_every_await(
         &time,
@@ -333,10 +333,10 @@ fn a_spent_operation_is_not_run_again_even_if_marked_as_idempotent() {
 #[test]
 fn an_attempt_rejected_before_the_request_was_moved_may_be_repeated() {
     let (clock, time, places) = world("ok", 1);
-    let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
     limiter.try_acquire().unwrap();
     let config = RetryConfig::default().idempotent(true).retry_rejections(true);
-    let pipeline = Pipeline::new().then(Retry::new(config).unwrap().with_clock(&clock)).then(limiter);
+    let pipeline = Pipeline::new().then(Retry::builder(config).clock(&clock).build().unwrap()).then(limiter);
     let mut service = PipelineLayer::new(pipeline).once().layer(places.clone());
     assert_eq!(time.block_on(service.call(())).unwrap(), 200);
 }
@@ -359,7 +359,7 @@ fn a_request_that_is_not_idempotent_is_not_repeated() {
 #[test]
 fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     let (clock, time, places) = world("hang, ok in 5ms", 2);
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
     let layer = PipelineLayer::new(Pipeline::new().then(hedge));
     let request = Counted::default();
     let answer = time.block_on(layer.layer(places.clone()).call(Counted(request.0.clone())));
@@ -367,13 +367,13 @@ fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     assert_eq!((places.free(), request.0.load(SeqCst)), (2, 2));
     // A request that cannot be cloned has one attempt.
     let (clock, time, places) = world("ok in 50ms", 2);
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
     let mut once = PipelineLayer::new(Pipeline::new().then(hedge)).once().layer(places.clone());
     assert_eq!((time.block_on(once.call(())).unwrap(), places.script.calls()), (200, 1));
     // A drop at any await returns the permits of both attempts.
     let (clock, time, places) = world("hang x1000", 2);
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
-    let pipeline = Pipeline::new().then(Timeout::new(MS(30)).with_clock(&clock)).then(hedge);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let pipeline = Pipeline::new().then(Timeout::builder(MS(30)).clock(&clock).build()).then(hedge);
     let service = PipelineLayer::new(pipeline).layer(places.clone());
     drop_at_every_await(&time, || service.clone().call(()), |_| assert_eq!(places.free(), 2));
 }
@@ -418,7 +418,7 @@ where
 #[test]
 fn a_server_turns_its_rejections_into_responses() {
     let (clock, time) = Clock::manual();
-    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_minute(1)).clock(&clock).build().unwrap();
     let layer = PipelineLayer::new(Pipeline::new().then(limiter).classify(ByStatus::new())).once().answering();
     let mut service = layer.layer(Handler(|_: Request<()>| Response::new("hello".into())));
     let mut ask = || time.block_on(service.call(Request::new(()))).unwrap();
@@ -441,7 +441,7 @@ fn a_received_request_s_deadline_and_priority_reach_the_handler() {
     });
     let requests =
         ReceivedRequests::new().believing_deadlines(&clock).believing_priority(HeaderName::from_static("x-priority"));
-    let pipeline = Pipeline::new().then(Timeout::new(MS(500)).with_clock(&clock)).classify(ByStatus::new());
+    let pipeline = Pipeline::new().then(Timeout::builder(MS(500)).clock(&clock).build()).classify(ByStatus::new());
     let mut service = PipelineLayer::new(pipeline).requests(requests).answering().layer(handler);
     let request = |fields: &[(&'static str, &str)]| {
         let mut request = Request::new(());
@@ -478,8 +478,8 @@ fn a_sent_request_has_the_remaining_time_of_the_call_as_a_header() {
     });
     let config = RetryConfig::default().idempotent(true).max_attempts(2).backoff(every(MS(300)));
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(1000)).with_clock(&clock))
-        .then(Retry::new(config).unwrap().with_clock(&clock))
+        .then(Timeout::builder(MS(1000)).clock(&clock).build())
+        .then(Retry::builder(config).clock(&clock).build().unwrap())
         .classify(ByStatus::new());
     let requests = HttpRequests::new().telling_deadlines(&clock);
     let mut service = PipelineLayer::new(pipeline).requests(requests).layer(handler);
@@ -494,7 +494,7 @@ fn a_sent_request_has_the_remaining_time_of_the_call_as_a_header() {
 fn a_received_deadline_bounds_the_handler_s_own_calls() {
     let (clock, time, places) = world("503 retry-after 30ms x2, hang", 1);
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(5000)).with_clock(&clock))
+        .then(Timeout::builder(MS(5000)).clock(&clock).build())
         .then(retry(&clock))
         .classify(ScriptedService::classify);
     let layer = PipelineLayer::new(pipeline).requests(HttpRequests::new());
@@ -544,7 +544,7 @@ fn a_request_names_its_operation() {
 #[test]
 fn a_panic_returns_all_permits_and_is_resumed() {
     let (clock, time, places) = world("panic", 1);
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
     let mut service = PipelineLayer::new(Pipeline::new().then(limiter.clone())).layer(places.clone());
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| time.block_on(service.call(()))));
     assert!(panicked.is_err());

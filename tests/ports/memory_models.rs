@@ -75,6 +75,7 @@ impl Row {
             Precondition::Any => true,
             Precondition::Absent => current.is_none(),
             Precondition::Version(version) => current == Some(version),
+            _ => unreachable!(),
         };
         if fence.is_some_and(|token| token < self.fence) {
             Some(format!("fenced by {}", self.fence))
@@ -96,7 +97,7 @@ proptest! {
     #[test]
     fn the_store_equals_its_model(ops in proptest::collection::vec(store_op(), 1..80)) {
         let (clock, time) = Clock::manual();
-        let store = InMemoryStore::new().with_clock(&clock);
+        let store = InMemoryStore::builder().clock(&clock).build();
         let mut model: [Row; 3] = Default::default();
         for (i, op) in ops.into_iter().enumerate() {
             let now = clock.now();
@@ -209,7 +210,7 @@ proptest! {
     fn the_queue_equals_its_model(ops in proptest::collection::vec(queue_op(), 1..100)) {
         let (clock, time) = Clock::manual();
         let window = MS(60);
-        let queue = InMemoryQueue::new("jobs").deduplicating_for(window).with_clock(&clock);
+        let queue = InMemoryQueue::builder("jobs").deduplicating_for(window).clock(&clock).build();
         let dead = queue.dead_letters().unwrap();
         let mut model: Vec<Sent> = Vec::new();
         let mut sent: Vec<(u8, Instant)> = Vec::new();

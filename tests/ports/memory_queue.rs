@@ -19,7 +19,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 #[test]
 fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
     let (clock, time) = Clock::manual();
-    let queue = InMemoryQueue::new("jobs").bounded(3).with_clock(&clock);
+    let queue = InMemoryQueue::builder("jobs").bounded(3).clock(&clock).build();
     time.block_on(async {
         queue.send(vec![Message::new("a"), Message::new("b")]).await.unwrap();
         let full = queue.send(vec![Message::new("c"), Message::new("d")]).await.unwrap_err();
@@ -41,7 +41,7 @@ fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
 #[test]
 fn a_dropped_receiver_leaves_the_timer_of_a_redelivery_to_the_next() {
     let (clock, time) = Clock::manual();
-    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    let queue = InMemoryQueue::builder("jobs").clock(&clock).build();
     time.block_on(queue.send_one(Message::new("a"))).unwrap();
     let held = time.block_on(queue.receive_one(S(5))).unwrap().unwrap();
     let mut cx = Context::from_waker(Waker::noop());
@@ -63,7 +63,7 @@ fn a_dropped_receiver_leaves_the_timer_of_a_redelivery_to_the_next() {
 #[test]
 fn futures_of_the_queue_dropped_at_every_await_lose_no_message() {
     let (clock, time) = Clock::manual();
-    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    let queue = InMemoryQueue::builder("jobs").clock(&clock).build();
     let total = || time.block_on(queue.depth()).unwrap().total();
     // A receive that waits for the redelivery of the only message loses nothing, wherever it is
     // dropped.
@@ -107,7 +107,7 @@ fn at_once(receiver: std::pin::Pin<&mut impl Future<Output = Vec<steadfast::queu
 #[test]
 fn a_waiting_receiver_gets_sent_abandoned_and_unblocked_messages_at_once() {
     let (clock, time) = Clock::manual();
-    let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    let queue = std::sync::Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
     waiting!(sent, queue);
     time.block_on(queue.send_one(Message::new("a"))).unwrap();
     assert_eq!(at_once(sent), ["a"]);
@@ -141,7 +141,7 @@ fn a_waiting_receiver_gets_sent_abandoned_and_unblocked_messages_at_once() {
 #[test]
 fn a_waiting_receiver_gets_a_message_whose_visibility_was_shortened() {
     let (clock, time) = Clock::manual();
-    let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    let queue = std::sync::Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
     time.block_on(queue.send_one(Message::new("a"))).unwrap();
     let held = time.block_on(queue.receive_one(S(50))).unwrap().unwrap();
     waiting!(receiver, queue);
@@ -154,7 +154,7 @@ fn a_waiting_receiver_gets_a_message_whose_visibility_was_shortened() {
 #[test]
 fn a_receipt_of_a_queue_is_stale_for_its_dead_letters() {
     let (clock, time) = Clock::manual();
-    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    let queue = InMemoryQueue::builder("jobs").clock(&clock).build();
     let letters = queue.dead_letters().unwrap();
     time.block_on(async {
         queue.send_one(Message::new("a")).await.unwrap();
@@ -170,7 +170,7 @@ fn a_receipt_of_a_queue_is_stale_for_its_dead_letters() {
 #[test]
 fn duplicates_within_one_send_take_one_place() {
     let (clock, time) = Clock::manual();
-    let queue = InMemoryQueue::new("jobs").bounded(1).with_clock(&clock);
+    let queue = InMemoryQueue::builder("jobs").bounded(1).clock(&clock).build();
     let message = || Message::new("a").deduplicate("x");
     let ids = time.block_on(queue.send(vec![message(), message()])).unwrap();
     assert_eq!(ids[0], ids[1]);

@@ -272,7 +272,7 @@ fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {
 fn futures_of_a_lease_in_the_file_dropped_at_every_await_leave_one_holder() {
     with_each(|sqlite, time| {
         let clock = time.clock();
-        let door = || StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(&clock);
+        let door = || StoreLease::builder(Arc::new(sqlite.store())).clock(&clock).build().unwrap();
         let (lease, other) = (door(), door());
         let mut token = None;
         drop_everywhere(

@@ -16,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, RemoteConfig},
+    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, RemoteConfig, StaleConfig},
     entropy::Entropy,
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     port::{BoxFuture, Capabilities, PortError},
@@ -179,11 +179,12 @@ impl World {
             .latency(Duration::ZERO, MS(entropy.up_to(40)));
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
         let mut config = CacheAsideConfig::default()
-            .ttl(MS(3000), MS(entropy.up_to(500)))
+            .ttl(MS(3000))
+            .jitter(MS(entropy.up_to(500)))
             .hard_timeout(Some(MS(1000)))
             .remote(RemoteConfig::default().local_ttl(MS(900)).timeout(MS(60)).rest(MS(200)).wait(MS(300)));
         if entropy.up_to(1) == 0 {
-            config = config.stale(MS(9000), MS(300)).soft_timeout(MS(20));
+            config = config.stale(StaleConfig::new(MS(9000)).throttle(MS(300))).soft_timeout(MS(20));
         }
         if entropy.up_to(1) == 0 {
             config = config.refresh_ahead(0.3);
@@ -194,7 +195,7 @@ impl World {
         if entropy.up_to(3) == 0 {
             config = config.xfetch(3.0);
         }
-        let store = InMemoryStore::new().with_clock(&clock);
+        let store = InMemoryStore::builder().clock(&clock).build();
         let store: Arc<dyn Store> = if without == Without::Preconditions {
             Arc::new(Poor::new(store, |options| options.when = Precondition::Any))
         } else {
@@ -232,9 +233,8 @@ impl World {
         self.restarts += 1;
         let background: Arc<Mutex<Vec<Task>>> = Arc::default();
         let spawned = background.clone();
-        let cache = CacheAside::builder()
-            .config(self.config)
-            .named("numbers")
+        let cache = CacheAside::builder(self.config)
+            .name("numbers")
             .clock(&self.clock)
             .entropy(&Entropy::from_seed(self.entropy.next_u64()))
             .spawner(move |task| spawned.lock().unwrap().push(task))

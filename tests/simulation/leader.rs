@@ -95,7 +95,7 @@ impl World {
     fn new(seed: u64, without: Without, long_pauses: bool) -> Self {
         let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         // A quarter of the schedules has no network faults, the others a random rate.
         let share = entropy.unit() * 0.3 * f64::from(u8::from(!seed.is_multiple_of(4)));
         let slowest = if seed.is_multiple_of(2) { 10 } else { 150 };
@@ -138,10 +138,9 @@ impl World {
     /// time.
     fn start(&mut self, i: usize) {
         let store = self.nodes[i].client.store(self.store.clone());
-        let leases = StoreLease::new(store).unwrap().with_clock(&self.nodes[i].clock);
-        let election = LeaderElection::builder(Arc::new(leases), "leader")
+        let leases = StoreLease::builder(store).clock(&self.nodes[i].clock).build().unwrap();
+        let election = LeaderElection::builder(Arc::new(leases), "leader", self.config)
             .candidate("same") // all have the same id and differ by the random number
-            .config(self.config)
             .clock(&self.nodes[i].clock)
             .entropy(&Entropy::from_seed(self.entropy.next_u64()))
             .build()
@@ -267,7 +266,7 @@ impl World {
                 self.time.block_on(deleted).unwrap();
             }
             12 => {
-                let leases = StoreLease::new(self.store.clone()).unwrap().with_clock(&self.time.clock());
+                let leases = StoreLease::builder(self.store.clone()).clock(&self.time.clock()).build().unwrap();
                 use steadfast::lease::Lease;
                 if let Some(held) = self.time.block_on(leases.read("leader")).unwrap() {
                     self.time.block_on(leases.request_release("leader", held.token)).unwrap();

@@ -255,7 +255,7 @@ impl World {
     fn new(seed: u64, counts: Counts) -> Self {
         let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
-        let store = InMemoryStore::new().with_clock(&clock);
+        let store = InMemoryStore::builder().clock(&clock).build();
         let nodes = 2 + entropy.up_to(1) as usize;
         let term = MS(1_000);
         let truth = Truth { term, holds: vec![None; nodes], grants: 0, renewals: 0, late: 0, violations: Vec::new() };
@@ -276,7 +276,7 @@ impl World {
             });
             lines.push(line.clone());
             let shown = Clock::from_source(Shown { clock: clock.clone(), read_began });
-            let leases = StoreLease::new(line.clone()).unwrap().with_clock(&shown);
+            let leases = StoreLease::builder(line.clone()).clock(&shown).build().unwrap();
             let own = Entropy::from_seed(entropy.next_u64());
             Box::pin(live(i, clock.clone(), own, Caller { leases, line }, truth.clone())) as Pin<Box<_>>
         });

@@ -107,7 +107,7 @@ impl World {
         let (mut folder, mut queues): (_, Vec<Arc<dyn Queue>>) = (None, Vec::new());
         match kept {
             Kept::InMemory => {
-                let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+                let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
                 queues.extend((0..=PROCESSES).map(|_| queue.clone() as Arc<dyn Queue>));
             }
             Kept::InAFile => {
@@ -159,18 +159,25 @@ impl World {
             lost: (0.001, 0.0),
         };
         let config = ClaimCheckConfig::default().threshold(100).compress(false);
-        let claims = ClaimCheck::new(Arc::new(line), self.claims.clone(), config).unwrap();
-        Arc::new(claims.with_clock(&self.clock).with_entropy(&Entropy::from_seed(self.entropy.next_u64())))
+        let claims = ClaimCheck::builder(Arc::new(line), self.claims.clone(), config)
+            .clock(&self.clock)
+            .entropy(&Entropy::from_seed(self.entropy.next_u64()))
+            .build()
+            .unwrap();
+        Arc::new(claims)
     }
 
     /// Runs consecutive processes of one place; each is killed or redeployed in the end.
     async fn process(&self, process: usize) {
         for number in 0.. {
             let by = (process, number);
-            let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&self.clock);
-            let breaker = breaker.with_entropy(&Entropy::from_seed(self.entropy.next_u64()));
-            let pipeline = Pipeline::new().then(breaker).then(Timeout::new(S(10)).with_clock(&self.clock));
-            let listener = QueueListener::builder(self.line(process))
+            let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default())
+                .clock(&self.clock)
+                .entropy(&Entropy::from_seed(self.entropy.next_u64()))
+                .build()
+                .unwrap();
+            let pipeline = Pipeline::new().then(breaker).then(Timeout::builder(S(10)).clock(&self.clock).build());
+            let listener = QueueListener::builder(self.line(process), Default::default())
                 .clock(&self.clock)
                 .entropy(&Entropy::from_seed(self.entropy.next_u64()))
                 .filter(IdempotencyFilter::new(self.handled.clone(), "handled", S(7 * 86_400)))
@@ -241,7 +248,8 @@ impl World {
 
     /// Sends bursts of messages until then; some large, some poison.
     async fn sends(&self, until: Instant) {
-        let queue = AnnouncingQueue::new(self.line(PROCESSES), self.notifier.clone(), "jobs").with_clock(&self.clock);
+        let queue =
+            AnnouncingQueue::builder(self.line(PROCESSES), self.notifier.clone(), "jobs").clock(&self.clock).build();
         while self.clock.now() < until {
             let burst = 1 + self.entropy.up_to(40);
             let messages = (0..burst).map(|_| {

@@ -41,7 +41,7 @@ fn line(queue: &Arc<InMemoryQueue>, clock: &Clock, entropy: &Entropy, lost: (f64
 fn storm(seed: u64, messages: u64) {
     let (clock, time) = Clock::manual();
     let (entropy, ledger) = (Entropy::from_seed(seed), Ledger::default());
-    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
     let (kills, stops) = (AtomicU64::new(0), AtomicU64::new(0));
     let process = async |process: usize| {
         for number in 0.. {
@@ -53,8 +53,7 @@ fn storm(seed: u64, messages: u64) {
                 .max_expiries(50)
                 .visibility(S(10));
             let config = config.retry(BackoffConfig::default().between(MS(10), MS(100)));
-            let listener = QueueListener::builder(line(&queue, &clock, &entropy, (0.05, 0.02)))
-                .config(config)
+            let listener = QueueListener::builder(line(&queue, &clock, &entropy, (0.05, 0.02)), config)
                 .clock(&clock)
                 .entropy(&Entropy::from_seed(entropy.next_u64()))
                 .build()
@@ -146,9 +145,9 @@ fn each_of_a_million_messages_is_handled_and_each_further_run_is_explained() {
 fn the_full_arrival_curve_is_accepted_in_time_and_refused_by_name_beyond_the_bound() {
     let (clock, time) = Clock::manual();
     let entropy = Entropy::from_seed(1);
-    let queue = Arc::new(InMemoryQueue::new("jobs").bounded(200_000).with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(200_000).clock(&clock).build());
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
-    let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
+    let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build().unwrap();
     let door = line(&queue, &clock, &entropy, (0.0, 0.0));
     let scale = if cfg!(debug_assertions) { 20 } else { 1 };
     // Capacity is 12,800 a second; 10,000 a second arrive for 60 s, and 50,000 a second for 10 s of

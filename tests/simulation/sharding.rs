@@ -323,7 +323,7 @@ impl World {
             .late(share)
             .latency(Duration::ZERO, MS(entropy.up_to(20)));
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).collect();
         let ranges = |gap| ShardMap::ranges(&[(0_u64, Some(shards[0])), (gap, None), (KEYS / 2, Some(shards[1]))]);
         let first = match seed % 4 {
@@ -336,7 +336,7 @@ impl World {
         let clients: Vec<FaultClient> = (0..4).map(|i| network.client(&format!("process-{i}"))).collect();
         let config = ShardDirectoryConfig::default().retry_timeout(MS(400)).refresh_interval(MS(2_000));
         let open = |store: Arc<dyn Store>| {
-            let builder = ShardDirectory::builder(store, "rows").config(config).clock(&clock);
+            let builder = ShardDirectory::builder(store, "rows", config).clock(&clock);
             builder.entropy(&Entropy::from_seed(entropy.next_u64())).notifier(notifier.clone())
         };
         let directories = time.block_on(async {

@@ -98,9 +98,12 @@ impl World {
         let mut world = Self {
             time,
             entropy,
-            store: Arc::new(Poor::new(InMemoryStore::new().with_clock(&clock), move |options: &mut PutOptions| {
-                options.ttl = options.ttl.filter(|_| without != Without::Ending);
-            })),
+            store: Arc::new(Poor::new(
+                InMemoryStore::builder().clock(&clock).build(),
+                move |options: &mut PutOptions| {
+                    options.ttl = options.ttl.filter(|_| without != Without::Ending);
+                },
+            )),
             notifier: Arc::new(InMemoryNotifier::new()),
             config,
             agreed,
@@ -120,15 +123,18 @@ impl World {
     fn start(&self, name: String, client: FaultClient, own: Vec<Own>, cut_at: Option<Instant>) -> Process {
         let rate = 1.0 + DRIFT * (2.0 * self.entropy.unit() - 1.0);
         let clock = self.time.clock_at_rate(rate);
-        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-        let breaker = breaker.with_entropy(&Entropy::from_seed(self.entropy.next_u64()));
+        let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default())
+            .clock(&clock)
+            .entropy(&Entropy::from_seed(self.entropy.next_u64()))
+            .build()
+            .unwrap();
         let store = client.store(self.store.clone());
-        let mut shared = SharedCircuitBreaker::new(breaker, store, "payments", self.config).unwrap();
+        let mut shared = SharedCircuitBreaker::builder(breaker, store, "payments", self.config).process(&name);
         if self.entropy.up_to(1) == 0 {
             let notifier: Arc<dyn Notifier> = client.notifier(self.notifier.clone());
-            shared = shared.with_notifier(notifier);
+            shared = shared.notifier(notifier);
         }
-        let shared = shared.as_process(&name).unwrap();
+        let shared = shared.build().unwrap();
         let (events, runs) = (shared.events(), shared.clone());
         let task: Task = Box::pin(async move { runs.run(std::future::pending()).await });
         Process {

@@ -79,14 +79,14 @@ impl World {
             .late(trouble)
             .latency(Duration::ZERO, MS(entropy.up_to(15)));
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
-        let store: Arc<dyn Store> = Arc::new(Poor::new(
-            InMemoryStore::new().with_clock(&clock),
-            move |options: &mut PutOptions| match without {
-                Without::Nothing => {}
-                Without::Comparing => options.when = Precondition::Any,
-                Without::Lasting => options.ttl = options.ttl.map(|ttl| ttl / 8 + MS(1)),
-            },
-        ));
+        let store: Arc<dyn Store> =
+            Arc::new(Poor::new(InMemoryStore::builder().clock(&clock).build(), move |options: &mut PutOptions| {
+                match without {
+                    Without::Nothing => {}
+                    Without::Comparing => options.when = Precondition::Any,
+                    Without::Lasting => options.ttl = options.ttl.map(|ttl| ttl / 8 + MS(1)),
+                }
+            }));
         let quota = Quota::per_second(RATE as u32).burst(5 + entropy.up_to(45) as u32);
         let config = SharedRateLimitConfig::from(quota).call_timeout(MS(80)).rest(MS(entropy.up_to(200)));
         let config = config.when_down(WhenDown::FailClosed);
@@ -125,10 +125,11 @@ impl World {
         } else {
             self.clock.clone()
         };
-        let limiter = SharedRateLimiter::new(client.store(self.store.clone()), "payments", self.config)
-            .unwrap()
-            .with_clock(&clock)
-            .with_wall_time(Timestamp::from_millis(WALL + now + ahead));
+        let limiter = SharedRateLimiter::builder(client.store(self.store.clone()), "payments", self.config)
+            .clock(&clock)
+            .wall_time(Timestamp::from_millis(WALL + now + ahead))
+            .build()
+            .unwrap();
         let ahead = limiter.clone();
         let ahead: Task = Box::pin(async move { ahead.run(std::future::pending()).await });
         Process { client, limiter, tasks: vec![ahead], stalled: 0 }

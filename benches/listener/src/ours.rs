@@ -88,7 +88,7 @@ pub async fn by_hand_in_place(queue: &Arc<dyn Queue>, cell: Cell) {
 fn make(queue: &Arc<dyn Queue>, cell: Cell) -> QueueListener {
     let tasks = cell.tasks as u32;
     let config = QueueListenerConfig::default().batch(cell.batch).tasks(tasks, tasks).visibility(VISIBILITY);
-    QueueListener::builder(queue.clone()).config(config).build().expect("a listener")
+    QueueListener::builder(queue.clone(), config).build().expect("a listener")
 }
 
 pub async fn listener(queue: &Arc<dyn Queue>, cell: Cell) {

@@ -13,8 +13,10 @@
 //! ```
 pub mod human;
 mod name;
+mod setters;
 
 pub use name::Name;
+pub(crate) use setters::setters;
 
 use std::{borrow::Cow, fmt, time::Duration};
 

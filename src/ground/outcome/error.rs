@@ -36,6 +36,7 @@ struct More<E> {
 
 /// The cause that ended a failed call.
 #[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cause<E> {
     /// The operation returned this error.
     Operation(E),
@@ -47,6 +48,7 @@ pub enum Cause<E> {
 
 /// The time-out that fired, and the time that it had given.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TimedOut {
     /// Name of the time-out, if it has one.
     pub name: Option<Name>,
@@ -56,6 +58,7 @@ pub struct TimedOut {
 
 /// The attempts of a retry that gave up.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct History<E> {
     /// The cause of the first failure. `None` if the first attempt returned a value that was judged
     /// a failure.
@@ -105,6 +108,7 @@ pub enum StopReason {
 
 impl StopReason {
     /// All reasons.
+    #[cfg(feature = "metrics")]
     pub(crate) const ALL: [Self; 12] = [
         Self::Attempts,
         Self::NotRetryable,

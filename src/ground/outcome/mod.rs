@@ -32,9 +32,9 @@ pub use verdict::{Class, Hint, Verdict};
 
 /// The outcome of one attempt, as policies return it: 8 bytes, without the value.
 ///
-/// The value, the error, a rejection and the server's hint stay where the operation ended. A policy
-/// that needs them reads the attempt's [`CallState`](crate::call::CallState).
+/// The value, the error, a rejection and the server's hint stay where the operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// The operation ran, and the classifier judged its result.
     Judged(Class),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
+// Exhaustive: shares and shedding are set level by level, and four levels are what callers can tell apart.
 pub enum Priority {
     /// Deferrable work, for example batch work or prefetching. Shed first.
     Low,

@@ -5,6 +5,7 @@ use super::{FailureKind, Outcome};
 
 /// Success, failure, or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Class {
     /// The attempt succeeded.
     Success,

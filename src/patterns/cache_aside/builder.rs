@@ -1,5 +1,5 @@
 //! Building a cache.
-use std::{fmt, fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration};
 
 use super::{
     CacheAside, CacheAsideConfig, Codec, Unattended,
@@ -16,6 +16,7 @@ use super::{
     stats::Stats,
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     config::{ConfigError, Name, require},
     entropy::Entropy,
     flight::{Flights, Seat, Unattended as Finisher},
@@ -23,15 +24,11 @@ use crate::{
     observe::Events,
     port::{BoxFuture, Capability},
     store::Store,
-    time::Clock,
 };
 
-/// The builder of a [`CacheAside`], from [`CacheAside::builder`].
-pub struct CacheAsideBuilder<K, V> {
+/// What a cache is built from.
+pub struct CacheAsideSpec<K, V> {
     config: CacheAsideConfig,
-    name: Option<Name>,
-    clock: Clock,
-    entropy: Option<Entropy>,
     spawner: Spawner,
     weigher: Option<Weigher<K, V>>,
     store: Option<(Arc<dyn Store>, Codec<V>)>,
@@ -42,43 +39,16 @@ pub struct CacheAsideBuilder<K, V> {
 /// The conversions of a key to text and back.
 type Text<K> = (fn(&K) -> String, fn(&str) -> Option<K>);
 
-impl<K, V> CacheAsideBuilder<K, V> {
-    /// Sets the configuration.
-    #[must_use]
-    pub const fn config(mut self, config: CacheAsideConfig) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Sets the name, which events carry. In the remote tier and on the backplane, caches of one
-    /// name are one cache.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Name>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
-    }
-
-    /// Sets the source of randomness for jitter and early refreshes. Seeded by the system by
-    /// default.
-    #[must_use]
-    pub fn entropy(mut self, entropy: &Entropy) -> Self {
-        self.entropy = Some(entropy.clone());
-        self
-    }
-
+impl<K, V> Builder<CacheAside<K, V>>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
     /// Sets the spawner of background loads: early refreshes, and loads that no caller waits for.
     /// By default each is a task of the tokio runtime in which the call is made; outside of a
     /// runtime there are none.
-    #[must_use]
     pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
-        self.spawner = Spawner::Own(Arc::new(spawn));
+        self.spec.spawner = Spawner::Own(Arc::new(spawn));
         self
     }
 
@@ -87,33 +57,30 @@ impl<K, V> CacheAsideBuilder<K, V> {
     /// 97 % of the capacity is not kept; an [event](super::CacheAsideEvent::TooHeavy) reports it.
     ///
     /// A value that is expensive to load can be given a smaller weight, so that it stays longer.
-    #[must_use]
     pub fn weigher(mut self, weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static) -> Self {
-        self.weigher = Some(Arc::new(weigh));
+        self.spec.weigher = Some(Arc::new(weigh));
         self
     }
 
     /// Sets the remote tier: values are also kept in this store, where other processes find them.
-    /// It needs a [name](Self::named).
+    /// It needs a [name](Self::name).
     ///
     /// The row of a key is its text, from which [`FromStr`] must restore the key.
-    #[must_use]
     pub fn remote(mut self, store: Arc<dyn Store>, codec: Codec<V>) -> Self
     where
         K: Display + FromStr,
     {
-        self.store = Some((store, codec));
+        self.spec.store = Some((store, codec));
         self.with_text()
     }
 
     /// Sets the backplane: other processes are notified of invalidations, and theirs are received
-    /// while [`CacheAside::run`] runs. It needs a [name](Self::named).
-    #[must_use]
+    /// while [`CacheAside::run`] runs. It needs a [name](Self::name).
     pub fn backplane(mut self, notifier: Arc<dyn Notifier>) -> Self
     where
         K: Display + FromStr,
     {
-        self.notifier = Some(notifier);
+        self.spec.notifier = Some(notifier);
         self.with_text()
     }
 
@@ -121,61 +88,65 @@ impl<K, V> CacheAsideBuilder<K, V> {
     where
         K: Display + FromStr,
     {
-        self.text = Some((|key| key.to_string(), |text| text.parse().ok()));
+        self.spec.text = Some((|key| key.to_string(), |text| text.parse().ok()));
         self
     }
 }
 
-impl<K, V> CacheAsideBuilder<K, V>
+impl<K, V> Component for CacheAside<K, V>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    pub(super) fn new() -> Self {
-        Self {
-            config: CacheAsideConfig::default(),
-            name: None,
-            clock: Clock::default(),
-            entropy: None,
-            spawner: Spawner::Tokio,
-            weigher: None,
-            store: None,
-            notifier: None,
-            text: None,
-        }
-    }
+    type Built = Result<Self, ConfigError>;
+    type Spec = CacheAsideSpec<K, V>;
 
-    /// Builds the cache.
-    ///
-    /// # Errors
-    /// If a setting breaks a rule, or the remote tier's store lacks a capability that the guard
-    /// needs.
-    pub fn build(self) -> Result<CacheAside<K, V>, ConfigError> {
-        self.config.check()?;
-        let entropy = self.entropy.unwrap_or_default();
-        let shared = match self.text {
+    fn assemble(spec: Self::Spec, common: Common) -> Self::Built {
+        let CacheAsideSpec { config, spawner, weigher, store, notifier, text } = spec;
+        config.check()?;
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let shared = match text {
             None => None,
             Some(text) => {
-                let name = self.name.as_ref().map_or("", Name::as_str);
+                let name = name.as_ref().map_or("", Name::as_str);
                 require(!name.is_empty(), "name", "must be given where processes share a cache")?;
-                Some(shared(text, name, self.store, self.notifier, &self.config)?)
+                Some(shared(text, name, store, notifier, &config)?)
             }
         };
-        let capacity = self.config.capacity;
-        let local = if self.weigher.is_some() { Local::of_weight(capacity) } else { Local::of_entries(capacity) };
-        let spawner = self.spawner;
-        let finisher = (self.config.unattended == Unattended::Finish).then(|| finisher(spawner.clone()));
-        Ok(CacheAside(Arc::new(Inner {
+        let capacity = config.capacity;
+        let local = if weigher.is_some() { Local::of_weight(capacity) } else { Local::of_entries(capacity) };
+        let finisher = (config.unattended == Unattended::Finish).then(|| finisher(spawner.clone()));
+        Ok(Self(Arc::new(Inner {
             local,
             flights: Flights::new(finisher),
             tags: Tags::new(),
-            report: Report { clock: self.clock, stats: Stats::new(), events: Events::new(), name: self.name },
+            report: Report { clock, stats: Stats::new(), events: Events::new(), name },
             entropy,
             spawner,
-            weigher: self.weigher,
+            weigher,
             shared,
-            config: self.config,
+            config,
         })))
+    }
+}
+
+impl<K, V> HasName for CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+}
+
+impl<K, V> HasEntropy for CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+}
+
+impl<K, V> CacheAsideSpec<K, V> {
+    pub(super) const fn new(config: CacheAsideConfig) -> Self {
+        Self { config, spawner: Spawner::Tokio, weigher: None, store: None, notifier: None, text: None }
     }
 }
 
@@ -220,13 +191,4 @@ fn shared<K, V>(
     let (pending_invalidations, became_pending, rest) =
         (PendingInvalidations::default(), Default::default(), config.remote.rest);
     Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), pending_invalidations, became_pending, rest })
-}
-
-impl<K, V> fmt::Debug for CacheAsideBuilder<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CacheAsideBuilder")
-            .field("name", &self.name)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
 }

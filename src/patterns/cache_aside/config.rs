@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_share, require_some_time};
+use crate::config::{ConfigError, human, require, require_share, require_some_time, setters};
 
 /// Settings of a [`CacheAside`](super::CacheAside): plain data, from code or from a document.
 ///
@@ -74,6 +74,7 @@ pub struct CacheAsideConfig {
 /// Settings for serving expired values while the source fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct StaleConfig {
     /// Maximum age of a value that is served, counted from its load.
     #[serde(with = "human")]
@@ -83,6 +84,20 @@ pub struct StaleConfig {
     pub throttle: Duration,
 }
 
+impl StaleConfig {
+    /// Returns settings for serving values up to this age.
+    pub const fn new(max_age: Duration) -> Self {
+        Self { max_age, throttle: ten_seconds() }
+    }
+}
+
+setters! {
+    impl StaleConfig {
+        max_age: Duration,
+        throttle: Duration,
+    }
+}
+
 const fn ten_seconds() -> Duration {
     Duration::from_secs(10)
 }
@@ -90,6 +105,7 @@ const fn ten_seconds() -> Duration {
 /// Handling of a load when no caller waits for it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Unattended {
     /// Drops the load.
     #[default]
@@ -152,86 +168,33 @@ impl Default for RemoteConfig {
     }
 }
 
+setters! {
+    impl RemoteConfig {
+        timeout: Duration,
+        rest: Duration,
+        local_ttl: Option<Duration>,
+        wait: Duration,
+    }
+}
+
+setters! {
+    impl CacheAsideConfig {
+        capacity: u64,
+        ttl: Duration,
+        jitter: Duration,
+        sliding: Option<Duration>,
+        negative_ttl: Option<Duration>,
+        stale: Option<StaleConfig>,
+        soft_timeout: Option<Duration>,
+        hard_timeout: impl Into<Option<Duration>>,
+        refresh_ahead: Option<f64>,
+        xfetch: Option<f64>,
+        unattended: Unattended,
+        remote: RemoteConfig,
+    }
+}
+
 impl CacheAsideConfig {
-    /// Sets the capacity of the local tier.
-    #[must_use]
-    pub const fn capacity(mut self, capacity: u64) -> Self {
-        self.capacity = capacity;
-        self
-    }
-
-    /// Sets the time to live, and the random time that is added to it.
-    #[must_use]
-    pub const fn ttl(mut self, ttl: Duration, jitter: Duration) -> Self {
-        self.ttl = ttl;
-        self.jitter = jitter;
-        self
-    }
-
-    /// Expires entries after this time without access.
-    #[must_use]
-    pub const fn sliding(mut self, idle: Duration) -> Self {
-        self.sliding = Some(idle);
-        self
-    }
-
-    /// Remembers for this time that the source has nothing under a key.
-    #[must_use]
-    pub const fn negative_ttl(mut self, ttl: Duration) -> Self {
-        self.negative_ttl = Some(ttl);
-        self
-    }
-
-    /// Serves expired values while the source fails, up to `max_age`, and asks the source at most
-    /// every `throttle`.
-    #[must_use]
-    pub const fn stale(mut self, max_age: Duration, throttle: Duration) -> Self {
-        self.stale = Some(StaleConfig { max_age, throttle });
-        self
-    }
-
-    /// Serves an expired value, if there is one, after waiting this long for a load.
-    #[must_use]
-    pub const fn soft_timeout(mut self, timeout: Duration) -> Self {
-        self.soft_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the maximum time of a load; `None` for no limit.
-    #[must_use]
-    pub const fn hard_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.hard_timeout = timeout;
-        self
-    }
-
-    /// Refreshes a value in the background after this share of its time to live.
-    #[must_use]
-    pub const fn refresh_ahead(mut self, share: f64) -> Self {
-        self.refresh_ahead = Some(share);
-        self
-    }
-
-    /// Refreshes early at random, by XFetch with this `beta`.
-    #[must_use]
-    pub const fn xfetch(mut self, beta: f64) -> Self {
-        self.xfetch = Some(beta);
-        self
-    }
-
-    /// Sets the handling of a load when no caller waits for it any more.
-    #[must_use]
-    pub const fn unattended(mut self, then: Unattended) -> Self {
-        self.unattended = then;
-        self
-    }
-
-    /// Sets the settings of the remote tier.
-    #[must_use]
-    pub const fn remote(mut self, remote: RemoteConfig) -> Self {
-        self.remote = remote;
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.capacity >= 1, "capacity", "must be at least 1")?;
         require(self.capacity <= u64::MAX >> 16, "capacity", "must be below 2^48")?;
@@ -269,35 +232,5 @@ impl CacheAsideConfig {
             require(local < self.ttl, "remote.local_ttl", "must be below `ttl`")?;
         }
         Ok(())
-    }
-}
-
-impl RemoteConfig {
-    /// Sets the maximum time that the remote tier may add to a call.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets the time between two attempts to reach a suspended tier.
-    #[must_use]
-    pub const fn rest(mut self, rest: Duration) -> Self {
-        self.rest = rest;
-        self
-    }
-
-    /// Sets the time for which the local tier keeps a value of the remote tier.
-    #[must_use]
-    pub const fn local_ttl(mut self, ttl: Duration) -> Self {
-        self.local_ttl = Some(ttl);
-        self
-    }
-
-    /// Sets the maximum time that a load waits for the load of another process.
-    #[must_use]
-    pub const fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
     }
 }

@@ -209,7 +209,6 @@ mod tests;
 mod wait;
 mod write;
 
-pub use builder::CacheAsideBuilder;
 pub use config::{CacheAsideConfig, RemoteConfig, StaleConfig, Unattended};
 pub use error::LoadError;
 pub use event::{CacheAsideEvent, RemoteCall};

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
+    CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
+    builder::CacheAsideSpec,
     load::{Load, LoadPurpose, LoaderResult},
     local::entry::{Entry, Freshness},
     miss::Miss,
@@ -18,6 +19,7 @@ use super::{
     wait::{Wait, Waited},
 };
 use crate::{
+    build::Builder,
     config::ConfigError,
     flight::{JoinOrLead, Lead, Seat},
     observe::Subscription,
@@ -38,12 +40,12 @@ where
     /// # Errors
     /// If a setting breaks its rule.
     pub fn new(config: CacheAsideConfig) -> Result<Self, ConfigError> {
-        Self::builder().config(config).build()
+        Self::builder(config).build()
     }
 
-    /// Returns a builder, which can also set a clock, a remote tier and a backplane.
-    pub fn builder() -> CacheAsideBuilder<K, V> {
-        CacheAsideBuilder::new()
+    /// Creates a builder, which can also set a clock, a remote tier and a backplane.
+    pub fn builder(config: CacheAsideConfig) -> Builder<Self> {
+        Builder::new(CacheAsideSpec::new(config))
     }
 
     /// Returns the value under this key, from the cache or else from `loader`.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::{
-    CacheAsideConfig,
+    CacheAsideConfig, StaleConfig,
     local::entry::{Birth, Entry, Freshness, xfetch_refreshes},
     remote::health::{Failed, Health},
     remote::pending::{Invalidation, PendingInvalidations, Steps},
@@ -65,10 +65,10 @@ proptest! {
         refresh in prop::option::of(1_u64..100),
         steps in prop::collection::vec((0_u64..700, any::<bool>(), any::<bool>()), 1..12),
     ) {
-        let mut config = CacheAsideConfig::default().ttl(MS(ttl), Duration::ZERO);
+        let mut config = CacheAsideConfig::default().ttl(MS(ttl)).jitter(Duration::ZERO);
         config.sliding = sliding.map(MS);
         if let Some((max_age, throttle)) = stale {
-            config = config.stale(MS(ttl + max_age), MS(throttle));
+            config = config.stale(StaleConfig::new(MS(ttl + max_age)).throttle(MS(throttle)));
         }
         config.refresh_ahead = refresh.map(|percent| percent as f64 / 100.0);
         let birth = || Birth {

@@ -14,6 +14,7 @@ use crate::{store::Version, time::Instant};
 
 /// The processes that an invalidation has reached. In this process it always holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reached {
     /// The remote tier and the other processes, if there are any, know of the invalidation.
     Everywhere,

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, human, require, require_share, require_some_time},
+    config::{ConfigError, human, require, require_share, require_some_time, setters},
     outcome::FailureKind,
 };
 
@@ -93,6 +93,27 @@ pub struct LatencyConfig {
     pub max: Duration,
 }
 
+impl LatencyConfig {
+    /// Returns delays from zero to `max`.
+    pub const fn new(max: Duration) -> Self {
+        Self { min: Duration::ZERO, max }
+    }
+}
+
+impl FaultConfig {
+    /// Returns failures of this kind, without a hint.
+    pub const fn new(kind: FailureKind) -> Self {
+        Self { kind, retry_after: None }
+    }
+}
+
+setters! {
+    impl LatencyConfig {
+        min: Duration,
+        max: Duration,
+    }
+}
+
 /// Failure of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,17 +126,24 @@ pub struct FaultConfig {
     pub retry_after: Option<Duration>,
 }
 
+setters! {
+    impl FaultConfig {
+        kind: FailureKind,
+        retry_after: Option<Duration>,
+    }
+}
+
+setters! {
+    impl ChaosConfig {
+        enabled: bool,
+        rules: [ChaosRule],
+    }
+}
+
 impl ChaosConfig {
     /// Returns an enabled configuration with these rules.
     pub fn of(rules: impl IntoIterator<Item = ChaosRule>) -> Self {
         Self { enabled: true, rules: rules.into_iter().collect() }
-    }
-
-    /// Enables or disables the injection.
-    #[must_use]
-    pub const fn enabled(mut self, yes: bool) -> Self {
-        self.enabled = yes;
-        self
     }
 
     /// Adds a rule.
@@ -129,6 +157,15 @@ impl ChaosConfig {
         require(self.rules.len() <= 100, "rules", "must have at most 100 entries")?;
         let checked = |(i, rule): (usize, &ChaosRule)| rule.check().map_err(|e| e.within(&format!("rules.{i}")));
         self.rules.iter().enumerate().try_for_each(checked)
+    }
+}
+
+setters! {
+    impl ChaosRule {
+        inject: Injection,
+        rate: f64,
+        operations: [impl Into<String>],
+        attempts: [u32],
     }
 }
 
@@ -166,20 +203,6 @@ impl ChaosRule {
     /// Returns a rule by which attempts panic.
     pub const fn panic(rate: f64) -> Self {
         Self::new(Injection::Panic, rate)
-    }
-
-    /// Sets the names of the operations in scope.
-    #[must_use]
-    pub fn on_operations<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.operations = names.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// Sets the numbers of the attempts in scope.
-    #[must_use]
-    pub fn on_attempts(mut self, numbers: impl IntoIterator<Item = u32>) -> Self {
-        self.attempts = numbers.into_iter().collect();
-        self
     }
 
     fn check(&self) -> Result<(), ConfigError> {

@@ -37,11 +37,10 @@
 //! };
 //!
 //! let (clock, time) = Clock::manual();
-//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).on_attempts([1]);
-//! let chaos = Chaos::new(ChaosConfig::of([rule])).unwrap();
-//! let chaos = chaos.with_clock(&clock).with_entropy(&Entropy::from_seed(7));
+//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).attempts([1]);
+//! let chaos = Chaos::builder(ChaosConfig::of([rule])).clock(&clock).entropy(&Entropy::from_seed(7)).build().unwrap();
 //! let pipeline = Pipeline::new()
-//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
+//!     .then(retry)
 //!     .then(chaos.clone()); // innermost, before the real service
 //!
 //! // Every first attempt fails, and every call succeeds.

@@ -15,6 +15,7 @@ use super::{
     draw::{End, draw, draw_outcome},
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::{self, Attempt, CallContext, CallState, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -30,18 +31,15 @@ use crate::{
 #[derive(Clone)]
 pub struct Chaos(Arc<Inner>);
 
-#[derive(Clone)]
-struct Inner {
-    shared: Arc<Shared>,
-    name: Option<Name>,
-    clock: Clock,
-    entropy: Entropy,
-    filter: Option<Arc<Filter>>,
-}
-
 type Filter = dyn Fn(CallContext<'_>) -> bool + Send + Sync;
 
-struct Shared {
+/// What a chaos policy is built from.
+pub struct ChaosSpec {
+    config: ChaosConfig,
+    filter: Option<Box<Filter>>,
+}
+
+struct Inner {
     /// Read first by every attempt. `Relaxed`: it publishes nothing, and an attempt may see a
     /// change late.
     enabled: AtomicBool,
@@ -51,6 +49,10 @@ struct Shared {
     changing: Mutex<()>,
     counts: Counts,
     events: Events<ChaosEvent>,
+    name: Option<Name>,
+    clock: Clock,
+    entropy: Entropy,
+    filter: Option<Box<Filter>>,
 }
 
 #[derive(Default)]
@@ -87,62 +89,29 @@ impl Chaos {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: ChaosConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        let shared = Shared {
-            enabled: AtomicBool::new(config.enabled),
-            config: ArcSwap::from_pointee(config),
-            changing: Mutex::new(()),
-            counts: Counts::default(),
-            events: Events::new(),
-        };
-        let (clock, entropy) = (Clock::tokio(), Entropy::from_os());
-        Ok(Self(Arc::new(Inner { shared: Arc::new(shared), name: None, clock, entropy, filter: None })))
+        Self::builder(config).build()
     }
 
-    /// Sets the name, for errors and events.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Name>) -> Self {
-        Arc::make_mut(&mut self.0).name = Some(name.into());
-        self
-    }
-
-    /// Sets the clock.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        Arc::make_mut(&mut self.0).clock = clock.clone();
-        self
-    }
-
-    /// Sets the source of randomness: with one seed, attempts that begin in the same order get the
-    /// same faults.
-    #[must_use]
-    pub fn with_entropy(mut self, entropy: &Entropy) -> Self {
-        Arc::make_mut(&mut self.0).entropy = entropy.clone();
-        self
-    }
-
-    /// Restricts the policy to attempts for which `filter` returns `true`: by number, deadline,
-    /// priority, name.
-    #[must_use]
-    pub fn with_filter(mut self, filter: impl Fn(CallContext<'_>) -> bool + Send + Sync + 'static) -> Self {
-        Arc::make_mut(&mut self.0).filter = Some(Arc::new(filter));
-        self
+    /// Creates a builder of a policy. With one seed of its [`entropy`](Builder::entropy), attempts
+    /// that begin in the same order get the same faults.
+    pub fn builder(config: ChaosConfig) -> Builder<Self> {
+        Builder::new(ChaosSpec { config, filter: None })
     }
 
     /// Returns the current configuration.
     pub fn config(&self) -> ChaosConfig {
-        (*self.0.shared.config.load_full()).clone()
+        (*self.0.config.load_full()).clone()
     }
 
     /// Returns whether faults are injected.
     pub fn is_enabled(&self) -> bool {
-        self.0.shared.enabled.load(Relaxed)
+        self.0.enabled.load(Relaxed)
     }
 
     /// Enables or disables the injection, for all clones. Attempts that already have a fault keep
     /// it.
     pub fn set_enabled(&self, enabled: bool) {
-        let _changing = self.0.shared.changing.lock();
+        let _changing = self.0.changing.lock();
         self.change(self.config().enabled(enabled));
     }
 
@@ -153,13 +122,13 @@ impl Chaos {
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ChaosConfig) -> Result<(), ConfigError> {
         config.check()?;
-        let _changing = self.0.shared.changing.lock();
+        let _changing = self.0.changing.lock();
         self.change(config);
         Ok(())
     }
 
     fn change(&self, config: ChaosConfig) {
-        let shared = &self.0.shared;
+        let shared = &*self.0;
         let enabled = config.enabled;
         shared.config.store(Arc::new(config));
         if shared.enabled.swap(enabled, Relaxed) != enabled {
@@ -169,7 +138,7 @@ impl Chaos {
 
     /// Returns the numbers of injections.
     pub fn injected(&self) -> Injected {
-        let Counts { attempts, delayed, failed, replaced, hung, panicked } = &self.0.shared.counts;
+        let Counts { attempts, delayed, failed, replaced, hung, panicked } = &self.0.counts;
         Injected {
             attempts: attempts.load(Relaxed),
             delayed: delayed.load(Relaxed),
@@ -182,7 +151,7 @@ impl Chaos {
 
     /// Subscribes to the events.
     pub fn events(&self) -> Subscription<ChaosEvent> {
-        self.0.shared.events.subscribe()
+        self.0.events.subscribe()
     }
 
     /// Runs `operation` with this policy alone around it; every `Err` is a failure.
@@ -216,19 +185,28 @@ impl Chaos {
     /// Returns whether the result of this attempt is to be replaced.
     pub(super) fn replaces(&self, cx: CallContext<'_>) -> bool {
         let this = &*self.0;
-        if !this.shared.enabled.load(Relaxed) {
+        if !this.enabled.load(Relaxed) {
             return false;
         }
-        let config = this.shared.config.load();
+        let config = this.config.load();
         let has_rule = config.rules.iter().any(|rule| rule.inject == Injection::Outcome);
         let replaces = has_rule
             && this.is_met_by(cx)
             && draw_outcome(&config, this.entropy.next_u64(), cx.operation(), cx.attempt());
         if replaces {
-            this.shared.counts.replaced.fetch_add(1, Relaxed);
+            this.counts.replaced.fetch_add(1, Relaxed);
             this.tell(|| ChaosEvent::Replaced);
         }
         replaces
+    }
+}
+
+impl Builder<Chaos> {
+    /// Restricts the policy to attempts for which `filter` returns `true`: by number, deadline,
+    /// priority, name.
+    pub fn filter(mut self, filter: impl Fn(CallContext<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.spec.filter = Some(Box::new(filter));
+        self
     }
 }
 
@@ -239,13 +217,13 @@ impl Inner {
 
     /// Injects the faults of an attempt. Returns an outcome if the attempt is not to be started.
     async fn inject(&self, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Outcome> {
-        let Counts { attempts, delayed, failed, hung, panicked, .. } = &self.shared.counts;
+        let Counts { attempts, delayed, failed, hung, panicked, .. } = &self.counts;
         if !self.is_met_by(cx) {
             return None;
         }
         attempts.fetch_add(1, Relaxed);
         // All draws at once, so that attempts draw in the order in which they begin.
-        let drawn = draw(&self.shared.config.load(), self.entropy.next_u64(), cx.operation(), cx.attempt());
+        let drawn = draw(&self.config.load(), self.entropy.next_u64(), cx.operation(), cx.attempt());
         if !drawn.delay.is_zero() {
             delayed.fetch_add(1, Relaxed);
             self.tell(|| ChaosEvent::Delayed { by: drawn.delay });
@@ -279,12 +257,37 @@ impl Inner {
     }
 
     fn tell(&self, event: impl FnOnce() -> ChaosEvent) {
-        let events = &self.shared.events;
+        let events = &self.events;
         if events.wanted() {
             events.send(self.name.as_ref(), self.clock.now(), event);
         }
     }
 }
+
+impl Component for Chaos {
+    type Built = Result<Self, ConfigError>;
+    type Spec = ChaosSpec;
+
+    fn assemble(spec: ChaosSpec, common: Common) -> Self::Built {
+        let ChaosSpec { config, filter } = spec;
+        config.check()?;
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        Ok(Self(Arc::new(Inner {
+            enabled: AtomicBool::new(config.enabled),
+            config: ArcSwap::from_pointee(config),
+            changing: Mutex::new(()),
+            counts: Counts::default(),
+            events: Events::new(),
+            name,
+            clock,
+            entropy,
+            filter,
+        })))
+    }
+}
+
+impl HasName for Chaos {}
+impl HasEntropy for Chaos {}
 
 impl Policy for Chaos {
     #[inline]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HalfOpenConfig, OpenConfig, SlowStartConfig, TripConfig};
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     outcome::{FailureKind, KindSet},
 };
 
@@ -55,6 +55,7 @@ pub struct CircuitBreakerConfig {
 /// Window of calls over which a breaker measures its rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields, expecting = "`{ calls = 100 }` or `{ time = \"10s\", buckets = 10 }`")]
+#[non_exhaustive]
 pub enum WindowConfig {
     /// The last calls, by number. Reads no clock.
     Calls {
@@ -91,6 +92,19 @@ impl Default for CircuitBreakerConfig {
     }
 }
 
+setters! {
+    impl CircuitBreakerConfig {
+        window: WindowConfig,
+        min_calls: u32,
+        trip: TripConfig,
+        failures: KindSet,
+        open: OpenConfig,
+        half_open: HalfOpenConfig,
+        slow_start: Option<SlowStartConfig>,
+        count_cancelled_after: Option<Duration>,
+    }
+}
+
 impl CircuitBreakerConfig {
     /// Measures rates over the last `calls` calls, once there are `min_calls`.
     #[must_use]
@@ -108,20 +122,6 @@ impl CircuitBreakerConfig {
         self
     }
 
-    /// Sets the rules that open the breaker, in place of all others.
-    #[must_use]
-    pub const fn trip(mut self, rules: TripConfig) -> Self {
-        self.trip = rules;
-        self
-    }
-
-    /// Sets the kinds that count as failures.
-    #[must_use]
-    pub const fn failures(mut self, kinds: KindSet) -> Self {
-        self.failures = kinds;
-        self
-    }
-
     /// Sets the duration of the first opening, and the maximum.
     #[must_use]
     pub const fn open_for(mut self, initial_delay: Duration, max_delay: Duration) -> Self {
@@ -130,39 +130,11 @@ impl CircuitBreakerConfig {
         self
     }
 
-    /// Sets all settings of an opening.
-    #[must_use]
-    pub const fn open(mut self, open: OpenConfig) -> Self {
-        self.open = open;
-        self
-    }
-
     /// Sets the number of probes, and the share of them that must succeed.
     #[must_use]
-    pub const fn permitted_calls(mut self, calls: u32, success_rate: f64) -> Self {
+    pub const fn half_open_calls(mut self, calls: u32, success_rate: f64) -> Self {
         self.half_open.permitted_calls = calls;
         self.half_open.success_rate = success_rate;
-        self
-    }
-
-    /// Sets all settings of the half-open state.
-    #[must_use]
-    pub const fn half_open(mut self, half_open: HalfOpenConfig) -> Self {
-        self.half_open = half_open;
-        self
-    }
-
-    /// Lets a growing share of the calls pass after the probes have closed the breaker.
-    #[must_use]
-    pub const fn slow_start(mut self, slow_start: SlowStartConfig) -> Self {
-        self.slow_start = Some(slow_start);
-        self
-    }
-
-    /// Counts a call that is dropped after at least this duration as a failure.
-    #[must_use]
-    pub const fn count_cancelled_after(mut self, d: Duration) -> Self {
-        self.count_cancelled_after = Some(d);
         self
     }
 

@@ -33,7 +33,8 @@ impl CircuitBreaker {
     /// let warns = |breaker: &CircuitBreaker| {
     ///     breaker.explain().warnings().iter().any(|w| w.contains("has no name"))
     /// };
-    /// assert!(warns(&breaker) && !warns(&breaker.named("bank-eu-1")));
+    /// let named = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("bank-eu-1");
+    /// assert!(warns(&breaker) && !warns(&named.build().unwrap()));
     /// ```
     pub fn explain(&self) -> Explanation {
         let name = self.0.core.name.clone();

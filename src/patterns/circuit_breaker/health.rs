@@ -37,8 +37,8 @@ impl CircuitBreaker {
     /// use steadfast::time::Clock;
     ///
     /// let (clock, time) = Clock::manual();
-    /// let config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
-    /// let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    /// let config = CircuitBreakerConfig::default().half_open_calls(2, 1.0);
+    /// let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     /// breaker.force_open(Duration::from_secs(5));
     ///
     /// let shutdown = clock.sleep(Duration::from_secs(6));

@@ -13,14 +13,14 @@ use super::{
     window::Setting,
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::Operation,
     config::{ConfigError, Name},
-    entropy::Entropy,
     observe::Subscription,
     outcome::CallError,
     sharded::Sharded,
     sync::Mutex,
-    time::{Clock, Instant},
+    time::Instant,
 };
 
 /// Registry of [`CircuitBreaker`]s, one per key: per host, per shard, per tenant.
@@ -41,8 +41,10 @@ use crate::{
 /// use steadfast::{FailureKind, Verdict};
 ///
 /// let rules = CircuitBreakerConfig::default().count_window(10, 5);
-/// let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(rules).max_open(0.5)).unwrap();
-/// let hosts = hosts.named_by(|host: &String| format!("api/{host}").into());
+/// let hosts = KeyedBreakers::builder(KeyedBreakersConfig::from(rules).max_open(0.5))
+///     .name_by(|host: &String| format!("api/{host}").into())
+///     .build()
+///     .unwrap();
 /// let (one, other) = ("10.0.0.1".to_owned(), "10.0.0.2".to_owned());
 /// assert_eq!(hosts.get(&other).state(), State::Closed);
 /// for _ in 0..5 {
@@ -52,7 +54,14 @@ use crate::{
 /// ```
 pub struct KeyedBreakers<K, S = RandomState>(pub(super) Arc<Registry<K, S>>);
 
-type NameOf<K> = Arc<dyn Fn(&K) -> Name + Send + Sync>;
+type NameOf<K> = Box<dyn Fn(&K) -> Name + Send + Sync>;
+
+/// What a registry is built from.
+pub struct KeyedBreakersSpec<K, S> {
+    config: KeyedBreakersConfig,
+    name_of: Option<NameOf<K>>,
+    hasher: S,
+}
 
 pub(super) struct Registry<K, S> {
     pub(super) shared: Arc<Shared>,
@@ -73,94 +82,61 @@ pub(super) struct Keys<K> {
 }
 
 impl<K: Eq + Hash + Clone> KeyedBreakers<K> {
-    /// Returns an empty registry with this configuration, or with that of a single breaker.
+    /// Creates an empty registry with this configuration, or with that of a single breaker.
     ///
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: impl Into<KeyedBreakersConfig>) -> Result<Self, ConfigError> {
-        Self::with_hasher(config, RandomState::new())
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of an empty registry. All its breakers get the builder's
+    /// [`name`](Builder::name), unless [`name_by`](Builder::name_by) gives each its own.
+    pub fn builder(config: impl Into<KeyedBreakersConfig>) -> Builder<Self> {
+        Builder::new(KeyedBreakersSpec { config: config.into(), name_of: None, hasher: RandomState::new() })
     }
 }
 
-impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
-    /// Returns an empty registry with a hasher of your own; otherwise as
-    /// [`new`](KeyedBreakers::new).
-    ///
-    /// # Errors
-    /// If a setting is invalid.
-    pub fn with_hasher(config: impl Into<KeyedBreakersConfig>, hasher: S) -> Result<Self, ConfigError> {
-        let config = config.into();
-        config.check()?;
-        Ok(Self::make(config, hasher, Clock::tokio(), Entropy::from_os(), (None, None)))
+impl<K: Eq + Hash + Clone, S: BuildHasher> Builder<KeyedBreakers<K, S>> {
+    /// Names each breaker by its key, for errors and events. Names take additional memory.
+    pub fn name_by(mut self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self {
+        self.spec.name_of = Some(Box::new(name_of));
+        self
     }
 
-    fn make(
-        config: KeyedBreakersConfig,
-        hasher: S,
-        clock: Clock,
-        entropy: Entropy,
-        (name, name_of): (Option<Name>, Option<NameOf<K>>),
-    ) -> Self {
+    /// Sets the hasher of keys. Seeded by the system by default.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<KeyedBreakers<K, T>> {
+        let KeyedBreakersSpec { config, name_of, .. } = self.spec;
+        Builder { spec: KeyedBreakersSpec { config, name_of, hasher }, common: self.common }
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedBreakers<K, S> {
+    type Built = Result<Self, ConfigError>;
+    type Spec = KeyedBreakersSpec<K, S>;
+
+    fn assemble(spec: Self::Spec, common: Common) -> Self::Built {
+        let KeyedBreakersSpec { config, name_of, hasher } = spec;
+        config.check()?;
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
         let swept = clock.now();
         let keys = || Keys { table: HashTable::new(), swept, full_until: swept };
         let set = Setting::new(config.breaker, entropy, Some(OpenLimit::new(config.max_open)));
-        Self(Arc::new(Registry {
+        Ok(Self(Arc::new(Registry {
             shared: Arc::new(Shared::new(set, clock)),
             config: Mutex::new(config),
             name,
             name_of,
             hasher,
             shards: Sharded::new(keys),
-        }))
+        })))
     }
+}
 
-    /// Returns a new registry with the same configuration, in which all breakers have this name.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self
-    where
-        S: Clone,
-    {
-        let (clock, entropy) = self.parts();
-        Self::make(self.config(), self.0.hasher.clone(), clock, entropy, (Some(name.into()), None))
-    }
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasName for KeyedBreakers<K, S> {}
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasEntropy for KeyedBreakers<K, S> {}
 
-    /// Returns a new registry with the same configuration, which names each breaker by its key, for
-    /// errors and events. Names take additional memory.
-    #[must_use]
-    pub fn named_by(self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self
-    where
-        S: Clone,
-    {
-        let (clock, entropy) = self.parts();
-        let names = (self.0.name.clone(), Some(Arc::new(name_of) as NameOf<K>));
-        Self::make(self.config(), self.0.hasher.clone(), clock, entropy, names)
-    }
-
-    /// Returns a new registry with the same configuration on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self
-    where
-        S: Clone,
-    {
-        let names = (self.0.name.clone(), self.0.name_of.clone());
-        Self::make(self.config(), self.0.hasher.clone(), clock.clone(), self.parts().1, names)
-    }
-
-    /// Returns a new registry with the same configuration and another source of randomness for its
-    /// jitter.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self
-    where
-        S: Clone,
-    {
-        let names = (self.0.name.clone(), self.0.name_of.clone());
-        Self::make(self.config(), self.0.hasher.clone(), self.parts().0, entropy.clone(), names)
-    }
-
-    fn parts(&self) -> (Clock, Entropy) {
-        (self.0.shared.clock.clone(), self.0.shared.set.entropy.clone())
-    }
-
+impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Returns the current configuration.
     pub fn config(&self) -> KeyedBreakersConfig {
         *self.0.config.lock()

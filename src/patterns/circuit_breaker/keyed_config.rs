@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::CircuitBreakerConfig;
-use crate::config::{ConfigError, human, require, require_share, require_some_time};
+use crate::config::{ConfigError, human, require, require_share, require_some_time, setters};
 
 /// Configuration of [`KeyedBreakers`](super::KeyedBreakers): plain data, from code or from a
 /// document.
@@ -57,35 +57,16 @@ impl From<CircuitBreakerConfig> for KeyedBreakersConfig {
     }
 }
 
+setters! {
+    impl KeyedBreakersConfig {
+        breaker: CircuitBreakerConfig,
+        max_open: f64,
+        idle: Duration,
+        max_keys: u32,
+    }
+}
+
 impl KeyedBreakersConfig {
-    /// Sets the configuration of every key's breaker.
-    #[must_use]
-    pub const fn breaker(mut self, breaker: CircuitBreakerConfig) -> Self {
-        self.breaker = breaker;
-        self
-    }
-
-    /// Sets the maximum share of the keys whose breakers may be open at once.
-    #[must_use]
-    pub const fn max_open(mut self, share: f64) -> Self {
-        self.max_open = share;
-        self
-    }
-
-    /// Sets the duration without use after which a key may be removed.
-    #[must_use]
-    pub const fn idle(mut self, idle: Duration) -> Self {
-        self.idle = idle;
-        self
-    }
-
-    /// Sets the maximum number of keys.
-    #[must_use]
-    pub const fn max_keys(mut self, most: u32) -> Self {
-        self.max_keys = most;
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.breaker.check().map_err(|e| e.within("breaker"))?;
         require_share(self.max_open, "max_open")?;

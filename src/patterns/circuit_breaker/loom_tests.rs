@@ -75,7 +75,7 @@ fn both(breaker: &Arc<Breaker>, one: fn(&Breaker), other: fn(&Breaker)) {
 
 /// Returns an open breaker whose time is over.
 fn ready(probes: u32) -> Arc<Breaker> {
-    let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(probes, 1.0));
+    let breaker = Breaker::new(CircuitBreakerConfig::default().half_open_calls(probes, 1.0));
     breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     breaker
 }
@@ -187,7 +187,7 @@ fn loom_breaker_each_record_is_judged_by_itself() {
 #[test]
 fn loom_breaker_a_rejection_does_not_combine_two_openings() {
     loom::model(|| {
-        let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+        let breaker = Breaker::new(CircuitBreakerConfig::default().half_open_calls(1, 1.0));
         let (old, new) = (Instant::from_nanos(10), Instant::from_nanos(100));
         breaker.core.open_manually(&breaker.set, old, Duration::from_nanos(90));
         let theirs = breaker.clone();
@@ -212,7 +212,7 @@ fn loom_breaker_a_rejection_does_not_combine_two_openings() {
 
 /// Returns a half-open breaker with one of two probes in flight, which hangs at [`NOW`].
 fn hanging() -> (Arc<Breaker>, Ticket) {
-    let mut config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
+    let mut config = CircuitBreakerConfig::default().half_open_calls(2, 1.0);
     config.half_open.max_duration = Duration::from_secs(1);
     let breaker = Breaker::new(config);
     breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
@@ -366,7 +366,7 @@ fn loom_breaker_a_change_to_a_time_window_loses_no_failure() {
 fn loom_breaker_a_slow_start_ends_once_and_loses_no_outcome() {
     loom::model(|| {
         let breaker = Breaker::new(
-            rate(4, 4, 1.0).permitted_calls(1, 1.0).slow_start(SlowStartConfig::linear(Duration::from_nanos(10), 0.5)),
+            rate(4, 4, 1.0).half_open_calls(1, 1.0).slow_start(SlowStartConfig::linear(Duration::from_nanos(10), 0.5)),
         );
         let early = Instant::from_nanos(5);
         breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));

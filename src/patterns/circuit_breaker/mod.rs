@@ -38,7 +38,7 @@
 //! let config = CircuitBreakerConfig::default()
 //!     .count_window(10, 5)
 //!     .open_for(Duration::from_secs(5), Duration::from_secs(60));
-//! let breaker = CircuitBreaker::new(config).unwrap().named("payments").with_clock(&clock);
+//! let breaker = CircuitBreaker::builder(config).name("payments").clock(&clock).build().unwrap();
 //!
 //! for _ in 0..5 {
 //!     time.block_on(breaker.call(async || Err::<(), _>("no answer"))).unwrap_err();

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_share, require_some_time};
+use crate::config::{ConfigError, human, require, require_share, require_some_time, setters};
 
 /// Rules that open a breaker, joined by "or". An absent rule is off.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
@@ -93,6 +93,7 @@ pub struct SlowStartConfig {
 /// State that a half-open breaker enters when its probes hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OnTimeout {
     /// The breaker opens again.
     #[default]
@@ -131,6 +132,14 @@ impl Default for SlowStartConfig {
     }
 }
 
+setters! {
+    impl SlowStartConfig {
+        window: Duration,
+        min_share: f64,
+        steps: u32,
+    }
+}
+
 impl SlowStartConfig {
     /// Returns a share that grows in a straight line from `min_share` to all calls over `window`.
     pub const fn linear(window: Duration, min_share: f64) -> Self {
@@ -151,26 +160,23 @@ impl SlowStartConfig {
     }
 }
 
-impl TripConfig {
-    /// Opens when at least this share of the window's calls failed.
-    #[must_use]
-    pub const fn failure_rate(mut self, share: f64) -> Self {
-        self.failure_rate = Some(share);
-        self
+setters! {
+    impl TripConfig {
+        failure_rate: Option<f64>,
+        slow_call_rate: Option<f64>,
+        slow_call: Option<Duration>,
+        consecutive_failures: Option<u32>,
+        weight: Option<u32>,
+        weight_period: Option<Duration>,
     }
+}
 
+impl TripConfig {
     /// Opens when at least this share of the window's calls took longer than `slow_call`.
     #[must_use]
-    pub const fn slow_call_rate(mut self, share: f64, slow_call: Duration) -> Self {
+    pub const fn slow_calls(mut self, share: f64, slow_call: Duration) -> Self {
         self.slow_call_rate = Some(share);
         self.slow_call = Some(slow_call);
-        self
-    }
-
-    /// Opens after this many failures in a row.
-    #[must_use]
-    pub const fn consecutive_failures(mut self, n: u32) -> Self {
-        self.consecutive_failures = Some(n);
         self
     }
 
@@ -218,43 +224,18 @@ impl TripConfig {
     }
 }
 
+setters! {
+    impl OpenConfig {
+        initial_delay: Duration,
+        factor: f64,
+        max_delay: Duration,
+        jitter: f64,
+        reset_after: Duration,
+        max_hint: Duration,
+    }
+}
+
 impl OpenConfig {
-    /// Sets the duration of the first opening, and the maximum.
-    #[must_use]
-    pub const fn delays(mut self, initial_delay: Duration, max_delay: Duration) -> Self {
-        self.initial_delay = initial_delay;
-        self.max_delay = max_delay;
-        self
-    }
-
-    /// Sets the factor by which each further consecutive opening multiplies the duration.
-    #[must_use]
-    pub const fn factor(mut self, factor: f64) -> Self {
-        self.factor = factor;
-        self
-    }
-
-    /// Sets the maximum share of the duration that is added at random.
-    #[must_use]
-    pub const fn jitter(mut self, share: f64) -> Self {
-        self.jitter = share;
-        self
-    }
-
-    /// Sets the time in the closed state after which one opening is subtracted.
-    #[must_use]
-    pub const fn reset_after(mut self, d: Duration) -> Self {
-        self.reset_after = d;
-        self
-    }
-
-    /// Sets the maximum duration for which a server's hint keeps the breaker open.
-    #[must_use]
-    pub const fn max_hint(mut self, d: Duration) -> Self {
-        self.max_hint = d;
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require_some_time(self.initial_delay, "initial_delay")?;
         require(self.initial_delay <= self.max_delay, "initial_delay", "must be at most `max_delay`")?;
@@ -264,24 +245,16 @@ impl OpenConfig {
     }
 }
 
+setters! {
+    impl HalfOpenConfig {
+        permitted_calls: u32,
+        success_rate: f64,
+        max_duration: Duration,
+        on_timeout: OnTimeout,
+    }
+}
+
 impl HalfOpenConfig {
-    /// Sets the number of probes, and the share of them that must succeed.
-    #[must_use]
-    pub const fn permitted_calls(mut self, calls: u32, success_rate: f64) -> Self {
-        self.permitted_calls = calls;
-        self.success_rate = success_rate;
-        self
-    }
-
-    /// Sets the maximum time for which probes may be in flight without a result, and the state that
-    /// follows.
-    #[must_use]
-    pub const fn max_duration(mut self, d: Duration, on_timeout: OnTimeout) -> Self {
-        self.max_duration = d;
-        self.on_timeout = on_timeout;
-        self
-    }
-
     /// Returns the number of probes that must succeed for the breaker to close.
     pub(super) fn required(&self) -> u32 {
         // A product such as 0.8 * 5 may lie a rounding error above the intended whole number.

@@ -16,9 +16,9 @@ use super::{
     window::Setting,
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::{self, Attempt, CallContext, Cold, Explanation, Operation, Policy},
     config::{ConfigError, Name},
-    entropy::Entropy,
     observe::Subscription,
     outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
@@ -50,19 +50,23 @@ impl Shared {
 }
 
 impl CircuitBreaker {
-    /// Returns a closed breaker with this configuration.
+    /// Creates a closed breaker with this configuration.
     ///
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: CircuitBreakerConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
+        Self::builder(config).build()
     }
 
-    /// Returns a closed breaker with a configuration that has been checked.
-    pub(crate) fn make(config: CircuitBreakerConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
-        let shared = Shared::new(Setting::new(config, entropy, None), clock);
-        Self::member(Arc::new(shared), &config, name)
+    /// Creates a builder of a closed breaker.
+    pub fn builder(config: CircuitBreakerConfig) -> Builder<Self> {
+        Builder::new(config)
+    }
+
+    /// Creates a closed breaker with a configuration that has been checked.
+    pub(crate) fn make(config: CircuitBreakerConfig, common: Common) -> Self {
+        let shared = Shared::new(Setting::new(config, common.entropy(), None), common.clock);
+        Self::member(Arc::new(shared), &config, common.name)
     }
 
     /// Returns a closed breaker that shares settings with others; `config` is their current
@@ -73,28 +77,6 @@ impl CircuitBreaker {
             limit.add_member();
         }
         Self(Arc::new(Inner { core, shared }))
-    }
-
-    /// Returns a new breaker with the same configuration and this name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        let Shared { set, clock, .. } = &*self.0.shared;
-        Self::make(set.config(), clock.clone(), set.entropy.clone(), Some(name.into()))
-    }
-
-    /// Returns a new breaker with the same configuration on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        let set = &self.0.shared.set;
-        Self::make(set.config(), clock.clone(), set.entropy.clone(), self.0.core.name.clone())
-    }
-
-    /// Returns a new breaker with the same configuration and another source of randomness for its
-    /// jitter.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        let Shared { set, clock, .. } = &*self.0.shared;
-        Self::make(set.config(), clock.clone(), entropy.clone(), self.0.core.name.clone())
     }
 
     /// Returns the current configuration.
@@ -329,6 +311,19 @@ impl Drop for Inner {
         }
     }
 }
+
+impl Component for CircuitBreaker {
+    type Built = Result<Self, ConfigError>;
+    type Spec = CircuitBreakerConfig;
+
+    fn assemble(spec: CircuitBreakerConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for CircuitBreaker {}
+impl HasEntropy for CircuitBreaker {}
 
 impl Policy for CircuitBreaker {
     #[inline]

@@ -325,7 +325,7 @@ proptest! {
     fn the_state_machine_equals_the_naive_model(config in configs(), steps in steps()) {
         let (clock, time) = Clock::manual();
         let began = time.now();
-        let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+        let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
         let closed = Modelled::Closed(Closed::default());
         let mut model = Model { config, state: closed, generation: 0, openings: 0, closed_since: None };
         let mut late: Option<(Permit<'_>, u32)> = None;
@@ -373,7 +373,7 @@ fn the_count_may_wrap_without_effect() {
     let (clock, _hand) = Clock::manual();
     let rules = TripConfig::default().failure_rate(0.5);
     let config = CircuitBreakerConfig::default().trip(rules).count_window(10, 10);
-    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     let record = |verdict, n| (0..n).for_each(|_| breaker.try_acquire().unwrap().record(verdict));
     record(Verdict::success(), 20);
     // As after 2^32 outcomes.

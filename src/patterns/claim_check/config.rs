@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require};
+use crate::config::{ConfigError, human, require, setters};
 
 /// Settings of a [`ClaimCheck`](super::ClaimCheck).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,28 +27,16 @@ impl Default for ClaimCheckConfig {
     }
 }
 
+setters! {
+    impl ClaimCheckConfig {
+        threshold: usize,
+        compress: bool,
+        partition: impl Into<String>,
+        keep: Option<Duration>,
+    }
+}
+
 impl ClaimCheckConfig {
-    /// Sets the size in bytes above which a body goes to the store.
-    #[must_use]
-    pub const fn threshold(mut self, bytes: usize) -> Self {
-        self.threshold = bytes;
-        self
-    }
-
-    /// Enables or disables compression.
-    #[must_use]
-    pub const fn compress(mut self, compress: bool) -> Self {
-        self.compress = compress;
-        self
-    }
-
-    /// Sets the maximum lifetime of a stored body.
-    #[must_use]
-    pub const fn keep(mut self, keep: Duration) -> Self {
-        self.keep = Some(keep);
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(!self.partition.is_empty(), "partition", "must not be empty")?;
         require(self.keep.is_none_or(|keep| !keep.is_zero()), "keep", "must be longer than zero")

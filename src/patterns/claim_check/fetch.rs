@@ -78,7 +78,7 @@ impl Taken<'_> {
         if self.settlements.is_empty() {
             return;
         }
-        let request = self.check.0.parts.queue.settle(self.settlements.clone());
+        let request = self.check.0.queue.settle(self.settlements.clone());
         let answers = match self.check.within(within, request).await {
             Some(Ok(answers)) => answers,
             Some(Err(QueueError::Failed(error))) if error.class() != ErrorClass::Permanent => return,
@@ -103,7 +103,7 @@ impl ClaimCheck {
         if !left.is_empty() {
             Taken { check: self, settlements: left }.settle(bounds.settle).await;
         }
-        let mut deliveries = self.0.parts.queue.receive(receive).await?;
+        let mut deliveries = self.0.queue.receive(receive).await?;
         if !deliveries.iter().any(|delivery| delivery.headers.contains_key(CLAIM)) {
             return Ok(deliveries);
         }
@@ -135,7 +135,7 @@ impl ClaimCheck {
                         continue;
                     }
                     // A dead letter stays one, for inspection.
-                    Fetched::Never(_) if self.0.parts.queue.dead_letters().is_none() => {
+                    Fetched::Never(_) if self.0.queue.dead_letters().is_none() => {
                         delivery.receipt = checked(&delivery.receipt, &claim.row);
                         with_body.push(delivery);
                         continue;
@@ -192,7 +192,7 @@ impl ClaimCheck {
 
     /// Waits for the future within this time, if the clock can wait.
     pub(super) async fn within<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
-        let clock = &self.0.parts.clock;
+        let clock = &self.0.clock;
         let over = async { if clock.can_wait() { clock.sleep(time).await } else { pending().await } };
         match race(future, over).await {
             First::One(output) => Some(output),

@@ -59,7 +59,7 @@
 //! [`CallFailed`](crate::queue_listener::QueueListenerEvent::CallFailed). No failure of the store,
 //! of whatever kind, makes a dead letter or ends a listener.
 //!
-//! These time limits are measured on [a clock](ClaimCheck::with_clock). A settlement waits at most
+//! These time limits are measured on [a clock](ClaimCheck::builder). A settlement waits at most
 //! a second for the removal of bodies. A body that is not removed by then stays until `keep` ends
 //! it.
 //!

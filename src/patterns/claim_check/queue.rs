@@ -16,6 +16,7 @@ use super::{
     fetch::{Fetched, WIDTH},
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy},
     config::ConfigError,
     entropy::Entropy,
     port::{BoxFuture, Capabilities, Capability, Failure, PortError},
@@ -31,22 +32,16 @@ use crate::{
 pub struct ClaimCheck(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) parts: Parts,
-    /// Number of bodies that one call fetches at once. Only an estimate of the store's capacity,
-    /// hence `Relaxed`.
-    width: AtomicUsize,
-    /// Settlements that a dropped or late receive left to the next one.
-    pub(super) unsettled: Mutex<Vec<(Receipt, Settle)>>,
-}
-
-/// The parts of a claim check.
-#[derive(Clone)]
-pub(super) struct Parts {
     pub(super) queue: Arc<dyn Queue>,
     store: Arc<dyn Store>,
     config: ClaimCheckConfig,
     entropy: Entropy,
     pub(super) clock: Clock,
+    /// Number of bodies that one call fetches at once. Only an estimate of the store's capacity,
+    /// hence `Relaxed`.
+    width: AtomicUsize,
+    /// Settlements that a dropped or late receive left to the next one.
+    pub(super) unsettled: Mutex<Vec<(Receipt, Settle)>>,
 }
 
 /// Prefix of receipts that contain the row of a body, so that it can be removed. The queue's own
@@ -57,10 +52,6 @@ const CHECKED: &str = "claim-check:";
 const WAIT: Duration = Duration::from_secs(1);
 
 impl Inner {
-    fn make(parts: Parts) -> Arc<Self> {
-        Arc::new(Self { parts, width: AtomicUsize::new(WIDTH), unsettled: Mutex::default() })
-    }
-
     pub(super) fn width(&self) -> usize {
         self.width.load(Relaxed)
     }
@@ -75,39 +66,34 @@ impl Inner {
 }
 
 impl ClaimCheck {
-    /// Returns this queue with bodies above the threshold in the store.
+    /// Creates this queue with bodies above the threshold in the store.
     ///
     /// # Errors
     /// If a setting breaks a rule, or `keep` is set and the store has no time to live.
     pub fn new(queue: Arc<dyn Queue>, store: Arc<dyn Store>, config: ClaimCheckConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        if config.keep.is_some() {
-            store.capabilities().require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("keep"))?;
-        }
-        let (entropy, clock) = (Entropy::default(), Clock::default());
-        Ok(Self(Inner::make(Parts { queue, store, config, entropy, clock })))
+        Self::builder(queue, store, config).build()
     }
 
-    /// Sets the source of the random keys of bodies. Seeded by the system by default.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        Self(Inner::make(Parts { entropy: entropy.clone(), ..self.0.parts.clone() }))
+    /// Creates a builder with the arguments of [`new`](Self::new). Its clock bounds waits for the
+    /// store; outside a tokio runtime tokio's clock cannot wait, and the caller's own time limit is
+    /// the only one. Its entropy makes the keys of bodies.
+    pub fn builder(queue: Arc<dyn Queue>, store: Arc<dyn Store>, config: ClaimCheckConfig) -> Builder<Self> {
+        Builder::new(ClaimCheckSpec { queue, store, config })
     }
 
-    /// Sets the clock for time limits of the store. tokio's by default; outside a tokio runtime
-    /// that clock cannot wait, and the caller's own time limit is the only one.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self(Inner::make(Parts { clock: clock.clone(), ..self.0.parts.clone() }))
+    fn make(spec: ClaimCheckSpec, entropy: Entropy, clock: Clock) -> Self {
+        let ClaimCheckSpec { queue, store, config } = spec;
+        let (width, unsettled) = (AtomicUsize::new(WIDTH), Mutex::default());
+        Self(Arc::new(Inner { queue, store, config, entropy, clock, width, unsettled }))
     }
 
     fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
-        Key::new(&self.0.parts.config.partition, row)
+        Key::new(&self.0.config.partition, row)
     }
 
     /// Stores large bodies, several at once. Adds their rows to `rows` before the request is sent.
     async fn check_in(&self, messages: &mut [Message], rows: &mut Vec<String>) -> Result<(), QueueError> {
-        let Parts { config, entropy, .. } = &self.0.parts;
+        let Inner { config, entropy, .. } = &*self.0;
         if messages.iter().any(|message| message.headers.contains_key(CLAIM)) {
             let rule = format_args!("must not have `{CLAIM}`, which is for the claim");
             return Err(PortError::invalid("headers", rule).into());
@@ -130,7 +116,7 @@ impl ClaimCheck {
     }
 
     async fn store_body(&self, row: String, message: &mut Message) -> Result<(), QueueError> {
-        let Parts { store, config, .. } = &self.0.parts;
+        let Inner { store, config, .. } = &*self.0;
         let body = std::mem::take(&mut message.body);
         let (claim, stored) = Claim::check_in(row, body, config.compress);
         let options = config.keep.map_or(PutOptions::new(), |keep| PutOptions::new().ttl(keep));
@@ -141,7 +127,7 @@ impl ClaimCheck {
 
     /// Fetches the body of one claim.
     pub(super) async fn body(&self, claim: &Claim) -> Fetched {
-        match self.0.parts.store.get(self.key(&claim.row)).await {
+        match self.0.store.get(self.key(&claim.row)).await {
             Ok(Some(record)) => match claim.check_out(record.value) {
                 Ok(body) => Fetched::Body(body),
                 Err(why) => Fetched::Never(format!("the claimed body is corrupted: {why}")),
@@ -163,7 +149,7 @@ impl ClaimCheck {
                 if running.len() >= WIDTH {
                     running.next().await;
                 }
-                running.push(self.0.parts.store.delete(self.key(row), DeleteOptions::new()));
+                running.push(self.0.store.delete(self.key(row), DeleteOptions::new()));
             }
             while running.next().await.is_some() {}
         };
@@ -195,14 +181,36 @@ fn of_store(error: impl Failure) -> PortError {
     error.backend().cloned().unwrap_or_else(other)
 }
 
+/// What a claim check is built from.
+pub struct ClaimCheckSpec {
+    queue: Arc<dyn Queue>,
+    store: Arc<dyn Store>,
+    config: ClaimCheckConfig,
+}
+
+impl Component for ClaimCheck {
+    type Built = Result<Self, ConfigError>;
+    type Spec = ClaimCheckSpec;
+
+    fn assemble(spec: ClaimCheckSpec, common: Common) -> Self::Built {
+        spec.config.check()?;
+        if spec.config.keep.is_some() {
+            spec.store.capabilities().require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("keep"))?;
+        }
+        Ok(Self::make(spec, common.entropy(), common.clock))
+    }
+}
+
+impl HasEntropy for ClaimCheck {}
+
 impl Queue for ClaimCheck {
     /// The queue's capabilities, with the store's limit on the size of a body.
     fn capabilities(&self) -> Capabilities {
-        self.0.parts.queue.capabilities().largest_value(self.0.parts.store.capabilities().max_value())
+        self.0.queue.capabilities().largest_value(self.0.store.capabilities().max_value())
     }
 
     fn identity(&self) -> String {
-        self.0.parts.queue.identity()
+        self.0.queue.identity()
     }
 
     fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
@@ -214,7 +222,7 @@ impl Queue for ClaimCheck {
                 self.forget(rows).await;
                 return Err(error);
             }
-            let sent = self.0.parts.queue.send(messages).await;
+            let sent = self.0.queue.send(messages).await;
             if let Err(error) = &sent
                 && !error.may_have_been_applied()
             {
@@ -240,7 +248,7 @@ impl Queue for ClaimCheck {
                 (receipt, how)
             });
             let settlements = settlements.collect();
-            let settled = self.0.parts.queue.settle(settlements).await?;
+            let settled = self.0.queue.settle(settlements).await?;
             // Only after the message is completed: without its body it could not be handled again.
             let mut done = Vec::new();
             for (row, answer) in rows.into_iter().zip(&settled) {
@@ -252,17 +260,17 @@ impl Queue for ClaimCheck {
     }
 
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        Box::pin(async move { self.0.parts.queue.extend(&plain(receipt).0, visibility).await })
+        Box::pin(async move { self.0.queue.extend(&plain(receipt).0, visibility).await })
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        self.0.parts.queue.depth()
+        self.0.queue.depth()
     }
 
     /// Includes the bodies that can be fetched.
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
-            let mut peeked = self.0.parts.queue.peek(max).await?;
+            let mut peeked = self.0.queue.peek(max).await?;
             let claims = peeked.iter().map(|peeked| Claim::read(peeked.headers.get(CLAIM)?));
             let claims: Vec<_> = claims.collect();
             let mut fetched = self.fetch(&claims.iter().flatten().collect::<Vec<_>>(), WAIT).await.into_iter();
@@ -277,20 +285,19 @@ impl Queue for ClaimCheck {
     }
 
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        self.0.parts.queue.purge()
+        self.0.queue.purge()
     }
 
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        let queue = self.0.parts.queue.dead_letters()?;
-        Some(Arc::new(Self(Inner::make(Parts { queue, ..self.0.parts.clone() }))))
+        let queue = self.0.queue.dead_letters()?;
+        let Inner { store, config, entropy, clock, .. } = &*self.0;
+        let spec = ClaimCheckSpec { queue, store: store.clone(), config: config.clone() };
+        Some(Arc::new(Self::make(spec, entropy.clone(), clock.clone())))
     }
 }
 
 impl fmt::Debug for ClaimCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClaimCheck")
-            .field("queue", &self.0.parts.queue)
-            .field("store", &self.0.parts.store)
-            .finish_non_exhaustive()
+        f.debug_struct("ClaimCheck").field("queue", &self.0.queue).field("store", &self.0.store).finish_non_exhaustive()
     }
 }

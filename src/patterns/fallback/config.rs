@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     call::FALL_BACK_ON,
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     outcome::KindSet,
 };
 
@@ -36,28 +36,15 @@ pub struct FallbackConfig {
     pub timeout: Duration,
 }
 
+setters! {
+    impl FallbackConfig {
+        fall_back_on: KindSet,
+        on_rejections: bool,
+        timeout: Duration,
+    }
+}
+
 impl FallbackConfig {
-    /// Sets the kinds of failure after which it falls back.
-    #[must_use]
-    pub const fn fall_back_on(mut self, kinds: KindSet) -> Self {
-        self.fall_back_on = kinds;
-        self
-    }
-
-    /// Sets if it falls back after rejections.
-    #[must_use]
-    pub const fn on_rejections(mut self, yes: bool) -> Self {
-        self.on_rejections = yes;
-        self
-    }
-
-    /// Sets the maximum time of the fallback.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(
             self.on_rejections || !self.fall_back_on.is_empty(),

@@ -90,7 +90,7 @@
 //! let pipeline = Pipeline::new()
 //!     .then(Fallback::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_secs(2)))
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget))
+//!     .then(Retry::builder(RetryConfig::interactive()).budget(&budget).build()?)
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));
 //! assert!(pipeline.explain().warnings().is_empty());

@@ -16,6 +16,7 @@ use std::{
 
 use super::{FallbackConfig, FallbackEvent, Setback};
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{
         self, Answered, Attempt, CallContext, Cold, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy,
         Repeats, Timed,
@@ -53,30 +54,20 @@ impl Fallback {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: FallbackConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a fallback policy.
+    pub fn builder(config: FallbackConfig) -> Builder<Self> {
+        Builder::new(config)
     }
 
     /// Creates a policy from settings that were checked before.
-    pub(crate) fn make(config: FallbackConfig, clock: Clock, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: FallbackConfig, Common { name, clock, .. }: Common) -> Self {
         let timeout = AtomicU64::new(nanos(config.timeout));
         let after = AtomicU16::new(after(&config).to_bits());
         let settings = Arc::new(FallbackSettings { config: Mutex::new(config), after, timeout });
         Self { settings, name, clock, events: Events::new() }
-    }
-
-    /// Sets the name, for errors and events.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Name>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Sets the clock.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
     }
 
     /// Returns the current settings.
@@ -128,10 +119,11 @@ impl Fallback {
 
     /// Decides the result of a call whose inner policies returned `outcome`.
     #[inline]
-    pub(crate) async fn settle<A: Attempt>(&self, inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
+    pub(crate) async fn settle<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
         if !outcome.is_failure() && outcome != Outcome::Rejected {
             return outcome;
         }
+        inner.claim_fallback();
         if !Repeats::from_bits(self.settings.after.load(Relaxed)).has(outcome.kind()) {
             return outcome;
         }
@@ -179,9 +171,22 @@ fn after(config: &FallbackConfig) -> Repeats {
     Repeats::new(config.fall_back_on, config.on_rejections)
 }
 
+impl Component for Fallback {
+    type Built = Result<Self, ConfigError>;
+    type Spec = FallbackConfig;
+
+    fn assemble(spec: FallbackConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for Fallback {}
+
 impl Policy for Fallback {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        inner.claim_fallback();
         let outcome = inner.attempt(cx).await;
         self.settle(inner, outcome, cx).await
     }

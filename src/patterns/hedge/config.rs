@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
-    config::{ConfigError, human, require, require_share, require_some_time},
+    config::{ConfigError, human, require, require_share, require_some_time, setters},
     outcome::{FailureKind, KindSet},
 };
 
@@ -75,6 +75,15 @@ pub struct PercentileConfig {
     pub window: Duration,
 }
 
+setters! {
+    impl HedgeConfig {
+        max_attempts: u32,
+        delay: HedgeDelay,
+        hedge_on: KindSet,
+        idempotent: bool,
+    }
+}
+
 impl HedgeConfig {
     /// Settings with a fixed delay, and at most two attempts.
     pub fn after(delay: Duration) -> Self {
@@ -85,34 +94,6 @@ impl HedgeConfig {
     pub fn percentile(percentile: f64) -> Self {
         let delay = HedgeDelay::Percentile(PercentileConfig { percentile, ..PercentileConfig::default() });
         Self { delay, ..Self::default() }
-    }
-
-    /// Sets the maximum number of attempts.
-    #[must_use]
-    pub const fn max_attempts(mut self, n: u32) -> Self {
-        self.max_attempts = n;
-        self
-    }
-
-    /// Sets the time that an attempt may take before another starts.
-    #[must_use]
-    pub const fn delay(mut self, delay: HedgeDelay) -> Self {
-        self.delay = delay;
-        self
-    }
-
-    /// Sets the kinds of failure after which another attempt starts at once.
-    #[must_use]
-    pub const fn hedge_on(mut self, kinds: KindSet) -> Self {
-        self.hedge_on = kinds;
-        self
-    }
-
-    /// Sets if unmarked operations may run twice.
-    #[must_use]
-    pub const fn idempotent(mut self, yes: bool) -> Self {
-        self.idempotent = yes;
-        self
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
@@ -137,30 +118,17 @@ impl Default for HedgeConfig {
     }
 }
 
+setters! {
+    impl PercentileConfig {
+        percentile: f64,
+        floor: Duration,
+        until_known: Duration,
+        min_samples: u32,
+        window: Duration,
+    }
+}
+
 impl PercentileConfig {
-    /// Sets the percentile, as a share.
-    #[must_use]
-    pub const fn percentile(mut self, share: f64) -> Self {
-        self.percentile = share;
-        self
-    }
-
-    /// Sets the minimum delay, and the delay until there are enough samples.
-    #[must_use]
-    pub const fn bounds(mut self, floor: Duration, until_known: Duration) -> Self {
-        self.floor = floor;
-        self.until_known = until_known;
-        self
-    }
-
-    /// Sets the minimum number of samples, and the time for which they count.
-    #[must_use]
-    pub const fn samples(mut self, at_least: u32, window: Duration) -> Self {
-        self.min_samples = at_least;
-        self.window = window;
-        self
-    }
-
     fn check(&self) -> Result<(), ConfigError> {
         require_share(self.percentile, "percentile")?;
         require_some_time(self.floor, "floor")?;

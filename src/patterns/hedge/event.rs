@@ -75,6 +75,7 @@ impl HedgeCause {
 
 impl SuppressReason {
     /// All reasons.
+    #[cfg(feature = "metrics")]
     pub(crate) const ALL: [Self; 4] = [Self::Budget, Self::PushedBack, Self::Rejected, Self::Deadline];
 
     /// Returns the reason as a word, for labels of metrics.

@@ -27,7 +27,7 @@
 //!
 //! let (clock, time) = Clock::manual();
 //! let config = HedgeConfig::after(Duration::from_millis(50));
-//! let hedge = Hedge::new(config).unwrap().with_clock(&clock);
+//! let hedge = Hedge::builder(config).clock(&clock).build().unwrap();
 //!
 //! let (start, calls) = (time.now(), AtomicU32::new(0));
 //! let answer = time.block_on(hedge.call(|| {
@@ -88,8 +88,8 @@
 //! let pipeline = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(2)))
 //!     // All calls here are reads.
-//!     .then(Retry::new(RetryConfig::interactive().idempotent(true))?.with_budget(&budget))
-//!     .then(Hedge::new(HedgeConfig::percentile(0.95))?.with_budget(&budget))
+//!     .then(Retry::builder(RetryConfig::interactive().idempotent(true)).budget(&budget).build()?)
+//!     .then(Hedge::builder(HedgeConfig::percentile(0.95)).budget(&budget).build()?)
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));
 //! assert!(pipeline.explain().warnings().is_empty());

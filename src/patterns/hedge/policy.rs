@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use super::{HedgeConfig, HedgeDelay, HedgeEvent, latencies::Latencies};
 use crate::{
     budget::RetryBudget,
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -43,6 +44,21 @@ pub(super) struct HedgeSettings {
     pub(super) config: HedgeConfig,
     /// `Some` if the delay is a percentile.
     latencies: Option<Arc<Latencies>>,
+}
+
+/// What a hedge is built from.
+#[derive(Debug)]
+pub struct HedgeSpec {
+    config: HedgeConfig,
+    budget: Option<RetryBudget>,
+}
+
+impl Builder<Hedge> {
+    /// Sets the budget, which is shared with every retry and hedge that holds a clone of it.
+    pub fn budget(mut self, budget: &RetryBudget) -> Self {
+        self.spec.budget = Some(budget.clone());
+        self
+    }
 }
 
 impl HedgeSettings {
@@ -78,12 +94,16 @@ impl Hedge {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: HedgeConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), None, None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a hedge.
+    pub fn builder(config: HedgeConfig) -> Builder<Self> {
+        Builder::new(HedgeSpec { config, budget: None })
     }
 
     /// Creates a hedge from settings that were checked before.
-    pub(crate) fn make(config: HedgeConfig, clock: Clock, name: Option<Name>, budget: Option<RetryBudget>) -> Self {
+    pub(crate) fn make(HedgeSpec { config, budget }: HedgeSpec, Common { name, clock, .. }: Common) -> Self {
         let settings = ArcSwap::from_pointee(HedgeSettings::new(config, None));
         Self(Arc::new(HedgeInner {
             settings,
@@ -93,25 +113,6 @@ impl Hedge {
             quiet_until: AtomicU64::new(0),
             events: Events::new(),
         }))
-    }
-
-    /// Creates a new hedge with the same settings and a name, for events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.config(), self.0.clock.clone(), Some(name.into()), self.0.budget.clone())
-    }
-
-    /// Creates a new hedge with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.config(), clock.clone(), self.0.name.clone(), self.0.budget.clone())
-    }
-
-    /// Creates a new hedge with the same settings and a budget, which is shared with every retry
-    /// and hedge that holds a clone of it.
-    #[must_use]
-    pub fn with_budget(self, budget: &RetryBudget) -> Self {
-        Self::make(self.config(), self.0.clock.clone(), self.0.name.clone(), Some(budget.clone()))
     }
 
     /// Returns the current settings.
@@ -204,6 +205,18 @@ impl HedgeInner {
         }
     }
 }
+
+impl Component for Hedge {
+    type Built = Result<Self, ConfigError>;
+    type Spec = HedgeSpec;
+
+    fn assemble(spec: HedgeSpec, common: Common) -> Self::Built {
+        spec.config.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for Hedge {}
 
 impl Policy for Hedge {
     #[inline]

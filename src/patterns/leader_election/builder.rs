@@ -1,26 +1,23 @@
 //! Building an election.
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use super::{LeaderElection, LeaderElectionConfig, election::ElectionInner, transitions::Transitions};
 use crate::{
+    build::{Builder, Common, Component, HasEntropy},
     config::{ConfigError, Name, require},
-    entropy::Entropy,
     lease::Lease,
     notify::Notifier,
     observe::Events,
     port::Capability,
     sync::Mutex,
-    time::Clock,
 };
 
-/// The builder of a [`LeaderElection`], from [`LeaderElection::builder`].
-pub struct LeaderElectionBuilder {
+/// What an election is built from.
+pub struct LeaderElectionSpec {
     leases: Arc<dyn Lease>,
     name: Name,
-    candidate: String,
     config: LeaderElectionConfig,
-    clock: Clock,
-    entropy: Option<Entropy>,
+    candidate: String,
     notifier: Option<Arc<dyn Notifier>>,
     health: Option<Health>,
 }
@@ -28,55 +25,39 @@ pub struct LeaderElectionBuilder {
 /// A callback that returns `true` if the service is fit to lead.
 pub(super) type Health = Arc<dyn Fn() -> bool + Send + Sync>;
 
-impl LeaderElectionBuilder {
-    pub(super) fn new(leases: Arc<dyn Lease>, name: Name) -> Self {
-        Self {
-            leases,
-            name,
-            candidate: "candidate".to_owned(),
-            config: LeaderElectionConfig::default(),
-            clock: Clock::default(),
-            entropy: None,
-            notifier: None,
-            health: None,
-        }
+impl LeaderElection {
+    /// Creates a candidate for the leadership of `name`, which is kept in `leases`.
+    ///
+    /// # Errors
+    /// If a setting breaks a rule, or the lease's backend lacks a capability that an election
+    /// needs.
+    pub fn new(
+        leases: Arc<dyn Lease>,
+        name: impl Into<Name>,
+        config: LeaderElectionConfig,
+    ) -> Result<Self, ConfigError> {
+        Self::builder(leases, name, config).build()
     }
 
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    pub fn builder(leases: Arc<dyn Lease>, name: impl Into<Name>, config: LeaderElectionConfig) -> Builder<Self> {
+        let (name, candidate) = (name.into(), "candidate".to_owned());
+        Builder::new(LeaderElectionSpec { leases, name, config, candidate, notifier: None, health: None })
+    }
+}
+
+impl Builder<LeaderElection> {
     /// Sets the candidate's id, such as the name of a host or pod.
     ///
     /// Candidates with the same id are still told apart, by a random number that is added to each.
-    #[must_use]
     pub fn candidate(mut self, id: impl Into<String>) -> Self {
-        self.candidate = id.into();
-        self
-    }
-
-    /// Sets the configuration.
-    #[must_use]
-    pub const fn config(mut self, config: LeaderElectionConfig) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
-    }
-
-    /// Sets the source of randomness for waits and for the number in the candidate's id. Seeded by
-    /// the system by default.
-    #[must_use]
-    pub fn entropy(mut self, entropy: &Entropy) -> Self {
-        self.entropy = Some(entropy.clone());
+        self.spec.candidate = id.into();
         self
     }
 
     /// Sets a notifier. With it a successor learns of a resignation at once, not at its next poll.
-    #[must_use]
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
-        self.notifier = Some(notifier);
+        self.spec.notifier = Some(notifier);
         self
     }
 
@@ -84,55 +65,47 @@ impl LeaderElectionBuilder {
     ///
     /// While it returns `false`, a leader resigns and a candidate waits. It must be quick and must
     /// not block.
-    #[must_use]
     pub fn health_check(mut self, is_fit: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.health = Some(Arc::new(is_fit));
+        self.spec.health = Some(Arc::new(is_fit));
         self
     }
+}
 
-    /// Builds the election.
-    ///
-    /// # Errors
-    /// If a setting breaks a rule, or the lease's backend lacks a capability that an election
-    /// needs.
-    pub fn build(self) -> Result<LeaderElection, ConfigError> {
-        self.config.check()?;
-        require(!self.name.as_str().is_empty(), "name", "must not be empty")?;
-        require(!self.candidate.is_empty(), "candidate", "must not be empty")?;
-        let can = self.leases.capabilities();
+impl Component for LeaderElection {
+    type Built = Result<Self, ConfigError>;
+    type Spec = LeaderElectionSpec;
+
+    fn assemble(spec: LeaderElectionSpec, common: Common) -> Self::Built {
+        let LeaderElectionSpec { leases, name, config, candidate, notifier, health } = spec;
+        let (entropy, clock) = (common.entropy(), common.clock);
+        config.check()?;
+        require(!name.as_str().is_empty(), "name", "must not be empty")?;
+        require(!candidate.is_empty(), "candidate", "must not be empty")?;
+        let can = leases.capabilities();
         can.require(Capability::Linearizable).map_err(|lacks| lacks.refuse("leases"))?;
         can.require(Capability::Fencing).map_err(|lacks| lacks.refuse("leases"))?;
-        let entropy = self.entropy.unwrap_or_default();
-        let holder = format!("{}#{:016x}", self.candidate, entropy.next_u64());
-        let longest = self.name.as_str().len().max(holder.len());
+        let holder = format!("{}#{:016x}", candidate, entropy.next_u64());
+        let longest = name.as_str().len().max(holder.len());
         require(
             longest <= can.max_key(),
             "name",
             "must not be longer than the lease's backend can hold, and neither must `candidate`",
         )?;
-        Ok(LeaderElection::new(ElectionInner {
-            topic: format!("steadfast/leader/{}", self.name),
-            leases: self.leases,
-            name: self.name,
+        Ok(Self(Arc::new(ElectionInner {
+            topic: format!("steadfast/leader/{}", name),
+            leases,
+            name,
             holder,
-            config: self.config,
-            clock: self.clock,
+            config,
+            clock,
             entropy,
-            notifier: self.notifier,
-            health: self.health,
+            notifier,
+            health,
             events: Events::new(),
             transitions: Transitions::new(),
             standing: Mutex::default(),
-        }))
+        })))
     }
 }
 
-impl fmt::Debug for LeaderElectionBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaderElectionBuilder")
-            .field("name", &self.name)
-            .field("candidate", &self.candidate)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
+impl HasEntropy for LeaderElection {}

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     time::scaled,
 };
 
@@ -59,6 +59,19 @@ impl Default for LeaderElectionConfig {
     }
 }
 
+setters! {
+    impl LeaderElectionConfig {
+        term: Duration,
+        renew_every: Duration,
+        call_timeout: Duration,
+        grace: Duration,
+        margin: Duration,
+        clock_drift: f64,
+        poll: Duration,
+        health_tolerance: Duration,
+    }
+}
+
 impl LeaderElectionConfig {
     /// Returns the default settings in proportion to another term: a renewal after a third of it, a
     /// grace of a fifteenth, and so on.
@@ -74,62 +87,6 @@ impl LeaderElectionConfig {
             health_tolerance: term / 3,
             ..Self::default()
         }
-    }
-
-    /// Sets the term, and nothing else.
-    #[must_use]
-    pub const fn term(mut self, term: Duration) -> Self {
-        self.term = term;
-        self
-    }
-
-    /// Sets the time between two renewals.
-    #[must_use]
-    pub const fn renew_every(mut self, every: Duration) -> Self {
-        self.renew_every = every;
-        self
-    }
-
-    /// Sets the time limit of one call of the lease.
-    #[must_use]
-    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.call_timeout = timeout;
-        self
-    }
-
-    /// Sets the time that a task has to end by itself.
-    #[must_use]
-    pub const fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// Sets the time before the end of the term at which the leader stops acting.
-    #[must_use]
-    pub const fn margin(mut self, margin: Duration) -> Self {
-        self.margin = margin;
-        self
-    }
-
-    /// Sets the largest difference between the rates of two clocks.
-    #[must_use]
-    pub const fn clock_drift(mut self, drift: f64) -> Self {
-        self.clock_drift = drift;
-        self
-    }
-
-    /// Sets the longest time between two attempts of a candidate.
-    #[must_use]
-    pub const fn poll(mut self, poll: Duration) -> Self {
-        self.poll = poll;
-        self
-    }
-
-    /// Sets the time by which a last renewal may be older than its term.
-    #[must_use]
-    pub const fn health_tolerance(mut self, tolerance: Duration) -> Self {
-        self.health_tolerance = tolerance;
-        self
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -2,8 +2,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Call, Leader, LeaderElectionBuilder, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer,
-    Term,
+    Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
     builder::Health,
     hints::{FREE, RESIGN},
     state::Count,
@@ -59,15 +58,6 @@ pub struct ElectionHealth {
 }
 
 impl LeaderElection {
-    /// Returns a builder of a candidate for the leadership of `name`, which is kept in `leases`.
-    pub fn builder(leases: Arc<dyn Lease>, name: impl Into<Name>) -> LeaderElectionBuilder {
-        LeaderElectionBuilder::new(leases, name.into())
-    }
-
-    pub(super) fn new(inner: ElectionInner) -> Self {
-        Self(Arc::new(inner))
-    }
-
     /// Returns the candidate's id with its random number.
     pub fn holder(&self) -> &str {
         &self.0.holder

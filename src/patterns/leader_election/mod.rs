@@ -39,14 +39,19 @@
 //!
 //! ```
 //! use std::{sync::{Arc, Mutex}, time::Duration};
-//! use steadfast::{leader_election::LeaderElection, lease::StoreLease};
-//! use steadfast::{store::InMemoryStore, time::Clock};
+//! use steadfast::{
+//!     leader_election::{LeaderElection, LeaderElectionConfig},
+//!     lease::StoreLease,
+//!     store::InMemoryStore,
+//!     time::Clock,
+//! };
 //!
 //! # let (clock, time) = Clock::manual();
 //! # time.block_on(async {
 //! // One store; in a service, behind SQLite, Redis, PostgreSQL or NATS.
-//! let leases = StoreLease::new(Arc::new(InMemoryStore::new())).unwrap().with_clock(&clock);
-//! let election = LeaderElection::builder(Arc::new(leases), "nightly-report")
+//! let leases = StoreLease::builder(Arc::new(InMemoryStore::new())).clock(&clock).build().unwrap();
+//! let config = LeaderElectionConfig::default();
+//! let election = LeaderElection::builder(Arc::new(leases), "nightly-report", config)
 //!     .candidate("node-1")
 //!     .clock(&clock)
 //!     .build()?;
@@ -193,7 +198,6 @@ mod transitions;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 
-pub use builder::LeaderElectionBuilder;
 pub use config::LeaderElectionConfig;
 pub use election::{ElectionHealth, LeaderElection};
 pub use elector::Elector;

@@ -10,6 +10,7 @@ use crate::{
 
 /// The leader, as far as one node knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: a node knows of no leader, of itself, or of another one.
 pub enum Leader {
     /// No leader is known.
     Unknown,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::IdleConfig;
 use crate::{
     backoff::{BackoffConfig, Jitter},
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
 };
 
 /// Settings of a [`QueueListener`](super::QueueListener).
@@ -93,32 +93,32 @@ impl Default for QueueListenerConfig {
 /// Upper bound of the default margin, however long the visibility time-out is.
 const LONGEST_MARGIN: Duration = Duration::from_secs(3600);
 
-impl QueueListenerConfig {
-    /// Sets the maximum number of messages of one poll.
-    #[must_use]
-    pub const fn batch(mut self, messages: usize) -> Self {
-        self.batch = messages;
-        self
+setters! {
+    impl QueueListenerConfig {
+        batch: usize,
+        min_tasks: u32,
+        max_tasks: u32,
+        visibility: Duration,
+        margin: Option<Duration>,
+        call_timeout: Option<Duration>,
+        receive_wait: Duration,
+        idle: IdleConfig,
+        busy: BackoffConfig,
+        handler_timeout: Option<Duration>,
+        max_attempts: u32,
+        max_expiries: u32,
+        retry: BackoffConfig,
+        rescale: Duration,
+        drain_timeout: Duration,
+        kill_timeout: Duration,
     }
+}
 
+impl QueueListenerConfig {
     /// Sets the number of tasks when idle, and the maximum.
     #[must_use]
     pub const fn tasks(mut self, min: u32, max: u32) -> Self {
         (self.min_tasks, self.max_tasks) = (min, max);
-        self
-    }
-
-    /// Sets the time for which one lease hides a message.
-    #[must_use]
-    pub const fn visibility(mut self, visibility: Duration) -> Self {
-        self.visibility = visibility;
-        self
-    }
-
-    /// Sets the time before the end of a lease at which a handler is asked to stop.
-    #[must_use]
-    pub const fn margin(mut self, margin: Duration) -> Self {
-        self.margin = Some(margin);
         self
     }
 
@@ -127,73 +127,9 @@ impl QueueListenerConfig {
         self.margin.unwrap_or((self.visibility / 15).min(LONGEST_MARGIN))
     }
 
-    /// Sets the time limit of one request to the queue.
-    #[must_use]
-    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.call_timeout = Some(timeout);
-        self
-    }
-
     /// Returns the time limit of one request: the configured one, or a sixth of `visibility`.
     pub fn call_limit(&self) -> Duration {
         self.call_timeout.unwrap_or(self.visibility / 6)
-    }
-
-    /// Sets the time for which a poll waits in the queue for a message.
-    #[must_use]
-    pub const fn receive_wait(mut self, wait: Duration) -> Self {
-        self.receive_wait = wait;
-        self
-    }
-
-    /// Sets the delays between polls that find nothing.
-    #[must_use]
-    pub const fn idle(mut self, idle: IdleConfig) -> Self {
-        self.idle = idle;
-        self
-    }
-
-    /// Sets the delays after requests that failed.
-    #[must_use]
-    pub const fn busy(mut self, busy: BackoffConfig) -> Self {
-        self.busy = busy;
-        self
-    }
-
-    /// Sets the time after which a handler is asked to stop.
-    #[must_use]
-    pub const fn handler_timeout(mut self, timeout: Duration) -> Self {
-        self.handler_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the number of attempts after which a failed message becomes a dead letter.
-    #[must_use]
-    pub const fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = attempts;
-        self
-    }
-
-    /// Sets the number of consecutive unsettled deliveries after which a message becomes a dead
-    /// letter.
-    #[must_use]
-    pub const fn max_expiries(mut self, expiries: u32) -> Self {
-        self.max_expiries = expiries;
-        self
-    }
-
-    /// Sets the delays before a failed message is delivered again.
-    #[must_use]
-    pub const fn retry(mut self, retry: BackoffConfig) -> Self {
-        self.retry = retry;
-        self
-    }
-
-    /// Sets the interval between two requests for the depth while every poll is full.
-    #[must_use]
-    pub const fn rescale(mut self, every: Duration) -> Self {
-        self.rescale = every;
-        self
     }
 
     /// Sets the times from the shutdown until handlers are asked to stop, and until they are

@@ -23,12 +23,12 @@ impl QueueListener {
     /// use steadfast::{
     ///     Pipeline,
     ///     queue::InMemoryQueue,
-    ///     queue_listener::QueueListener,
+    ///     queue_listener::{QueueListener, QueueListenerConfig},
     ///     throttling::{Quota, RateLimiter},
     /// };
     ///
     /// let queue = Arc::new(InMemoryQueue::new("invoices"));
-    /// let listener = QueueListener::builder(queue).build().unwrap();
+    /// let listener = QueueListener::new(queue, QueueListenerConfig::default()).unwrap();
     /// assert!(listener.explain().warnings()[0].contains("no rate limit"));
     ///
     /// let bank = Pipeline::new().then(RateLimiter::new(Quota::per_second(50)).unwrap());

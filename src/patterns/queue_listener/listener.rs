@@ -7,8 +7,8 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig, QueueListenerEvent as Event,
-    counters::Counters, poll::hints::Hints, run::state::RunState, settle::unsettled::Unsettled,
+    Level, ListenerState, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event, counters::Counters,
+    poll::hints::Hints, run::state::RunState, settle::unsettled::Unsettled,
 };
 use crate::{
     config::Name,
@@ -69,11 +69,6 @@ impl Inner {
 }
 
 impl QueueListener {
-    /// Returns a builder of a listener of this queue.
-    pub fn builder(queue: Arc<dyn Queue>) -> QueueListenerBuilder {
-        QueueListenerBuilder::new(queue)
-    }
-
     /// Returns the configuration.
     pub fn config(&self) -> &QueueListenerConfig {
         &self.0.config

@@ -56,16 +56,17 @@
 //! use std::{sync::{Arc, Mutex}, time::Duration};
 //! use steadfast::{
 //!     queue::{InMemoryQueue, Message, Queue, QueueExt},
-//!     queue_listener::{QueueListener, Work},
+//!     queue_listener::{QueueListener, QueueListenerConfig, Work},
 //!     time::Clock,
 //! };
 //!
 //! # let (clock, driver) = Clock::manual();
 //! # driver.block_on(async {
-//! let queue = Arc::new(InMemoryQueue::new("invoices").with_clock(&clock));
+//! let queue = Arc::new(InMemoryQueue::builder("invoices").clock(&clock).build());
 //! queue.send((0..100).map(|i| Message::new(format!("invoice {i}"))).collect()).await?;
 //!
-//! let listener = QueueListener::builder(queue.clone()).clock(&clock).build()?;
+//! let config = QueueListenerConfig::default();
+//! let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build()?;
 //! let paid = Mutex::new(0);
 //! let shutdown = clock.sleep(Duration::from_secs(60));
 //! listener.run(shutdown, async |work: Work| {
@@ -132,8 +133,8 @@
 //!
 //! Each empty poll lengthens the wait before the next one ([`IdleConfig`]). A task whose wait is
 //! the maximum ends, except for the last `min_tasks`. When a poll finds messages again, the depth
-//! of the queue decides how many tasks start ([`tasks_by_depth`], or a rule of your own), up to
-//! `max_tasks`.
+//! of the queue decides how many tasks start (10 below 100 messages, 50 below 1,000, else 100, or a
+//! [rule](QueueListenerBuilder::scaling) of your own), up to `max_tasks`.
 //!
 //! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](QueueListenerBuilder::notifier)) the
 //! listener polls when a notice arrives. A notice is a hint and may be lost. With `min_tasks` of 1
@@ -275,7 +276,6 @@ mod settle;
 mod tests;
 mod work;
 
-pub use builder::QueueListenerBuilder;
 pub use config::QueueListenerConfig;
 pub use counters::ListenerState;
 pub use disposition::Disposition;
@@ -283,5 +283,4 @@ pub use event::{QueueCall, QueueListenerEvent};
 pub use listener::QueueListener;
 pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
-pub use run::scaler::tasks_by_depth;
 pub use work::{Cancelled, Work};

@@ -2,7 +2,7 @@
 //! and knows no queue.
 use std::time::Duration;
 
-use crate::time::Instant;
+use crate::{config::setters, time::Instant};
 
 /// Order in which one listener polls several queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,22 +34,11 @@ impl Default for Level {
     }
 }
 
-impl Level {
-    /// Returns a level of this priority.
-    pub const fn priority(priority: i32) -> Self {
-        Self { priority, weight: 1, max_wait: None }
-    }
-
-    /// Returns a level of this weight.
-    pub const fn weight(weight: u32) -> Self {
-        Self { priority: 0, weight, max_wait: None }
-    }
-
-    /// Sets the time after which the queue is polled first.
-    #[must_use]
-    pub const fn max_wait(mut self, wait: Duration) -> Self {
-        self.max_wait = Some(wait);
-        self
+setters! {
+    impl Level {
+        priority: i32,
+        weight: u32,
+        max_wait: Option<Duration>,
     }
 }
 

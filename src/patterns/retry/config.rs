@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     outcome::{FailureKind, KindSet},
 };
 
@@ -51,6 +51,19 @@ pub struct RetryConfig {
     pub idempotent: bool,
 }
 
+setters! {
+    impl RetryConfig {
+        max_attempts: u32,
+        backoff: BackoffConfig,
+        max_elapsed: Option<Duration>,
+        retry_on: KindSet,
+        max_hint: Duration,
+        retry_rejections: bool,
+        retry_nested: bool,
+        idempotent: bool,
+    }
+}
+
 impl RetryConfig {
     /// Settings for calls that a user waits for: 3 attempts, 50 ms growing to 500 ms, 3 s in total.
     pub fn interactive() -> Self {
@@ -70,62 +83,6 @@ impl RetryConfig {
             max_hint: Duration::from_secs(300),
             ..Self::default()
         }
-    }
-
-    /// Sets the maximum number of attempts.
-    #[must_use]
-    pub const fn max_attempts(mut self, n: u32) -> Self {
-        self.max_attempts = n;
-        self
-    }
-
-    /// Sets the delays.
-    #[must_use]
-    pub const fn backoff(mut self, backoff: BackoffConfig) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets the total time.
-    #[must_use]
-    pub const fn max_elapsed(mut self, total: Duration) -> Self {
-        self.max_elapsed = Some(total);
-        self
-    }
-
-    /// Sets the kinds of failure to retry.
-    #[must_use]
-    pub const fn retry_on(mut self, kinds: KindSet) -> Self {
-        self.retry_on = kinds;
-        self
-    }
-
-    /// Sets the longest wait that a server may ask for.
-    #[must_use]
-    pub const fn max_hint(mut self, longest: Duration) -> Self {
-        self.max_hint = longest;
-        self
-    }
-
-    /// Sets if rejections by policies of this crate are retried.
-    #[must_use]
-    pub const fn retry_rejections(mut self, yes: bool) -> Self {
-        self.retry_rejections = yes;
-        self
-    }
-
-    /// Sets if attempts are repeated inside an attempt of another retry.
-    #[must_use]
-    pub const fn retry_nested(mut self, yes: bool) -> Self {
-        self.retry_nested = yes;
-        self
-    }
-
-    /// Sets if unmarked operations may run twice.
-    #[must_use]
-    pub const fn idempotent(mut self, yes: bool) -> Self {
-        self.idempotent = yes;
-        self
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {

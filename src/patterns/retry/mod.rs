@@ -30,10 +30,11 @@
 //! use steadfast::{call::idempotent, entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
 //!
 //! let (clock, time) = Clock::manual();
-//! let retry = Retry::new(RetryConfig::default())
-//!     .unwrap()
-//!     .with_clock(&clock)
-//!     .with_entropy(&Entropy::from_seed(1));
+//! let retry = Retry::builder(RetryConfig::default())
+//!     .clock(&clock)
+//!     .entropy(&Entropy::from_seed(1))
+//!     .build()
+//!     .unwrap();
 //!
 //! let mut calls = 0;
 //! let read = idempotent(|| {
@@ -152,6 +153,7 @@
 //! "Retry pattern", Azure Architecture Center. Jitter: Marc Brooker, "Exponential Backoff And
 //! Jitter" (AWS Architecture Blog, 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal
 //! A6.
+mod builder;
 mod config;
 mod event;
 mod live;

@@ -9,13 +9,15 @@ use std::{
 
 use super::{
     RetryBudget, RetryConfig, RetryEvent,
+    builder::{DelaySource, Delays, RetrySpec},
     live::{Live, RetrySettings},
     state::FailedAttempt,
 };
 use crate::{
     backoff::{Backoff, Curve, Jitter},
+    build::{Builder, Common},
     call::{
-        self, Attempt, BorrowedAttempt, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
+        self, Attempt, AttemptInternals, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
     },
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -25,22 +27,19 @@ use crate::{
     time::{Clock, Instant},
 };
 
-type Delays = Box<dyn Iterator<Item = Duration> + Send>;
-
 /// Repeats an operation while it fails with transient failures.
 ///
 /// A clone is cheap and shares settings, budget, randomness and events.
 #[derive(Clone, Debug)]
 pub struct Retry(Arc<RetryInner>);
 
-#[derive(Clone)]
 struct RetryInner {
-    settings: Arc<RetrySettings>,
+    settings: RetrySettings,
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
     budget: Option<RetryBudget>,
-    delays: Option<Arc<dyn Fn() -> Delays + Send + Sync>>,
+    delays: Option<DelaySource>,
     events: Events<RetryEvent>,
 }
 
@@ -50,54 +49,20 @@ impl Retry {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: RetryConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a retry.
+    pub fn builder(config: RetryConfig) -> Builder<Self> {
+        Builder::new(RetrySpec { config, budget: None, delays: None })
     }
 
     /// Creates a retry from settings that were checked before.
-    pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
-        let events = Events::new();
-        let settings = Arc::new(RetrySettings::new(config));
-        Self(Arc::new(RetryInner { settings, name, clock, entropy, budget: None, delays: None, events }))
-    }
-
-    /// Sets the name, for events.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Name>) -> Self {
-        Arc::make_mut(&mut self.0).name = Some(name.into());
-        self
-    }
-
-    /// Sets the clock.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        Arc::make_mut(&mut self.0).clock = clock.clone();
-        self
-    }
-
-    /// Sets the source of randomness for the jitter.
-    #[must_use]
-    pub fn with_entropy(mut self, entropy: &Entropy) -> Self {
-        Arc::make_mut(&mut self.0).entropy = entropy.clone();
-        self
-    }
-
-    /// Sets the budget, which is shared with every policy that holds a clone of it.
-    #[must_use]
-    pub fn with_budget(mut self, budget: &RetryBudget) -> Self {
-        Arc::make_mut(&mut self.0).budget = Some(budget.clone());
-        self
-    }
-
-    /// Sets custom delays in place of the back-off. `delays` is called once per failed call, and
-    /// the retry gives up when the iterator ends. No jitter is added, and no maximum applies.
-    #[must_use]
-    pub fn with_delays<I>(mut self, delays: impl Fn() -> I + Send + Sync + 'static) -> Self
-    where
-        I: Iterator<Item = Duration> + Send + 'static,
-    {
-        Arc::make_mut(&mut self.0).delays = Some(Arc::new(move || Box::new(delays())));
-        self
+    pub(crate) fn make(spec: RetrySpec, common: Common) -> Self {
+        let RetrySpec { config, budget, delays } = spec;
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let (settings, events) = (RetrySettings::new(config), Events::new());
+        Self(Arc::new(RetryInner { settings, name, clock, entropy, budget, delays, events }))
     }
 
     /// Returns the current settings.
@@ -175,7 +140,7 @@ impl RetryInner {
         let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
         let mut call = self.began(started);
         if let Some(next) = call.failed(outcome, attempt.call_state(), cx) {
-            call.go_on(BorrowedAttempt(&mut attempt), next, cx).await;
+            call.go_on(&mut attempt, next, cx).await;
         }
         attempt.result()
     }

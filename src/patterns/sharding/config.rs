@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
 };
 
 /// Settings of a [`ShardDirectory`](super::ShardDirectory).
@@ -34,29 +34,15 @@ impl Default for ShardDirectoryConfig {
     }
 }
 
+setters! {
+    impl ShardDirectoryConfig {
+        refresh_interval: Duration,
+        retry_timeout: Duration,
+        backoff: BackoffConfig,
+    }
+}
+
 impl ShardDirectoryConfig {
-    /// Sets the interval at which the map is read if no notice arrives.
-    #[must_use]
-    pub const fn refresh_interval(mut self, every: Duration) -> Self {
-        self.refresh_interval = every;
-        self
-    }
-
-    /// Sets the time for which a routed call is retried. Zero means that only the one refresh is
-    /// made.
-    #[must_use]
-    pub const fn retry_timeout(mut self, retry_timeout: Duration) -> Self {
-        self.retry_timeout = retry_timeout;
-        self
-    }
-
-    /// Sets the delays between retries.
-    #[must_use]
-    pub const fn backoff(mut self, backoff: BackoffConfig) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require_some_time(self.refresh_interval, "refresh_interval")?;
         self.backoff.check().map_err(|e| e.within("backoff"))
@@ -81,21 +67,14 @@ impl Default for FanOutConfig {
     }
 }
 
+setters! {
+    impl FanOutConfig {
+        max_concurrency: usize,
+        timeout: Duration,
+    }
+}
+
 impl FanOutConfig {
-    /// Sets the maximum number of shards that are queried at once.
-    #[must_use]
-    pub const fn max_concurrency(mut self, shards: usize) -> Self {
-        self.max_concurrency = shards;
-        self
-    }
-
-    /// Sets the time limit of the whole fan-out.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.max_concurrency > 0, "max_concurrency", "must be at least 1")?;
         require_some_time(self.timeout, "timeout")

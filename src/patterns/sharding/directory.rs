@@ -90,13 +90,6 @@ pub struct ShardDirectoryBuilder {
 }
 
 impl ShardDirectoryBuilder {
-    /// Sets the settings.
-    #[must_use]
-    pub const fn config(mut self, config: ShardDirectoryConfig) -> Self {
-        self.config = config;
-        self
-    }
-
     /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
@@ -177,11 +170,15 @@ impl ShardDirectoryBuilder {
 
 impl ShardDirectory {
     /// Creates a builder of the directory with this name.
-    pub fn builder(store: Arc<dyn Store>, name: impl Into<Name>) -> ShardDirectoryBuilder {
+    pub fn builder(
+        store: Arc<dyn Store>,
+        name: impl Into<Name>,
+        config: ShardDirectoryConfig,
+    ) -> ShardDirectoryBuilder {
         ShardDirectoryBuilder {
             store,
             name: name.into(),
-            config: ShardDirectoryConfig::default(),
+            config,
             clock: Clock::default(),
             entropy: Entropy::default(),
             notifier: None,

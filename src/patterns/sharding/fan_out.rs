@@ -4,7 +4,12 @@ use std::{fmt, future::Future, pin::pin};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{FanOutConfig, map::ShardId};
-use crate::{config::ConfigError, port::within, time::Clock};
+use crate::{
+    build::{Builder, Common, Component},
+    config::ConfigError,
+    port::within,
+    time::Clock,
+};
 
 /// Queries many shards with limited concurrency and a deadline. The result holds, for each shard,
 /// its value or the reason for its failure.
@@ -31,6 +36,7 @@ pub struct FanOut {
 
 /// Reason for which a shard returned no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShardFailure<E> {
     /// The operation failed.
     #[error("{0}")]
@@ -45,6 +51,7 @@ pub enum ShardFailure<E> {
 
 /// Result of a fan-out, in the order of the given shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FanOutResult<T, E> {
     /// The results of the shards that succeeded.
     pub results: Vec<(ShardId, T)>,
@@ -54,6 +61,7 @@ pub struct FanOutResult<T, E> {
 
 /// Error of a fan-out of which some shards failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShardsFailed<E> {
     /// The shards that failed, with the reasons.
     pub failures: Vec<(ShardId, ShardFailure<E>)>,
@@ -84,21 +92,28 @@ impl<T, E> FanOutResult<T, E> {
     }
 }
 
+impl Component for FanOut {
+    type Built = Result<Self, ConfigError>;
+    type Spec = FanOutConfig;
+
+    fn assemble(config: FanOutConfig, Common { clock, .. }: Common) -> Self::Built {
+        config.check()?;
+        Ok(Self { config, clock })
+    }
+}
+
 impl FanOut {
     /// Creates a fan-out with these settings.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting violates its rule.
     pub fn new(config: FanOutConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self { config, clock: Clock::default() })
+        Self::builder(config).build()
     }
 
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of a fan-out.
+    pub fn builder(config: FanOutConfig) -> Builder<Self> {
+        Builder::new(config)
     }
 
     /// Runs an operation on each of these shards. Give each shard a pipeline with its own breaker,

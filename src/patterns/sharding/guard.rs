@@ -42,6 +42,7 @@ pub enum Refused {
 /// Error of a router whose map is older than the shard's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("stale map: the router has version {router}, the shard version {shard}")]
+#[non_exhaustive]
 pub struct StaleMap {
     /// The version of the router's map.
     pub router: u64,
@@ -49,8 +50,16 @@ pub struct StaleMap {
     pub shard: u64,
 }
 
+impl StaleMap {
+    /// Creates the error of these versions.
+    pub const fn new(router: u64, shard: u64) -> Self {
+        Self { router, shard }
+    }
+}
+
 /// Kind of access to a key. A key that is moved can be read for longer than it can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+// Exhaustive: a request reads or writes.
 pub enum Access {
     /// A read.
     Read,

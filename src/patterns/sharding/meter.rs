@@ -18,6 +18,7 @@ struct Counts {
 
 /// The counts of a meter.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ShardLoad {
     /// Number of calls by shard. A shard without calls is not listed.
     pub shards: Vec<(ShardId, u64)>,

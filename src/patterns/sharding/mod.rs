@@ -38,7 +38,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use steadfast::{
-//!     sharding::{Routed, ShardDirectory, ShardError, ShardId, ShardMap},
+//!     sharding::{Routed, ShardDirectory, ShardDirectoryConfig, ShardError, ShardId, ShardMap},
 //!     store::InMemoryStore,
 //! };
 //!
@@ -46,7 +46,8 @@
 //! let mut map = ShardMap::hashed(4_096, &[0, 1, 2, 3].map(ShardId)).unwrap();
 //! map.pin("a large tenant", ShardId(9)).unwrap();
 //! let store = Arc::new(InMemoryStore::new());
-//! let directory = ShardDirectory::builder(store, "orders").create(&map).await.unwrap();
+//! let config = ShardDirectoryConfig::default();
+//! let directory = ShardDirectory::builder(store, "orders", config).create(&map).await.unwrap();
 //!
 //! let operation = |to: Routed| async move { Ok::<_, ShardError<String>>(to.shard) };
 //! let shard = directory.route("a large tenant", operation).await.unwrap();

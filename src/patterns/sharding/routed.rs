@@ -14,6 +14,7 @@ use crate::{
 
 /// The destination of a routed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Routed {
     /// The shard that owns the key.
     pub shard: ShardId,
@@ -22,8 +23,16 @@ pub struct Routed {
     pub version: u64,
 }
 
+impl Routed {
+    /// Creates the destination of a request that a router of this version sends to this shard.
+    pub const fn new(shard: ShardId, version: u64) -> Self {
+        Self { shard, version }
+    }
+}
+
 /// Error of a call at one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShardError<E> {
     /// The shard refused the request; nothing was done.
     #[error(transparent)]

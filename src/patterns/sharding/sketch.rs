@@ -21,6 +21,7 @@ struct Counter {
 
 /// A key with its count.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HotKey {
     /// The key's bytes.
     pub key: Vec<u8>,

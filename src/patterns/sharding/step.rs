@@ -13,6 +13,7 @@ use crate::config::{ConfigError, require};
 /// A chunk of a map, which moves as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+// Exhaustive: a mover must move every kind of chunk, so a new kind must not compile without it.
 pub enum Chunk {
     /// The range `[low, high)` of the keys' bytes. In a hashed map: of the virtual shards' numbers,
     /// as four bytes in big-endian order.
@@ -72,6 +73,7 @@ impl fmt::Display for Chunk {
 /// shards, then carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Step {
     /// The source owns the chunk and accepts writes; its rows are copied.
     Copying,
@@ -90,6 +92,7 @@ pub enum Step {
 /// A move as recorded in the map. Send it with a mover's work, for [the
 /// check](super::ShardGuard::enter_move) at the shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Move {
     /// The version of the map that began the move, which identifies it.
     pub id: u64,
@@ -105,6 +108,7 @@ pub struct Move {
 
 /// A planned move, of which nothing was done yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PlannedMove {
     /// The chunk to move.
     pub chunk: Chunk,

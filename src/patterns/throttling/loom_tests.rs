@@ -314,7 +314,7 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
 #[test]
 fn loom_an_adaptive_limit_s_capacity_follows_its_last_change() {
     loom::model(|| {
-        let config = AdaptiveLimitConfig::default().queue(0, std::time::Duration::from_secs(1));
+        let config = AdaptiveLimitConfig::default().queue(0).max_wait(std::time::Duration::from_secs(1));
         let limiter = AdaptiveLimiter::new(config.limits(9, 1, 9)).unwrap();
         let theirs = limiter.clone();
         let thread = thread::spawn(move || theirs.reconfigure(config.limits(5, 1, 5)).unwrap());

@@ -50,7 +50,8 @@
 //! };
 //!
 //! let (clock, driver) = Clock::manual();
-//! let limiter = RateLimiter::new(Quota::per_second(10).burst(2)).unwrap().with_clock(&clock);
+//! let quota = Quota::per_second(10).burst(2);
+//! let limiter = RateLimiter::builder(quota).clock(&clock).build().unwrap();
 //! assert!(limiter.try_acquire().is_ok());
 //! assert!(limiter.try_acquire().is_ok());
 //! let rejected = limiter.try_acquire().unwrap_err();
@@ -191,7 +192,7 @@
 //!
 //! [`ThrottlingEvent`]: rejected, queued, paused, limit changed, shedding began and ended.
 //! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
-//! of the key if the limiter is [named by](KeyedRateLimiter::named_by) key.
+//! of the key if the limiter is [named by](crate::Builder::name_by) key.
 //!
 //! # Considerations
 //!
@@ -204,7 +205,7 @@
 //! 3. A rejection is a specific error, [`Rejected`](crate::Rejected), with a time to come back
 //!    where one is known (the table above); over HTTP 429 or 503 with `retry-after`, by feature
 //!    `http`. (default)
-//! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`], [`KeyedRateLimiter::reconfigure`]
+//! 4. A stop-gap while scaling out: [`RateLimiter::reconfigure`], [`KeyedRateLimiter::reconfigure`]
 //!    and [`ConcurrencyLimiter::resize`] follow the capacity while in use. The example
 //!    `multi_tenant_surveys` doubles its quotas when a second instance starts. (option)
 //! 5. If scaling costs more than a short rejection, reject. (advice)
@@ -212,7 +213,7 @@
 //!    nanoseconds, but not nothing. [`explain`](crate::Pipeline::explain) warns of limits without
 //!    head-room: nearly equal soft and hard limits, a burst of one, `k` of one, shares that reserve
 //!    nothing. (warning)
-//! 7. Strategies: reject above a rate per tenant ([`KeyedRateLimiter::with_tiers`]); switch off
+//! 7. Strategies: reject above a rate per tenant ([`tier_of`](crate::Builder::tier_of)); switch off
 //!    what is not essential ([`Degradation`]); level by priority ([`PriorityShares`], [`Shedder`])
 //!    and by the value of a tenant (tiers); defer work that was shed
 //!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
@@ -237,7 +238,7 @@
 //! [`SharedRateLimiter`] bounds them together, through a store ([`shared`]).
 //!
 //! A limiter whose keys are chosen by strangers is bounded by
-//! [`max_keys`](KeyedRateLimiter::max_keys). Beyond it, the keys whose permits return soonest are
+//! [`max_keys`](field@KeyedRateLimitConfig::max_keys). Beyond it, the keys whose permits return soonest are
 //! forgotten first, so that an attacker who invents keys resets light users, not heavy ones. Calls
 //! that wait for a key learn of their turns from each other: a call that is kept and not polled
 //! delays those behind it.
@@ -278,7 +279,7 @@ pub use adaptive::{Adaptation, AdaptiveLimitConfig, AdaptiveLimiter, PrioritySha
 pub use client::{ClientThrottle, ClientThrottleConfig, ClientThrottlePermit, ClientThrottleSnapshot};
 pub use concurrency::{ConcurrencyLimitConfig, ConcurrencyLimiter, ConcurrencyPermit, QueueOrder};
 pub use event::{DegradationEvent, ThrottlingEvent};
-pub use keyed::{KeyLimit, KeyUsage, KeyedRateLimiter, Metered};
+pub use keyed::{KeyLimit, KeyUsage, KeyedRateLimitConfig, KeyedRateLimiter, Metered};
 pub use rate::{Limit, Quota, RateLimitConfig, RateLimiter, RateMode, try_acquire_all};
 pub use shared::{SharedRateLimitConfig, SharedRateLimitEvent, SharedRateLimiter, Sharing, WhenDown};
 pub(crate) use shed::Gauges;

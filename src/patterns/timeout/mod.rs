@@ -24,8 +24,8 @@
 //! use std::time::Duration;
 //! use steadfast::{time::Clock, timeout::Timeout};
 //!
-//! let (clock, time) = Clock::manual(); // a test's clock; without `with_clock` it is tokio's
-//! let timeout = Timeout::new(Duration::from_secs(2)).with_clock(&clock);
+//! let (clock, time) = Clock::manual(); // a test's clock; without one it is tokio's
+//! let timeout = Timeout::builder(Duration::from_secs(2)).clock(&clock).build();
 //!
 //! let start = time.now();
 //! let error = time.block_on(timeout.call(async || {

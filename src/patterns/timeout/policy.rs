@@ -10,8 +10,9 @@ use std::{
 
 use super::TimeoutEvent;
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy, Timed},
-    config::Name,
+    config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
     time::{Clock, nanos},
@@ -35,22 +36,12 @@ pub struct Timeout {
 impl Timeout {
     /// Creates a time-out of `limit`. Zero polls the work once; [`Duration::MAX`] never fires.
     pub fn new(limit: Duration) -> Self {
-        let limit = Arc::new(AtomicU64::new(nanos(limit)));
-        Self { limit, name: None, clock: Clock::tokio(), events: Events::new() }
+        Self::builder(limit).build()
     }
 
-    /// Sets the name, for errors and events.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Name>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Sets the clock.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of a time-out.
+    pub fn builder(limit: Duration) -> Builder<Self> {
+        Builder::new(limit)
     }
 
     /// Returns the current limit.
@@ -62,9 +53,13 @@ impl Timeout {
     }
 
     /// Changes the limit while in use. A call that already waits keeps its limit; later ones get
-    /// the new one. Every limit is valid, so this cannot fail.
-    pub fn reconfigure(&self, limit: Duration) {
+    /// the new one.
+    ///
+    /// # Errors
+    /// Never: every limit is valid. The result is that of every `reconfigure` of the crate.
+    pub fn reconfigure(&self, limit: Duration) -> Result<(), ConfigError> {
         self.limit.store(nanos(limit), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Subscribes to events, from now on.
@@ -121,6 +116,17 @@ impl Timeout {
         TimedOut { name: self.name.clone(), after }
     }
 }
+
+impl Component for Timeout {
+    type Built = Self;
+    type Spec = Duration;
+
+    fn assemble(limit: Duration, Common { name, clock, .. }: Common) -> Self {
+        Self { limit: Arc::new(AtomicU64::new(nanos(limit))), name, clock, events: Events::new() }
+    }
+}
+
+impl HasName for Timeout {}
 
 impl Policy for Timeout {
     #[inline]

@@ -3,6 +3,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use super::{Acquired, Held, Lease, LeaseError, Renewed, check};
 use crate::{
+    build::{Builder, Common, Component},
     port::{BoxFuture, Capabilities, Capability, FencingToken},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
@@ -36,17 +37,24 @@ struct Grant {
 const CAN: Capabilities =
     Capabilities::of("memory", &[Capability::Linearizable, Capability::Fencing]).largest_key(1024);
 
+impl Component for InMemoryLease {
+    type Built = Self;
+    type Spec = ();
+
+    fn assemble((): (), Common { clock, .. }: Common) -> Self {
+        Self { clock, ..Self::default() }
+    }
+}
+
 impl InMemoryLease {
     /// Creates a backend in which no name is held.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of a backend in which no name is held.
+    pub fn builder() -> Builder<Self> {
+        Builder::new(())
     }
 
     fn state(&self) -> MutexGuard<'_, Grants> {

@@ -13,7 +13,7 @@
 //! # time.block_on(async {
 //! let store = Arc::new(InMemoryStore::new());
 //! // Two processes, each with its own instance over the same store.
-//! let lease = || StoreLease::new(store.clone()).unwrap().with_clock(&clock);
+//! let lease = || StoreLease::builder(store.clone()).clock(&clock).build().unwrap();
 //! let (here, there) = (lease(), lease());
 //! let term = Duration::from_secs(15);
 //!
@@ -64,6 +64,7 @@ use crate::port::{BoxFuture, Capabilities, FencingToken, PortError, check_part};
 
 /// Result of [`Lease::acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: a lease is granted, or another holder has it. Everything else is an error.
 pub enum Acquired {
     /// The name was granted to the caller, for a term that began when the caller asked.
     Granted(FencingToken),

@@ -18,7 +18,9 @@ use super::{
     record::{Stored, decode, encode},
 };
 use crate::{
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind, Unsupported},
+    build::{Builder, Common, Component},
+    config::ConfigError,
+    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
     store::{DeleteOptions, Key, Precondition, Store, StoreError, Version},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
@@ -61,31 +63,46 @@ struct Own {
 const LEASE: &str = "lease ";
 const REQUEST: &str = "release ";
 
+/// What a lease over a store is built from.
+pub struct StoreLeaseSpec {
+    store: Arc<dyn Store>,
+    partition: Arc<str>,
+}
+
+impl Builder<StoreLease> {
+    /// Sets the partition, which must hold nothing else. `leases` by default.
+    pub fn partition(mut self, partition: &str) -> Self {
+        self.spec.partition = partition.into();
+        self
+    }
+}
+
+impl Component for StoreLease {
+    type Built = Result<Self, ConfigError>;
+    type Spec = StoreLeaseSpec;
+
+    fn assemble(spec: StoreLeaseSpec, Common { clock, .. }: Common) -> Self::Built {
+        let StoreLeaseSpec { store, partition } = spec;
+        let can = store.capabilities();
+        can.require(Capability::Linearizable).map_err(|lacks| lacks.refuse("store"))?;
+        can.require(Capability::OrderedVersions).map_err(|lacks| lacks.refuse("store"))?;
+        Ok(Self { store, partition, clock, seen: Arc::default() })
+    }
+}
+
 impl StoreLease {
     /// Creates an instance over the partition `leases` of this store.
     ///
     /// # Errors
     /// If the store lacks [`Linearizable`](Capability::Linearizable) or
     /// [`OrderedVersions`](Capability::OrderedVersions).
-    pub fn new(store: Arc<dyn Store>) -> Result<Self, Unsupported> {
-        let can = store.capabilities();
-        can.require(Capability::Linearizable)?;
-        can.require(Capability::OrderedVersions)?;
-        Ok(Self { store, partition: "leases".into(), clock: Clock::default(), seen: Arc::default() })
+    pub fn new(store: Arc<dyn Store>) -> Result<Self, ConfigError> {
+        Self::builder(store).build()
     }
 
-    /// Sets the partition, which must hold nothing else. `leases` by default.
-    #[must_use]
-    pub fn in_partition(mut self, partition: &str) -> Self {
-        self.partition = partition.into();
-        self
-    }
-
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of an instance over this store.
+    pub fn builder(store: Arc<dyn Store>) -> Builder<Self> {
+        Builder::new(StoreLeaseSpec { store, partition: "leases".into() })
     }
 
     /// Reads the record of a row, and returns it with the time at which the read returned.

@@ -75,6 +75,7 @@ impl<N: Notifier + ?Sized> Notifier for Arc<N> {
 
 /// An event of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
+// Exhaustive: after anything that is no message, a subscriber reads the whole state.
 pub enum Notice {
     /// A published notice.
     Message(Bytes),

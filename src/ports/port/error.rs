@@ -5,6 +5,7 @@ use crate::outcome::{Classify, FailureKind, Hint, Verdict};
 
 /// The reaction that an error calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ErrorClass {
     /// The error is temporary: try again.
     Transient,

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
 use crate::{
+    build::{Builder, Common, Component},
     config::Name,
     notify::Notifier,
     port::{BoxFuture, Capabilities, ask},
@@ -49,31 +50,41 @@ const APART: Duration = Duration::from_millis(20);
 /// Time limit of one notice.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl AnnouncingQueue {
-    /// Returns this queue with notices to this topic.
-    pub fn new(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
-        let (topic, clock) = (topic.into(), Clock::default());
-        Self(Arc::new(Inner { queue, notifier, topic, clock, apart: APART, next: AtomicU64::new(0) }))
-    }
+/// What an announcing queue is built from.
+pub struct AnnouncingSpec {
+    queue: Arc<dyn Queue>,
+    notifier: Arc<dyn Notifier>,
+    topic: Name,
+    apart: Duration,
+}
 
+impl Builder<AnnouncingQueue> {
     /// Sets the minimum time between two notices. 20 ms by default.
-    #[must_use]
-    pub fn apart(self, apart: Duration) -> Self {
-        let clock = self.0.clock.clone();
-        self.with(clock, apart)
+    pub fn apart(mut self, apart: Duration) -> Self {
+        self.spec.apart = apart;
+        self
     }
+}
 
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        let apart = self.0.apart;
-        self.with(clock.clone(), apart)
-    }
+impl Component for AnnouncingQueue {
+    type Built = Self;
+    type Spec = AnnouncingSpec;
 
-    fn with(self, clock: Clock, apart: Duration) -> Self {
-        let Inner { queue, notifier, topic, .. } = &*self.0;
-        let (queue, notifier, topic) = (queue.clone(), notifier.clone(), topic.clone());
+    fn assemble(spec: AnnouncingSpec, Common { clock, .. }: Common) -> Self {
+        let AnnouncingSpec { queue, notifier, topic, apart } = spec;
         Self(Arc::new(Inner { queue, notifier, topic, clock, apart, next: AtomicU64::new(0) }))
+    }
+}
+
+impl AnnouncingQueue {
+    /// Creates this queue with notices to this topic.
+    pub fn new(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
+        Self::builder(queue, notifier, topic).build()
+    }
+
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    pub fn builder(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Builder<Self> {
+        Builder::new(AnnouncingSpec { queue, notifier, topic: topic.into(), apart: APART })
     }
 
     async fn announce(&self) {

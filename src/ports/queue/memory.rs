@@ -17,6 +17,7 @@ use super::{
     state::{Hide, QueueState, StoredMessage},
 };
 use crate::{
+    build::{Builder, Common, Component},
     config::Name,
     entropy::Entropy,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
@@ -66,13 +67,34 @@ const CAN: Capabilities = Capabilities::of(
 /// Default time for which the queue remembers a de-duplication id.
 const WINDOW: Duration = Duration::from_secs(300);
 
-impl InMemoryQueue {
-    /// Creates an empty queue, with a queue of dead letters beside it.
-    pub fn new(name: impl Into<Name>) -> Self {
-        Self::make(name.into(), usize::MAX, WINDOW, Clock::default())
+/// What a queue in memory is built from.
+#[derive(Debug)]
+pub struct InMemoryQueueSpec {
+    name: Name,
+    bound: usize,
+    window: Duration,
+}
+
+impl Builder<InMemoryQueue> {
+    /// Sets the number of messages at which the queue is full. No bound by default.
+    pub fn bounded(mut self, messages: usize) -> Self {
+        self.spec.bound = messages;
+        self
     }
 
-    fn make(name: Name, bound: usize, window: Duration, clock: Clock) -> Self {
+    /// Sets the time for which the queue remembers a de-duplication id. Five minutes by default.
+    pub fn deduplicating_for(mut self, window: Duration) -> Self {
+        self.spec.window = window;
+        self
+    }
+}
+
+impl Component for InMemoryQueue {
+    type Built = Self;
+    type Spec = InMemoryQueueSpec;
+
+    fn assemble(spec: InMemoryQueueSpec, Common { clock, .. }: Common) -> Self {
+        let InMemoryQueueSpec { name, bound, window } = spec;
         let numbers = Arc::new(AtomicU64::new(0));
         let entropy = Entropy::from_os();
         let shared = |name, dead, receipts_from| {
@@ -85,25 +107,17 @@ impl InMemoryQueue {
         let dead = shared(Name::from(format!("{name}/dead")), None, 1 << 63);
         Self { shared: shared(name, Some(dead), 0), clock }
     }
+}
 
-    /// Creates an empty queue with these settings that is full at `messages` messages.
-    #[must_use]
-    pub fn bounded(self, messages: usize) -> Self {
-        Self::make(self.shared.name.clone(), messages, self.shared.window, self.clock)
+impl InMemoryQueue {
+    /// Creates an empty queue, with a queue of dead letters beside it.
+    pub fn new(name: impl Into<Name>) -> Self {
+        Self::builder(name).build()
     }
 
-    /// Creates an empty queue with these settings that remembers a de-duplication id for `window`.
-    /// Five minutes by default.
-    #[must_use]
-    pub fn deduplicating_for(self, window: Duration) -> Self {
-        Self::make(self.shared.name.clone(), self.shared.bound, window, self.clock)
-    }
-
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of an empty queue of this name.
+    pub fn builder(name: impl Into<Name>) -> Builder<Self> {
+        Builder::new(InMemoryQueueSpec { name: name.into(), bound: usize::MAX, window: WINDOW })
     }
 
     fn try_send(&self, messages: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {

@@ -265,6 +265,7 @@ impl Peeked {
 
 /// Number of messages in a queue, by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Depth {
     /// Messages that could be received now. Messages behind another one of their group are counted
     /// here.
@@ -276,6 +277,11 @@ pub struct Depth {
 }
 
 impl Depth {
+    /// Creates a depth from its counts, for backends.
+    pub const fn new(visible: u64, delayed: u64, in_flight: u64) -> Self {
+        Self { visible, delayed, in_flight }
+    }
+
     /// Returns the number of all messages.
     pub const fn total(&self) -> u64 {
         self.visible + self.delayed + self.in_flight

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle};
 use crate::{
+    build::{Builder, Common, Component, HasEntropy},
     entropy::Entropy,
     port::{self, ErrorClass, Failure},
     race::{First, race},
@@ -82,24 +83,37 @@ pub enum RequestError {
     Failed(#[from] QueueError),
 }
 
-impl Requester {
-    /// Returns a requester that sends to `requests` and receives from `replies`. The other side
-    /// knows the reply queue as `name`.
-    pub fn new(requests: Arc<dyn Queue>, replies: Arc<dyn Queue>, name: impl Into<String>) -> Self {
-        Self::make(requests, replies, name.into(), Clock::default(), Entropy::default())
-    }
+/// What a requester is built from.
+pub struct RequesterSpec {
+    requests: Arc<dyn Queue>,
+    replies: Arc<dyn Queue>,
+    name: String,
+}
 
-    fn make(requests: Arc<dyn Queue>, replies: Arc<dyn Queue>, name: String, clock: Clock, entropy: Entropy) -> Self {
+impl Component for Requester {
+    type Built = Self;
+    type Spec = RequesterSpec;
+
+    fn assemble(spec: RequesterSpec, common: Common) -> Self {
+        let RequesterSpec { requests, replies, name } = spec;
+        let (entropy, clock) = (common.entropy(), common.clock);
         let (waiting, came, turn) = (Mutex::default(), Notify::new(), Semaphore::new(1));
         Self(Arc::new(Inner { requests, replies, name, clock, entropy, waiting, came, turn }))
     }
+}
 
-    /// Sets the clock and the source of random ids. By default tokio's clock, and a source seeded
-    /// by the system.
-    #[must_use]
-    pub fn with(self, clock: &Clock, entropy: &Entropy) -> Self {
-        let Inner { requests, replies, name, .. } = &*self.0;
-        Self::make(requests.clone(), replies.clone(), name.clone(), clock.clone(), entropy.clone())
+impl HasEntropy for Requester {}
+
+impl Requester {
+    /// Creates a requester that sends to `requests` and receives from `replies`. The other side
+    /// knows the reply queue as `name`.
+    pub fn new(requests: Arc<dyn Queue>, replies: Arc<dyn Queue>, name: impl Into<String>) -> Self {
+        Self::builder(requests, replies, name).build()
+    }
+
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    pub fn builder(requests: Arc<dyn Queue>, replies: Arc<dyn Queue>, name: impl Into<String>) -> Builder<Self> {
+        Builder::new(RequesterSpec { requests, replies, name: name.into() })
     }
 
     /// Sends a request and waits for its reply, at most for `within`.

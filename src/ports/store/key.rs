@@ -8,6 +8,7 @@ use crate::port::{Capabilities, PortError, check_part};
 /// Writes to one partition can be batched, and its rows can be scanned in order. Different
 /// partitions are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Key<'a> {
     /// The partition key.
     pub partition: &'a str,

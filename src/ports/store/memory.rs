@@ -7,6 +7,7 @@ use super::{
     Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Store, StoreError, Version, Write,
 };
 use crate::{
+    build::{Builder, Common, Component},
     port::{BoxFuture, Capabilities, Capability, FencingToken},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
@@ -63,17 +64,24 @@ const CAN: Capabilities = Capabilities::of(
 .largest_batch(1000)
 .largest_key(1024);
 
+impl Component for InMemoryStore {
+    type Built = Self;
+    type Spec = ();
+
+    fn assemble((): (), Common { clock, .. }: Common) -> Self {
+        Self { clock, ..Self::default() }
+    }
+}
+
 impl InMemoryStore {
     /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the clock for the expiry of records. tokio's clock by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    /// Creates a builder of an empty store. Its clock ends records.
+    pub fn builder() -> Builder<Self> {
+        Builder::new(())
     }
 
     /// Returns all current records by partition and row, for tests.
@@ -304,7 +312,7 @@ mod tests {
     fn a_page_reads_the_rows_that_it_returns_and_one_more() {
         run(async {
             let (clock, time) = Clock::manual();
-            let store = InMemoryStore::new().with_clock(&clock);
+            let store = InMemoryStore::builder().clock(&clock).build();
             for i in 0..10_000 {
                 // Every second record expires.
                 let options = PutOptions::new();
@@ -324,7 +332,7 @@ mod tests {
     fn expired_records_are_deleted_without_reads_or_scans() {
         run(async {
             let (clock, time) = Clock::manual();
-            let store = InMemoryStore::new().with_clock(&clock);
+            let store = InMemoryStore::builder().clock(&clock).build();
             let options = PutOptions::new().ttl(Duration::from_secs(1));
             for i in 0..20_000 {
                 time.advance(Duration::from_millis(1));

@@ -75,11 +75,19 @@ use crate::port::{BoxFuture, Capabilities};
 
 /// A record as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Record {
     /// The stored value.
     pub value: Bytes,
     /// The version of the record.
     pub version: Version,
+}
+
+impl Record {
+    /// Creates a record, for backends.
+    pub const fn new(value: Bytes, version: Version) -> Self {
+        Self { value, version }
+    }
 }
 
 /// A store of keyed records with versions. The [module's page](self) lists the guarantees;

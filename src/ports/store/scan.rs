@@ -33,6 +33,7 @@ pub struct Scan {
 
 /// A set of rows, by the order of their bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Rows {
     /// All rows.
     #[default]
@@ -45,6 +46,7 @@ pub enum Rows {
 
 /// Order of the rows of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+// Exhaustive: an order has two directions.
 pub enum Order {
     /// Smallest first.
     #[default]
@@ -60,6 +62,7 @@ pub struct Continuation(String);
 
 /// A row of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Row {
     /// The row key within the partition.
     pub row: String,
@@ -69,13 +72,28 @@ pub struct Row {
     pub version: Version,
 }
 
+impl Row {
+    /// Creates a row, for backends.
+    pub const fn new(row: String, value: Bytes, version: Version) -> Self {
+        Self { row, value, version }
+    }
+}
+
 /// One page of a scan, as a snapshot of its partition at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Page {
     /// The rows, in the scan's order.
     pub rows: Vec<Row>,
     /// The token of the next page; `None` after the last one.
     pub next: Option<Continuation>,
+}
+
+impl Page {
+    /// Creates a page, for backends.
+    pub const fn new(rows: Vec<Row>, next: Option<Continuation>) -> Self {
+        Self { rows, next }
+    }
 }
 
 impl Scan {

@@ -4,10 +4,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{StoreError, Version};
-use crate::port::{Capabilities, Capability, FencingToken, PortError, check_part};
+use crate::{
+    config::setters,
+    port::{Capabilities, Capability, FencingToken, PortError, check_part},
+};
 
 /// The state of the record that a write requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Precondition {
     /// No requirement.
     #[default]
@@ -58,31 +62,25 @@ pub struct DeleteOptions {
     pub fence: Option<FencingToken>,
 }
 
+setters! {
+    impl PutOptions {
+        when: Precondition,
+        ttl: Option<Duration>,
+        fence: Option<FencingToken>,
+    }
+}
+
 impl PutOptions {
     /// Creates options without precondition, time to live and fencing token.
     pub const fn new() -> Self {
         Self { when: Precondition::Any, ttl: None, fence: None }
     }
+}
 
-    /// Sets the required state of the record.
-    #[must_use]
-    pub const fn when(mut self, when: Precondition) -> Self {
-        self.when = when;
-        self
-    }
-
-    /// Sets the time to live of the record.
-    #[must_use]
-    pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// Sets the fencing token of the lease under which the record is written.
-    #[must_use]
-    pub const fn fence(mut self, token: FencingToken) -> Self {
-        self.fence = Some(token);
-        self
+setters! {
+    impl DeleteOptions {
+        when: Precondition,
+        fence: Option<FencingToken>,
     }
 }
 
@@ -90,20 +88,6 @@ impl DeleteOptions {
     /// Creates options without precondition and fencing token.
     pub const fn new() -> Self {
         Self { when: Precondition::Any, fence: None }
-    }
-
-    /// Sets the required state of the record.
-    #[must_use]
-    pub const fn when(mut self, when: Precondition) -> Self {
-        self.when = when;
-        self
-    }
-
-    /// Sets the fencing token of the lease under which the record is deleted.
-    #[must_use]
-    pub const fn fence(mut self, token: FencingToken) -> Self {
-        self.fence = Some(token);
-        self
     }
 }
 
@@ -121,6 +105,7 @@ impl From<Precondition> for DeleteOptions {
 
 /// One write of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Write {
     /// A write like [`Store::put`](super::Store::put).
     Put {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, human, require},
+    config::{ConfigError, human, require, setters},
     queue_listener::{IdleConfig, QueueListenerConfig},
     throttling::Quota,
 };
@@ -56,49 +56,18 @@ impl Default for JournalConfig {
     }
 }
 
+setters! {
+    impl JournalConfig {
+        per_second: u32,
+        concurrency: u32,
+        max_attempts: u32,
+        retry: BackoffConfig,
+        idle: IdleConfig,
+        visibility: Duration,
+    }
+}
+
 impl JournalConfig {
-    /// Sets the maximum number of entries replayed in a second.
-    #[must_use]
-    pub const fn per_second(mut self, entries: u32) -> Self {
-        self.per_second = entries;
-        self
-    }
-
-    /// Sets the maximum number of entries replayed at once.
-    #[must_use]
-    pub const fn concurrency(mut self, entries: u32) -> Self {
-        self.concurrency = entries;
-        self
-    }
-
-    /// Sets the maximum number of attempts before an entry becomes a dead letter.
-    #[must_use]
-    pub const fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = attempts;
-        self
-    }
-
-    /// Sets the delays before a failed entry is tried again.
-    #[must_use]
-    pub const fn retry(mut self, retry: BackoffConfig) -> Self {
-        self.retry = retry;
-        self
-    }
-
-    /// Sets the delays between polls of an empty journal.
-    #[must_use]
-    pub const fn idle(mut self, idle: IdleConfig) -> Self {
-        self.idle = idle;
-        self
-    }
-
-    /// Sets the time for which a lease hides an entry.
-    #[must_use]
-    pub const fn visibility(mut self, visibility: Duration) -> Self {
-        self.visibility = visibility;
-        self
-    }
-
     pub(super) fn quota(&self) -> Quota {
         Quota::per_second(self.per_second).burst(1)
     }

@@ -5,17 +5,19 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use super::{Entry, JournalConfig, JournalEvent as Event, Served};
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     config::{ConfigError, Name},
-    entropy::Entropy,
     observe::{Events, Subscription},
     outcome::CallError,
     port::{Capability, Failure, PortError, ask},
     queue::{IdempotencyFilter, Queue, QueueError, QueueExt},
     queue_listener::QueueListener,
+    store::Store,
     sync::Mutex,
     throttling::RateLimiter,
     time::Clock,
@@ -39,30 +41,74 @@ pub(super) struct Inner {
 }
 
 /// The parts of a journal.
-#[derive(Clone)]
 struct Parts {
     queue: Arc<dyn Queue>,
     filter: Option<IdempotencyFilter>,
-    clock: Clock,
-    entropy: Entropy,
-    name: Option<Name>,
+    /// Has an entropy.
+    common: Common,
 }
 
 impl Parts {
     fn listener(&self, config: &JournalConfig) -> Result<QueueListener, ConfigError> {
-        let mut builder = QueueListener::builder(self.queue.clone())
-            .config(config.listener())
-            .clock(&self.clock)
-            .entropy(&self.entropy);
+        let mut builder = QueueListener::builder(self.queue.clone(), config.listener());
+        builder.common = self.common.clone();
         if let Some(filter) = &self.filter {
             builder = builder.filter(filter.clone());
-        }
-        if let Some(name) = &self.name {
-            builder = builder.named(name.clone());
         }
         builder.build()
     }
 }
+
+/// What a journal is built from.
+pub struct JournalSpec {
+    queue: Arc<dyn Queue>,
+    config: JournalConfig,
+    memory: Option<(Arc<dyn Store>, Duration)>,
+}
+
+impl Builder<Journal> {
+    /// Records replayed keys in this store for `window`, and replays none of them again. For
+    /// services that do not support idempotency keys. (If a process is killed between the call and
+    /// the record, the call is repeated.) The store must have
+    /// [`TimeToLive`](crate::port::Capability::TimeToLive), and the window must not be zero.
+    ///
+    /// The records belong to the journal's queue, by its [`identity`](Queue::identity). Journals of
+    /// different queues may share a store, and journals of one queue share their records, whatever
+    /// their names.
+    pub fn remembering(mut self, store: Arc<dyn Store>, window: Duration) -> Self {
+        self.spec.memory = Some((store, window));
+        self
+    }
+}
+
+impl Component for Journal {
+    type Built = Result<Self, ConfigError>;
+    type Spec = JournalSpec;
+
+    fn assemble(spec: JournalSpec, common: Common) -> Self::Built {
+        let JournalSpec { queue, config, memory } = spec;
+        let filter = memory.map(|(store, window)| {
+            let partition = format!("journal {}", queue.identity());
+            IdempotencyFilter::new(store, partition, window).by(|delivery| {
+                match delivery.headers.get(super::IDEMPOTENCY_KEY) {
+                    Some(key) => key.clone(),
+                    None => delivery.id.to_string(),
+                }
+            })
+        });
+        let common = Common { entropy: Some(common.entropy()), ..common };
+        let parts = Parts { queue, filter, common };
+        config.check()?;
+        parts.listener(&config)?;
+        let pace = RateLimiter::builder(config.quota()).clock(&parts.common.clock);
+        let pace = pace.build().map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        let (waiting, events) = (AtomicBool::new(false), Events::new());
+        Ok(Self(Arc::new(Inner { pace, parts, config: Mutex::new(config), waiting, events })))
+    }
+}
+
+impl HasName for Journal {}
+impl HasEntropy for Journal {}
 
 impl Journal {
     /// Creates a journal in this queue. The queue belongs to the journal alone: other messages
@@ -71,72 +117,12 @@ impl Journal {
     /// # Errors
     /// If a setting breaks its rule.
     pub fn new(queue: Arc<dyn Queue>, config: JournalConfig) -> Result<Self, ConfigError> {
-        let parts = Parts { queue, filter: None, clock: Clock::default(), entropy: Entropy::from_os(), name: None };
-        Self::make(parts, config)
+        Self::builder(queue, config).build()
     }
 
-    fn make(parts: Parts, config: JournalConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        parts.listener(&config)?;
-        let pace = RateLimiter::new(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
-        Ok(Self(Arc::new(Inner {
-            pace: pace.with_clock(&parts.clock),
-            parts,
-            config: Mutex::new(config),
-            waiting: AtomicBool::new(false),
-            events: Events::new(),
-        })))
-    }
-
-    fn with(self, change: impl FnOnce(&mut Parts)) -> Self {
-        let mut parts = self.0.parts.clone();
-        change(&mut parts);
-        // The same settings were valid before, so this does not fail.
-        Self::make(parts, self.config()).unwrap_or(self)
-    }
-
-    /// Returns a new journal of the same settings with a name for events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        self.with(|parts| parts.name = Some(name.into()))
-    }
-
-    /// Returns a new journal of the same settings on this clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        self.with(|parts| parts.clock = clock.clone())
-    }
-
-    /// Returns a new journal of the same settings with this source of random delays.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        self.with(|parts| parts.entropy = entropy.clone())
-    }
-
-    /// Returns a new journal that records replayed keys in this store for `window`, and replays
-    /// none of them again. For services that do not support idempotency keys. (If a process is
-    /// killed between the call and the record, the call is repeated.)
-    ///
-    /// The records belong to the journal's queue, by its [`identity`](Queue::identity). Journals of
-    /// different queues may share a store, and journals of one queue share their records, whatever
-    /// their names.
-    ///
-    /// # Errors
-    /// If the store lacks [`TimeToLive`](Capability::TimeToLive), or the window is zero.
-    pub fn remembering(
-        self,
-        store: Arc<dyn crate::store::Store>,
-        window: std::time::Duration,
-    ) -> Result<Self, ConfigError> {
-        let partition = format!("journal {}", self.0.parts.queue.identity());
-        let filter = IdempotencyFilter::new(store, partition, window).by(|delivery| {
-            match delivery.headers.get(super::IDEMPOTENCY_KEY) {
-                Some(key) => key.clone(),
-                None => delivery.id.to_string(),
-            }
-        });
-        let parts = Parts { filter: Some(filter), ..self.0.parts.clone() };
-        Self::make(parts, self.config())
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    pub fn builder(queue: Arc<dyn Queue>, config: JournalConfig) -> Builder<Self> {
+        Builder::new(JournalSpec { queue, config, memory: None })
     }
 
     /// Changes the settings at run time: the pace at once, the others from the next
@@ -147,7 +133,10 @@ impl Journal {
     pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.0.parts.listener(&config)?;
-        self.0.pace.set_quota(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        self.0
+            .pace
+            .reconfigure(self.0.pace.config().with_quota(config.quota()))
+            .map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
         *self.0.config.lock() = config;
         self.0.emit(|| Event::ConfigChanged);
         Ok(())
@@ -160,7 +149,7 @@ impl Journal {
 
     /// Returns the name.
     pub fn name(&self) -> Option<&str> {
-        self.0.parts.name.as_ref().map(Name::as_str)
+        self.0.parts.common.name.as_ref().map(Name::as_str)
     }
 
     /// Returns the queue of the journal. Its depth is the number of pending entries; its dead
@@ -200,7 +189,7 @@ impl Journal {
         if entry.key.is_empty() {
             return Err(PortError::invalid("key", "must not be empty").into());
         }
-        let Parts { queue, clock, .. } = &self.0.parts;
+        let Parts { queue, common: Common { clock, .. }, .. } = &self.0.parts;
         let key = self.0.events.wanted().then(|| entry.key.clone());
         let message = entry.into_message(queue.capabilities().has(Capability::Deduplication));
         let sent = ask(clock, self.config().call_timeout(), queue.send_one(message)).await;
@@ -243,7 +232,7 @@ impl Journal {
 
 impl Inner {
     pub(super) fn clock(&self) -> &Clock {
-        &self.parts.clock
+        &self.parts.common.clock
     }
 
     pub(super) fn listener(&self) -> Result<QueueListener, ConfigError> {
@@ -252,7 +241,7 @@ impl Inner {
     }
 
     pub(super) fn emit(&self, event: impl FnOnce() -> Event) {
-        self.events.send(self.parts.name.as_ref(), self.parts.clock.now(), event);
+        self.events.send(self.parts.common.name.as_ref(), self.parts.common.clock.now(), event);
     }
 
     /// Reports once that entries wait, however many there are.
@@ -272,7 +261,7 @@ impl Inner {
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Journal")
-            .field("name", &self.0.parts.name)
+            .field("name", &self.0.parts.common.name)
             .field("queue", &self.0.parts.queue)
             .field("config", &self.config())
             .finish_non_exhaustive()

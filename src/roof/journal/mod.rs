@@ -32,10 +32,11 @@
 //!
 //! # let (clock, driver) = Clock::manual();
 //! # driver.block_on(async {
-//! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.with_clock(&clock);
+//! let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build()?;
 //! let payments = Pipeline::new().then(breaker.clone());
-//! let queue = Arc::new(InMemoryQueue::new("payments").with_clock(&clock)); // or a durable queue
-//! let journal = Journal::new(queue, JournalConfig::default())?.with_clock(&clock);
+//! // In a service, a durable queue.
+//! let queue = Arc::new(InMemoryQueue::builder("payments").clock(&clock).build());
+//! let journal = Journal::builder(queue, JournalConfig::default()).clock(&clock).build()?;
 //!
 //! let charged = Mutex::new(Vec::new());
 //! let charge = async |order: &str| -> Result<(), std::io::Error> {

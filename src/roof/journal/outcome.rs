@@ -8,6 +8,7 @@ use crate::{
 
 /// Result of a deferrable call. Returned by [`Journal::or_defer`](super::Journal::or_defer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Exhaustive: a call was made, or it is in the journal. Everything else is its error.
 pub enum Served<T> {
     /// The call was made.
     Now(T),
@@ -85,6 +86,7 @@ impl<E: fmt::Display> From<Result<(), E>> for Replayed {
 
 /// Permission to replay entries now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Gate {
     /// Entries are replayed.
     Open,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     circuit_breaker::CircuitBreakerConfig,
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     fallback::FallbackConfig,
     hedge::HedgeConfig,
     retry::{RetryBudgetConfig, RetryConfig},
@@ -37,7 +37,7 @@ pub struct StandardConfig {
     #[serde(with = "switch_time")]
     pub timeout: Option<Duration>,
     /// Load shedding by priority while a gauge is above its limit. Gauges are added [in
-    /// code](super::Standard::with_gauge). Off by default.
+    /// code](crate::Builder::gauge). Off by default.
     #[serde(with = "switch")]
     pub shed: Option<ShedderConfig>,
     /// Rate limit. Off by default.
@@ -79,6 +79,23 @@ impl Default for StandardConfig {
             attempt_timeout: Some(Duration::from_secs(10)),
             ..Self::none()
         }
+    }
+}
+
+setters! {
+    impl StandardConfig {
+        fallback: impl Into<Option<FallbackConfig>>,
+        timeout: impl Into<Option<Duration>>,
+        shed: impl Into<Option<ShedderConfig>>,
+        rate_limit: impl Into<Option<RateLimitConfig>>,
+        concurrency_limit: impl Into<Option<ConcurrencyLimitConfig>>,
+        adaptive_limit: impl Into<Option<AdaptiveLimitConfig>>,
+        retry: impl Into<Option<RetryConfig>>,
+        retry_budget: impl Into<Option<RetryBudgetConfig>>,
+        hedge: impl Into<Option<HedgeConfig>>,
+        client_throttle: impl Into<Option<ClientThrottleConfig>>,
+        circuit_breaker: impl Into<Option<CircuitBreakerConfig>>,
+        attempt_timeout: impl Into<Option<Duration>>,
     }
 }
 

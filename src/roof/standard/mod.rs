@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `fallback` | off | a fallback, [given with the call](crate::Pipeline::call_or), after some failures | it sees every failure |
 //! | `timeout` | 30 s | bounds the whole call | waits and retries included |
-//! | `shed` | off | sheds less important calls, by [gauges](Standard::with_gauge) | costs the other side nothing |
+//! | `shed` | off | sheds less important calls, by [gauges](crate::Builder::gauge) | costs the other side nothing |
 //! | `rate_limit` | off | bounds calls per time | the same |
 //! | `concurrency_limit`, or `adaptive_limit` | off | bounds concurrent calls | a call that waits for the rate limit holds no permit |
 //! | `retry`, with `retry_budget` | three attempts, 20 % | repeats operations that are [marked as idempotent](crate::call::idempotent), or were certainly not sent | around the breaker: a rejection is not repeated |
@@ -38,7 +38,7 @@
 //!     [circuit_breaker]
 //!     trip = { failure_rate = 0.5, consecutive_failures = 10 }
 //! "#).unwrap();
-//! let pipeline = Standard::new(config).unwrap().named("billing").into_pipeline();
+//! let pipeline = Standard::builder(config).name("billing").build().unwrap().into_pipeline();
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! assert_eq!(pipeline.call(|| async { Ok::<_, std::io::Error>(42) }).await.unwrap(), 42);
@@ -47,6 +47,8 @@
 //!
 //! The type of a call through so many policies is deep, and the compiler bounds that depth. If it
 //! reports "queries overflow the depth limit", [`boxed`](crate::Pipeline::boxed) shortens the type.
+//! A stack inside another one, in one pipeline or by
+//! [`call_within`](crate::Pipeline::call_within), is boxed by itself.
 //!
 //! # Guarantees
 //!
@@ -58,6 +60,8 @@
 //! 4. [`explain`](Standard::explain) lists the parts in order, with warnings about their settings.
 //! 5. The type of a call is shallow enough to be called through several `async fn`s of the user. A
 //!    call that succeeds allocates nothing.
+//! 6. A stack works inside another stack. The inner one makes one allocation a call, as does a stack
+//!    that is entered by [`call_within`](crate::Pipeline::call_within).
 mod config;
 mod parts;
 mod stack;

@@ -8,9 +8,10 @@ use std::{
 
 use super::{StandardConfig, stack::Surroundings};
 use crate::{
+    build::{Common, Component},
     call::{Attempt, CallContext, Either, Explanation, Policy, Switch},
     circuit_breaker::CircuitBreaker,
-    config::{ConfigError, Name},
+    config::ConfigError,
     fallback::Fallback,
     hedge::Hedge,
     outcome::{Outcome, Rejected},
@@ -71,54 +72,40 @@ fn change<C: Clone, P>(
     Ok(())
 }
 
-fn set_limit(timeout: &Timeout, limit: Duration) -> Result<(), ConfigError> {
-    timeout.reconfigure(limit);
-    Ok(())
-}
-
 impl Parts {
     pub(super) fn new(config: &StandardConfig, with: &Surroundings) -> Self {
-        let Surroundings { name, clock, entropy, gauges } = with;
         // Each part is named after the stack and itself.
-        let title = |part: &str| {
-            Some(Name::from(name.as_ref().map_or_else(|| part.to_owned(), |name| format!("{name}.{part}"))))
+        let common = |part: &str| {
+            let name = with.common.name.as_ref();
+            let name = name.map_or_else(|| part.to_owned(), |name| format!("{name}.{part}"));
+            Common { name: Some(name.into()), ..with.common.clone() }
         };
-        let timeout = |limit: Option<&Duration>, part_name: &str| {
-            part(limit, |limit| {
-                let timeout = Timeout::new(limit).with_clock(clock);
-                title(part_name).into_iter().fold(timeout, Timeout::named)
-            })
-        };
+        let timeout =
+            |limit: Option<&Duration>, name: &str| part(limit, |limit| Timeout::assemble(limit, common(name)));
         let budget = RetryBudget::make(config.retry_budget.unwrap_or_default());
         budget.switch(config.retry_budget.is_some());
         Self {
-            fallback: part(config.fallback.as_ref(), |c| Fallback::make(c, clock.clone(), title("fallback"))),
+            fallback: part(config.fallback.as_ref(), |c| Fallback::make(c, common("fallback"))),
             timeout: timeout(config.timeout.as_ref(), "timeout"),
             admission: Admission {
-                shed: part(config.shed.as_ref(), |c| {
-                    Shedder::make(c, gauges.clone(), clock.clone(), entropy.clone(), title("shed"))
-                }),
-                rate_limit: part(config.rate_limit.as_ref(), |c| {
-                    RateLimiter::make(&c, clock.clone(), title("rate_limit"))
-                }),
+                shed: part(config.shed.as_ref(), |c| Shedder::make(c, with.gauges.clone(), common("shed"))),
+                rate_limit: part(config.rate_limit.as_ref(), |c| RateLimiter::make(&c, common("rate_limit"))),
                 concurrency_limit: part(config.concurrency_limit.as_ref(), |c| {
-                    ConcurrencyLimiter::make(c, clock.clone(), title("concurrency_limit"))
+                    ConcurrencyLimiter::make(c, common("concurrency_limit"))
                 }),
                 adaptive_limit: part(config.adaptive_limit.as_ref(), |c| {
-                    AdaptiveLimiter::make(c, clock.clone(), entropy.clone(), title("adaptive_limit"))
+                    AdaptiveLimiter::make(c, common("adaptive_limit"))
                 }),
             },
             retry: part(config.retry.as_ref(), |c| {
-                Retry::make(c, clock.clone(), entropy.clone(), title("retry")).with_budget(&budget)
+                Retry::make(Retry::builder(c).budget(&budget).spec, common("retry"))
             }),
-            hedge: part(config.hedge.as_ref(), |c| Hedge::make(c, clock.clone(), title("hedge"), Some(budget.clone()))),
+            hedge: part(config.hedge.as_ref(), |c| {
+                Hedge::make(Hedge::builder(c).budget(&budget).spec, common("hedge"))
+            }),
             guard: Guard {
-                throttle: part(config.client_throttle.as_ref(), |c| {
-                    ClientThrottle::make(c, clock.clone(), entropy.clone(), title("client_throttle"))
-                }),
-                breaker: part(config.circuit_breaker.as_ref(), |c| {
-                    CircuitBreaker::make(c, clock.clone(), entropy.clone(), title("circuit_breaker"))
-                }),
+                throttle: part(config.client_throttle.as_ref(), |c| ClientThrottle::make(c, common("client_throttle"))),
+                breaker: part(config.circuit_breaker.as_ref(), |c| CircuitBreaker::make(c, common("circuit_breaker"))),
             },
             attempt_timeout: timeout(config.attempt_timeout.as_ref(), "attempt_timeout"),
             budget,
@@ -127,23 +114,23 @@ impl Parts {
 
     /// Applies settings that were checked before. The one step that may fail comes first, so that
     /// nothing has changed then.
-    pub(super) fn reconfigure(&self, config: &StandardConfig, with: &Surroundings) -> Result<(), ConfigError> {
+    pub(super) fn reconfigure(&self, config: &StandardConfig) -> Result<(), ConfigError> {
         let Self { admission, guard, .. } = self;
         change(&admission.shed, config.shed.as_ref(), Shedder::reconfigure).map_err(|e| e.within("shed"))?;
         change(&self.fallback, config.fallback.as_ref(), Fallback::reconfigure)?;
-        change(&self.timeout, config.timeout.as_ref(), set_limit)?;
+        change(&self.timeout, config.timeout.as_ref(), Timeout::reconfigure)?;
         change(&admission.rate_limit, config.rate_limit.as_ref(), RateLimiter::reconfigure)?;
         change(&admission.concurrency_limit, config.concurrency_limit.as_ref(), ConcurrencyLimiter::reconfigure)?;
         change(&admission.adaptive_limit, config.adaptive_limit.as_ref(), AdaptiveLimiter::reconfigure)?;
         change(&self.retry, config.retry.as_ref(), Retry::reconfigure)?;
         if let Some(budget) = config.retry_budget {
-            self.budget.reconfigure(budget, with.clock.now())?;
+            self.budget.reconfigure(budget)?;
         }
         self.budget.switch(config.retry_budget.is_some());
         change(&self.hedge, config.hedge.as_ref(), Hedge::reconfigure)?;
         change(&guard.throttle, config.client_throttle.as_ref(), ClientThrottle::reconfigure)?;
         change(&guard.breaker, config.circuit_breaker.as_ref(), CircuitBreaker::reconfigure)?;
-        change(&self.attempt_timeout, config.attempt_timeout.as_ref(), set_limit)
+        change(&self.attempt_timeout, config.attempt_timeout.as_ref(), Timeout::reconfigure)
     }
 }
 

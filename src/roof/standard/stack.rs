@@ -1,19 +1,18 @@
 //! The stack.
-use std::{fmt, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
-    call::{Attempt, BorrowedAttempt, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
+    build::{Builder, Common, Component, HasEntropy, HasName},
+    call::{Attempt, CallContext, Explanation, Identity, Nested, Pipeline, Policy},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
-    entropy::Entropy,
     fallback::Fallback,
     hedge::Hedge,
     outcome::Outcome,
     retry::Retry,
     sync::Mutex,
     throttling::{AdaptiveLimiter, ClientThrottle, ConcurrencyLimiter, Gauges, RateLimiter, Reading, Shedder},
-    time::Clock,
     timeout::Timeout,
 };
 
@@ -30,11 +29,47 @@ struct StandardInner {
 /// The components from which the parts are made, beside their settings.
 #[derive(Debug, Clone)]
 pub(super) struct Surroundings {
-    pub(super) name: Option<Name>,
-    pub(super) clock: Clock,
-    pub(super) entropy: Entropy,
+    /// Has an entropy.
+    pub(super) common: Common,
     pub(super) gauges: Gauges,
 }
+
+/// What a stack is built from.
+#[derive(Debug)]
+pub struct StandardSpec {
+    config: StandardConfig,
+    gauges: Gauges,
+}
+
+impl Builder<Standard> {
+    /// Lets the shedder also watch this gauge: a closure, or a
+    /// [`Gauge`](crate::throttling::Gauge). The shedder's settings must have limits for its name.
+    /// This holds for a shedder that the document switches on later, too.
+    pub fn gauge(mut self, name: impl Into<Name>, gauge: impl Reading) -> Self {
+        self.spec.gauges = self.spec.gauges.and(name.into(), gauge);
+        self
+    }
+}
+
+impl Component for Standard {
+    type Built = Result<Self, ConfigError>;
+    type Spec = StandardSpec;
+
+    fn assemble(spec: StandardSpec, common: Common) -> Self::Built {
+        let StandardSpec { config, gauges } = spec;
+        config.check()?;
+        if let Some(shed) = &config.shed {
+            gauges.all_have(&shed.limits).map_err(|e| e.within("shed"))?;
+        }
+        let common = Common { entropy: Some(common.entropy()), ..common };
+        let surroundings = Surroundings { common, gauges };
+        let parts = Parts::new(&config, &surroundings);
+        Ok(Self(Arc::new(StandardInner { config: Mutex::new(config), surroundings, parts })))
+    }
+}
+
+impl HasName for Standard {}
+impl HasEntropy for Standard {}
 
 impl Standard {
     /// Creates the stack.
@@ -43,53 +78,12 @@ impl Standard {
     /// Returns a [`ConfigError`] if a setting is out of range; it names the field by its path in
     /// the document. Every part is checked, also a budget without a retry that uses it.
     pub fn new(config: StandardConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        let (clock, entropy) = (Clock::tokio(), Entropy::from_os());
-        Ok(Self::make(config, Surroundings { name: None, clock, entropy, gauges: Gauges::default() }))
+        Self::builder(config).build()
     }
 
-    /// Creates a stack from settings that were checked before.
-    fn make(config: StandardConfig, surroundings: Surroundings) -> Self {
-        let parts = Parts::new(&config, &surroundings);
-        Self(Arc::new(StandardInner { config: Mutex::new(config), surroundings, parts }))
-    }
-
-    fn changed(&self, change: impl FnOnce(&mut Surroundings)) -> Self {
-        let mut surroundings = self.0.surroundings.clone();
-        change(&mut surroundings);
-        Self::make(self.config(), surroundings)
-    }
-
-    /// Creates a new stack with the same settings and a name; its parts are named `name.retry` and
-    /// so on.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        self.changed(|with| with.name = Some(name.into()))
-    }
-
-    /// Creates a new stack with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        self.changed(|with| with.clock = clock.clone())
-    }
-
-    /// Creates a new stack with the same settings and another source of randomness for its jitter.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        self.changed(|with| with.entropy = entropy.clone())
-    }
-
-    /// Creates a new stack with the same settings whose shedder also watches this gauge. This holds
-    /// for a shedder that the document switches on later, too.
-    ///
-    /// # Errors
-    /// Returns an error if the shedder is on and has no limits for a gauge of this name.
-    pub fn with_gauge(self, name: impl Into<Name>, gauge: impl Reading) -> Result<Self, ConfigError> {
-        let gauges = self.0.surroundings.gauges.clone().and(name.into(), gauge);
-        if let Some(shed) = self.config().shed {
-            gauges.all_have(&shed.limits).map_err(|e| e.within("shed"))?;
-        }
-        Ok(self.changed(|with| with.gauges = gauges))
+    /// Creates a builder of the stack. Its parts are named `name.retry` and so on.
+    pub fn builder(config: StandardConfig) -> Builder<Self> {
+        Builder::new(StandardSpec { config, gauges: Gauges::default() })
     }
 
     /// Returns the current settings.
@@ -126,7 +120,7 @@ impl Standard {
         config.check()?;
         // Held to the end, so that two concurrent changes do not mix their documents.
         let mut current = self.0.config.lock();
-        self.0.parts.reconfigure(&config, &self.0.surroundings)?;
+        self.0.parts.reconfigure(&config)?;
         *current = config;
         Ok(())
     }
@@ -187,8 +181,8 @@ impl Standard {
     }
 
     /// Creates a pipeline of this stack alone, with the same name.
-    pub fn into_pipeline(self) -> Pipeline<Stack<Identity, Self>> {
-        match self.0.surroundings.name.clone() {
+    pub fn into_pipeline(self) -> Pipeline<(Identity, Self)> {
+        match self.0.surroundings.common.name.clone() {
             Some(name) => Pipeline::new().named(name).then(self),
             None => Pipeline::new().then(self),
         }
@@ -196,7 +190,7 @@ impl Standard {
 
     /// Describes the policies, in order, with warnings about their settings.
     pub fn explain(&self) -> Explanation {
-        let mut explanation = Explanation::new(self.0.surroundings.name.clone());
+        let mut explanation = Explanation::new(self.0.surroundings.common.name.clone());
         self.describe(&mut explanation);
         explanation
     }
@@ -204,17 +198,8 @@ impl Standard {
 
 impl Policy for Standard {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
-        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
-        // bounds how deep they nest.
-        let attempt = Stack::new(guard, attempt_timeout);
-        let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
-        match fallback.get() {
-            Some(fallback) => fallback.settle(inner, outcome, cx).await,
-            None => outcome,
-        }
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        A::under_stack(&*self.0, inner, cx)
     }
 
     fn has_fallback(&self) -> bool {
@@ -233,8 +218,30 @@ impl Policy for Standard {
     }
 }
 
+impl Policy for StandardInner {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.parts;
+        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
+        // bounds how deep they nest.
+        let stack = (timeout, (admission, (retry, (hedge, (guard, attempt_timeout)))));
+        let began_with = fallback.get();
+        if began_with.is_some() {
+            inner.claim_fallback();
+        }
+        let outcome = stack.around(Nested(&mut inner), cx).await;
+        match began_with.or_else(|| fallback.get()) {
+            Some(fallback) => fallback.settle(inner, outcome, cx).await,
+            None => outcome,
+        }
+    }
+}
+
 impl fmt::Debug for Standard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Standard").field("name", &self.0.surroundings.name).field("parts", &self.0.parts).finish()
+        f.debug_struct("Standard")
+            .field("name", &self.0.surroundings.common.name)
+            .field("parts", &self.0.parts)
+            .finish()
     }
 }

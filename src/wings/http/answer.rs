@@ -16,7 +16,7 @@ use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
 /// use steadfast::{http::refusal, throttling::{KeyedRateLimiter, Quota}, time::Clock};
 ///
 /// let (clock, _) = Clock::manual();
-/// let limiter = KeyedRateLimiter::new(Quota::per_minute(2)).unwrap().with_clock(&clock);
+/// let limiter = KeyedRateLimiter::builder(Quota::per_minute(2)).clock(&clock).build().unwrap();
 /// let _ = (limiter.try_acquire(&"tenant"), limiter.try_acquire(&"tenant"));
 /// let answer: Response<String> = refusal(&limiter.try_acquire(&"tenant").unwrap_err());
 /// assert_eq!(answer.status().as_u16(), 429);

@@ -11,7 +11,8 @@
 //! let (clock, time) = Clock::manual();
 //! let mut headers = HeaderMap::new();
 //! // The caller, in each attempt:
-//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2)).with_clock(&clock));
+//! let timeout = Timeout::builder(Duration::from_secs(2)).clock(&clock).build();
+//! let pipeline = Pipeline::new().then(timeout);
 //! time.block_on(pipeline.call_with(|attempt| {
 //!     if let Some(left) = attempt.remaining(clock.now()) {
 //!         deadline::write(&mut headers, left);

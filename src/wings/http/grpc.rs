@@ -13,6 +13,7 @@ const PUSH_BACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the names are gRPC's own")]
+#[non_exhaustive]
 pub enum GrpcCode {
     Ok,
     Cancelled,

@@ -49,9 +49,10 @@
 //! use steadfast::{Pipeline, http::ByStatus, retry::{Retry, RetryConfig}, time::Clock};
 //!
 //! let (clock, time) = Clock::manual();
+//! // Reads only, which may be repeated.
+//! let reads = RetryConfig::default().idempotent(true);
 //! let pipeline = Pipeline::new()
-//!     // Reads only, which may be repeated.
-//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
+//!     .then(Retry::builder(reads).clock(&clock).build().unwrap())
 //!     .classify(ByStatus::new());
 //!
 //! let started = time.now();

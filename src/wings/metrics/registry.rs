@@ -5,6 +5,7 @@ use ::metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder
 
 use super::{CallMeter, MetricKind, NAMES};
 use crate::{
+    build::{Builder, Common, Component},
     config::{ConfigError, Name},
     race::{First, race},
     sync::Mutex,
@@ -42,7 +43,7 @@ pub trait Measured {
 }
 
 #[derive(Clone)]
-enum RecorderHandle {
+pub enum RecorderHandle {
     Global,
     Own(Arc<dyn Recorder + Send + Sync>),
 }
@@ -133,26 +134,19 @@ impl LabelledCounters {
     }
 }
 
-impl Metrics {
-    /// Creates metrics on the recorder that is installed for the process. Install it before the
-    /// first call of [`watch`](Self::watch).
-    pub fn new() -> Self {
-        Self::make(RecorderHandle::Global, Clock::tokio())
+impl Builder<Metrics> {
+    /// Sets the recorder, whether or not one is installed for the process.
+    pub fn recorder(mut self, recorder: impl Recorder + Send + Sync + 'static) -> Self {
+        self.spec = RecorderHandle::Own(Arc::new(recorder));
+        self
     }
+}
 
-    /// Creates metrics on the given recorder, whether or not one is installed for the process.
-    pub fn on(recorder: impl Recorder + Send + Sync + 'static) -> Self {
-        Self::make(RecorderHandle::Own(Arc::new(recorder)), Clock::tokio())
-    }
+impl Component for Metrics {
+    type Built = Self;
+    type Spec = RecorderHandle;
 
-    /// Creates metrics on the same recorder with another clock, which times calls and must be that
-    /// of the watched retry budgets.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.0.recorder.clone(), clock.clone())
-    }
-
-    fn make(handle: RecorderHandle, clock: Clock) -> Self {
+    fn assemble(handle: RecorderHandle, Common { clock, .. }: Common) -> Self {
         handle.with(|recorder| {
             for series in NAMES {
                 let (name, text) = (series.name.into(), series.description.into());
@@ -164,6 +158,24 @@ impl Metrics {
             }
         });
         Self(Arc::new(Registry { recorder: handle, clock, watched: Mutex::default() }))
+    }
+}
+
+impl Metrics {
+    /// Creates metrics on the recorder that is installed for the process. Install it before the
+    /// first call of [`watch`](Self::watch).
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Creates metrics on the given recorder, whether or not one is installed for the process.
+    pub fn on(recorder: impl Recorder + Send + Sync + 'static) -> Self {
+        Self::builder().recorder(recorder).build()
+    }
+
+    /// Creates a builder. Its clock times calls, and must be that of the watched retry budgets.
+    pub fn builder() -> Builder<Self> {
+        Builder::new(RecorderHandle::Global)
     }
 
     /// Watches `component` under this name from now on: counts its events, and reads its state at

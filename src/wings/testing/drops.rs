@@ -29,7 +29,7 @@ use crate::time::ManualClock;
 ///
 /// let (clock, time) = Clock::manual();
 /// let config = ConcurrencyLimitConfig::of(1);
-/// let limiter = ConcurrencyLimiter::new(config).unwrap().with_clock(&clock);
+/// let limiter = ConcurrencyLimiter::builder(config).clock(&clock).build().unwrap();
 /// let polls = drop_at_every_await(
 ///     &time,
 ///     || limiter.call(async || Ok::<_, ()>(clock.sleep(Duration::from_secs(1)).await)),

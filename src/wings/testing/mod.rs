@@ -13,7 +13,7 @@
 //! let (clock, time) = Clock::manual();
 //! let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
 //! let pipeline = Pipeline::new()
-//!     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+//!     .then(Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap())
 //!     .classify(ScriptedService::classify);
 //!
 //! assert_eq!(time.block_on(pipeline.call(idempotent(|| service.call()))).unwrap(), 200);

@@ -69,6 +69,7 @@ enum Does {
 
 /// The error of a scripted call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScriptedError {
     /// A status of 400 or more.
     #[error("status {status}")]

@@ -4,7 +4,7 @@
 use std::{sync::Arc, task::Poll, time::Duration};
 
 use steadfast::{
-    cache_aside::{CacheAsideConfig, LoadError, Reached, RemoteConfig},
+    cache_aside::{CacheAsideConfig, LoadError, Reached, RemoteConfig, StaleConfig},
     entropy::Entropy,
     notify::InMemoryNotifier,
 };
@@ -39,7 +39,12 @@ enum Tiers {
 }
 
 fn config(by: By) -> CacheAsideConfig {
-    let config = plain().ttl(MIN(10), Duration::ZERO).stale(MIN(120), S(1)).soft_timeout(MS(100)).refresh_ahead(0.9);
+    let config = plain()
+        .ttl(MIN(10))
+        .jitter(Duration::ZERO)
+        .stale(StaleConfig::new(MIN(120)).throttle(S(1)))
+        .soft_timeout(MS(100))
+        .refresh_ahead(0.9);
     let config = config.remote(RemoteConfig::default().local_ttl(S(599)));
     if by == By::Sliding { config.sliding(S(3)) } else { config }
 }
@@ -70,7 +75,7 @@ fn case(by: By, load: Load, tiers: Tiers) {
         Tiers::One | Tiers::Two => cache.clone(),
         Tiers::TwoOther => world.process(config(by), 2),
         Tiers::TwoOtherUnnotified => {
-            let builder = world.builder(config(by)).named("numbers").entropy(&Entropy::from_seed(2));
+            let builder = world.builder(config(by)).name("numbers").entropy(&Entropy::from_seed(2));
             builder.remote(world.store.clone(), codec()).backplane(Arc::new(InMemoryNotifier::new())).build().unwrap()
         }
     };

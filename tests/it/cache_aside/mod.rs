@@ -15,7 +15,9 @@ use std::{
 
 use futures::future::join_all;
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideConfig, CacheAsideEvent, LoadError, Loaded, RemoteConfig, Unattended},
+    cache_aside::{
+        CacheAside, CacheAsideConfig, CacheAsideEvent, LoadError, Loaded, RemoteConfig, StaleConfig, Unattended,
+    },
     entropy::Entropy,
 };
 
@@ -106,7 +108,8 @@ fn a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
 #[test]
 fn stale_values_are_served_on_errors_up_to_their_maximum_age_and_loads_are_throttled() {
     let world = World::new();
-    let cache = world.cache(plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), MIN(1)));
+    let cache =
+        world.cache(plain().ttl(MIN(5)).jitter(Duration::ZERO).stale(StaleConfig::new(MIN(120)).throttle(MIN(1))));
     let mut events = cache.events();
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     world.source.fails.store(true, SeqCst);
@@ -138,7 +141,11 @@ fn stale_values_are_served_on_errors_up_to_their_maximum_age_and_loads_are_throt
 #[test]
 fn a_soft_time_out_serves_a_stale_value_and_the_load_continues_once() {
     let world = World::new();
-    let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30)).soft_timeout(MS(100));
+    let config = plain()
+        .ttl(MIN(5))
+        .jitter(Duration::ZERO)
+        .stale(StaleConfig::new(MIN(120)).throttle(S(30)))
+        .soft_timeout(MS(100));
     let cache = world.cache(config.hard_timeout(Some(S(10))));
     // Without a stale value the soft time-out does not apply.
     world.source.takes(S(2));
@@ -161,7 +168,7 @@ fn a_soft_time_out_serves_a_stale_value_and_the_load_continues_once() {
 #[test]
 fn a_hard_time_out_applies_always() {
     let world = World::new();
-    let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30));
+    let config = plain().ttl(MIN(5)).jitter(Duration::ZERO).stale(StaleConfig::new(MIN(120)).throttle(S(30)));
     let cache = world.cache(config.hard_timeout(Some(S(10))));
     world.source.takes(S(60));
     let start = world.time.now();
@@ -182,7 +189,7 @@ fn a_hard_time_out_applies_always() {
 #[test]
 fn refresh_ahead_starts_once_per_stored_value_and_no_get_waits() {
     let world = World::new();
-    let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
+    let cache = world.cache(plain().ttl(MIN(10)).jitter(Duration::ZERO).refresh_ahead(0.9));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     world.source.set(2);
     world.source.takes(S(5));
@@ -212,7 +219,7 @@ fn refresh_ahead_starts_once_per_stored_value_and_no_get_waits() {
 #[test]
 fn a_refresh_that_races_a_put_loses() {
     let world = World::new();
-    let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
+    let cache = world.cache(plain().ttl(MIN(10)).jitter(Duration::ZERO).refresh_ahead(0.9));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     world.source.takes(S(5));
     world.pass(S(9 * 60 + 1));
@@ -235,7 +242,7 @@ fn xfetch_refreshes_at_the_rate_of_the_paper() {
     for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {
         // A load takes 1 s and beta is 2, so beta * delta is 2 s.
         let cache = world
-            .builder(plain().capacity(100_000).ttl(S(60), Duration::ZERO).xfetch(2.0))
+            .builder(plain().capacity(100_000).ttl(S(60)).jitter(Duration::ZERO).xfetch(2.0))
             .entropy(&Entropy::from_seed(9));
         let cache = cache.build().unwrap();
         world.source.takes(S(1));
@@ -259,7 +266,7 @@ fn xfetch_refreshes_at_the_rate_of_the_paper() {
 #[test]
 fn jitter_spreads_expiries_evenly_and_never_below_the_time_to_live() {
     let world = World::new();
-    let cache = world.cache(plain().capacity(20_000).ttl(S(100), S(50)));
+    let cache = world.cache(plain().capacity(20_000).ttl(S(100)).jitter(S(50)));
     for key in 0..10_000 {
         world.run(cache.put(&key, 1));
     }
@@ -287,8 +294,8 @@ fn a_bad_configuration_is_refused_by_name() {
     let remote = RemoteConfig::default;
     let bad: Vec<(CacheAsideConfig, &str)> = vec![
         (default().capacity(0), "capacity"),
-        (default().ttl(Duration::ZERO, Duration::ZERO), "ttl"),
-        (default().ttl(S(10), S(11)), "jitter"),
+        (default().ttl(Duration::ZERO).jitter(Duration::ZERO), "ttl"),
+        (default().ttl(S(10)).jitter(S(11)), "jitter"),
         (default().refresh_ahead(0.0), "refresh_ahead"),
         (default().refresh_ahead(1.0), "refresh_ahead"),
         (default().refresh_ahead(-0.5), "refresh_ahead"),
@@ -297,10 +304,10 @@ fn a_bad_configuration_is_refused_by_name() {
         (default().xfetch(f64::INFINITY), "xfetch"),
         (default().sliding(Duration::ZERO), "sliding"),
         (default().negative_ttl(Duration::ZERO), "negative_ttl"),
-        (default().stale(S(60), S(1)), "stale.max_age"),
-        (default().stale(S(600), Duration::ZERO), "stale.throttle"),
+        (default().stale(StaleConfig::new(S(60)).throttle(S(1))), "stale.max_age"),
+        (default().stale(StaleConfig::new(S(600)).throttle(Duration::ZERO)), "stale.throttle"),
         (default().soft_timeout(MS(1)), "soft_timeout"),
-        (default().stale(S(600), S(1)).soft_timeout(S(30)), "soft_timeout"),
+        (default().stale(StaleConfig::new(S(600)).throttle(S(1))).soft_timeout(S(30)), "soft_timeout"),
         (default().hard_timeout(Some(Duration::ZERO)), "hard_timeout"),
         (default().remote(remote().timeout(Duration::ZERO)), "remote.timeout"),
         (default().remote(remote().rest(Duration::ZERO)), "remote.rest"),
@@ -402,7 +409,7 @@ fn a_loader_decides_its_own_time_to_live_and_tags() {
 #[test]
 fn an_entry_without_access_expires_by_sliding() {
     let world = World::new();
-    let cache = world.cache(plain().ttl(S(100), Duration::ZERO).sliding(S(10)));
+    let cache = world.cache(plain().ttl(S(100)).jitter(Duration::ZERO).sliding(S(10)));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     for _ in 0..9 {
         world.pass(S(9));
@@ -632,8 +639,12 @@ fn an_entry_is_kept_up_to_97_percent_of_the_capacity_and_a_heavier_one_is_an_eve
 fn the_longest_durations_are_accepted_everywhere() {
     const MAX: Duration = Duration::MAX;
     let remote = RemoteConfig::default().timeout(MAX).rest(MAX).wait(MAX).local_ttl(MAX / 2);
-    let long = CacheAsideConfig::default().ttl(MAX, MAX).sliding(MAX).negative_ttl(MAX).hard_timeout(Some(MAX));
-    let stale = CacheAsideConfig::default().ttl(MAX / 2, MAX / 2).stale(MAX, MAX).soft_timeout(MAX / 2);
+    let long = CacheAsideConfig::default().ttl(MAX).jitter(MAX).sliding(MAX).negative_ttl(MAX).hard_timeout(Some(MAX));
+    let stale = CacheAsideConfig::default()
+        .ttl(MAX / 2)
+        .jitter(MAX / 2)
+        .stale(StaleConfig::new(MAX).throttle(MAX))
+        .soft_timeout(MAX / 2);
     for config in [long.refresh_ahead(0.5).xfetch(1e9).remote(remote), stale.hard_timeout(None)] {
         let world = World::new();
         for cache in [world.cache(config), world.process(config, 1)] {

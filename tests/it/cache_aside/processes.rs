@@ -21,7 +21,7 @@ use steadfast::{
 use crate::cache_aside::world::{Cache, Error, MIN, MS, S, World, codec, plain};
 
 fn shared() -> CacheAsideConfig {
-    plain().ttl(MIN(10), Duration::ZERO).remote(RemoteConfig::default().local_ttl(MIN(1)))
+    plain().ttl(MIN(10)).jitter(Duration::ZERO).remote(RemoteConfig::default().local_ttl(MIN(1)))
 }
 
 fn client(world: &World) -> FaultClient {
@@ -111,7 +111,7 @@ fn an_update_is_seen_by_another_process_once_it_has_received_the_notice() {
 fn without_a_backplane_the_local_time_to_live_is_the_bound() {
     let world = World::new();
     let alone = |seed| {
-        let builder = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(seed));
+        let builder = world.builder(shared()).name("numbers").entropy(&Entropy::from_seed(seed));
         builder.remote(world.store.clone(), codec()).build().unwrap()
     };
     let (a, b): (Cache, Cache) = (alone(1), alone(2));
@@ -229,7 +229,7 @@ fn a_notice_follows_the_remote_write_and_a_gap_expires_older_entries() {
 
     // A new subscription may have missed notices.
     let mut events = b.events();
-    let lost = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(3));
+    let lost = world.builder(shared()).name("numbers").entropy(&Entropy::from_seed(3));
     let lost: Cache = lost.remote(world.store.clone(), codec()).backplane(world.notifier.clone()).build().unwrap();
     assert_eq!(world.get(&lost, 1).unwrap(), 777_777);
     let hits = lost.stats().hits;
@@ -270,7 +270,7 @@ fn tags_are_invalidated_by_counters() {
     let a = world.process(shared(), 1);
     let apart = steadfast::time::Clock::manual();
     apart.1.advance(S(7200));
-    let b = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(2)).clock(&apart.0);
+    let b = world.builder(shared()).name("numbers").entropy(&Entropy::from_seed(2)).clock(&apart.0);
     let b: Cache = b.remote(world.store.clone(), codec()).backplane(world.notifier.clone()).build().unwrap();
     let tagged = |cache: &Cache| world.run(cache.get_or_load(&1, || world.source.tagged("t"))).unwrap();
     for round in 0..5 {
@@ -323,10 +323,9 @@ fn a_value_that_does_not_decode_is_a_miss() {
 #[test]
 fn a_value_that_the_store_refuses_stays_in_this_process() {
     let world = World::new();
-    let cache: steadfast::cache_aside::CacheAside<String, u64> = steadfast::cache_aside::CacheAside::builder()
-        .config(shared())
+    let cache: steadfast::cache_aside::CacheAside<String, u64> = steadfast::cache_aside::CacheAside::builder(shared())
         .clock(&world.clock)
-        .named("numbers")
+        .name("numbers")
         .remote(world.store.clone(), codec())
         .build()
         .unwrap();
@@ -391,7 +390,7 @@ fn a_future_dropped_at_any_await_loses_nothing() {
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &world.clock).unwrap();
     let build = |seed| {
-        let builder = world.builder(shared().negative_ttl(S(10))).named("numbers").entropy(&Entropy::from_seed(seed));
+        let builder = world.builder(shared().negative_ttl(S(10))).name("numbers").entropy(&Entropy::from_seed(seed));
         let client = network.client("a");
         let cache: Cache = builder
             .remote(client.store(world.store.clone()), codec())
@@ -437,7 +436,7 @@ fn a_name_that_is_too_long_for_the_store_is_refused() {
     let world = World::new();
     let notifier: Arc<dyn Notifier> = Arc::new(InMemoryNotifier::new());
     let long = "n".repeat(100_000);
-    let error = world.builder(shared()).named(long).remote(world.store.clone(), codec()).backplane(notifier).build();
+    let error = world.builder(shared()).name(long).remote(world.store.clone(), codec()).backplane(notifier).build();
     assert_eq!(error.unwrap_err().field(), "name");
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use steadfast::{
-    cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteConfig},
+    cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteConfig, StaleConfig},
     entropy::Entropy,
     store::{Key, Scan, Store, StoreExt},
     testing::drop_at_every_await,
@@ -38,7 +38,7 @@ impl Slow {
     }
 
     fn cache(&self, config: CacheAsideConfig, seed: u64) -> Cache {
-        let builder = self.world.builder(config).named("numbers").entropy(&Entropy::from_seed(seed));
+        let builder = self.world.builder(config).name("numbers").entropy(&Entropy::from_seed(seed));
         builder.remote(self.tier.clone(), codec()).backplane(self.plane.clone()).build().unwrap()
     }
 
@@ -322,7 +322,7 @@ fn the_tag_marks_of_a_value_are_read_concurrently() {
 #[test]
 fn no_value_is_served_beyond_its_maximum_age_whichever_process_loaded_it() {
     let world = World::new();
-    let config = plain().stale(S(3700), S(1));
+    let config = plain().stale(StaleConfig::new(S(3700)).throttle(S(1)));
     let (a, b) = (world.process(config, 1), world.process(config, 2));
     assert_eq!(world.get(&a, 1).unwrap(), 1);
     world.pass(S(3590));
@@ -448,7 +448,7 @@ fn an_undeliverable_invalidation_is_tried_at_most_ten_times_a_second() {
 fn caches_with_similar_names_share_nothing() {
     let world = World::new();
     let named = |name: &'static str| {
-        let builder = world.builder(short()).named(name).entropy(&Entropy::from_seed(1));
+        let builder = world.builder(short()).name(name).entropy(&Entropy::from_seed(1));
         let cache: Cache = builder.remote(world.store.clone(), codec()).build().unwrap();
         cache
     };

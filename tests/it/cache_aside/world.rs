@@ -12,7 +12,8 @@ use std::{
 };
 
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideBuilder, CacheAsideConfig, Codec, LoadError, Loaded},
+    Builder,
+    cache_aside::{CacheAside, CacheAsideConfig, Codec, LoadError, Loaded},
     entropy::Entropy,
     notify::InMemoryNotifier,
     store::{InMemoryStore, Store},
@@ -112,15 +113,14 @@ impl World {
             takes: Arc::default(),
             clock: clock.clone(),
         };
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         let notifier = Arc::new(InMemoryNotifier::new());
         Self { time, clock, source, background: Background::default(), store, notifier }
     }
 
-    pub(crate) fn builder(&self, config: CacheAsideConfig) -> CacheAsideBuilder<u32, u64> {
+    pub(crate) fn builder(&self, config: CacheAsideConfig) -> Builder<CacheAside<u32, u64>> {
         let background = self.background.clone();
-        CacheAside::builder()
-            .config(config)
+        CacheAside::builder(config)
             .clock(&self.clock)
             .entropy(&Entropy::from_seed(7))
             .spawner(move |task| background.spawn(task))
@@ -139,7 +139,7 @@ impl World {
     pub(crate) fn process_on(&self, store: Arc<dyn Store>, config: CacheAsideConfig, number: u64) -> Cache {
         let cache = self
             .builder(config)
-            .named("numbers")
+            .name("numbers")
             .entropy(&Entropy::from_seed(number))
             .remote(store, codec())
             .backplane(self.notifier.clone())
@@ -212,5 +212,5 @@ pub(crate) fn codec() -> Codec<u64> {
 
 /// Returns a configuration with a time to live of an hour and no jitter.
 pub(crate) fn plain() -> CacheAsideConfig {
-    CacheAsideConfig::default().ttl(MIN(60), Duration::ZERO)
+    CacheAsideConfig::default().ttl(MIN(60)).jitter(Duration::ZERO)
 }

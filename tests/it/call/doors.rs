@@ -13,7 +13,7 @@ use steadfast::{
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
     testing::{ManualClock, ScriptedService},
-    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimitConfig, RateLimiter},
     time::Clock,
     timeout::Timeout,
 };
@@ -106,14 +106,14 @@ fn quietly() {
 }
 
 fn standard(stage: &Stage) -> Standard {
-    let mut config = StandardConfig::default();
-    config.retry = Some(RetryConfig::default().idempotent(true));
-    config.timeout = Some(MS(700));
-    config.rate_limit = Some(Quota::per_second(20).burst(2).into());
-    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
-    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(4, 4));
-    config.attempt_timeout = Some(MS(100));
-    Standard::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5))
+    let config = StandardConfig::default()
+        .retry(RetryConfig::default().idempotent(true))
+        .timeout(MS(700))
+        .rate_limit(RateLimitConfig::from(Quota::per_second(20).burst(2)))
+        .concurrency_limit(ConcurrencyLimitConfig::of(1))
+        .circuit_breaker(CircuitBreakerConfig::default().count_window(4, 4))
+        .attempt_timeout(MS(100));
+    Standard::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).build().unwrap()
 }
 
 proptest! {
@@ -123,14 +123,14 @@ proptest! {
     #[test]
     fn a_call_through_a_time_out_equals_a_call_through_its_pipeline(script in script()) {
         quietly();
-        compare!(&script, |stage| Timeout::new(MS(100)).named("t").with_clock(&stage.clock), |timeout| timeout.limit());
+        compare!(&script, |stage| Timeout::builder(MS(100)).name("t").clock(&stage.clock).build(), |timeout| timeout.limit());
     }
 
     // Guarantee: call 2.
     #[test]
     fn a_call_through_a_breaker_equals_a_call_through_its_pipeline(script in script(), slow: bool) {
         quietly();
-        let mut config = CircuitBreakerConfig::default().count_window(4, 3).permitted_calls(2, 1.0);
+        let mut config = CircuitBreakerConfig::default().count_window(4, 3).half_open_calls(2, 1.0);
         config.open.initial_delay = MS(50);
         if slow {
             config.trip.slow_call = Some(MS(100));
@@ -138,7 +138,7 @@ proptest! {
         }
         compare!(
             &script,
-            |stage| CircuitBreaker::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5)),
+            |stage| CircuitBreaker::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).build().unwrap(),
             |breaker| breaker.snapshot()
         );
     }
@@ -151,7 +151,7 @@ proptest! {
         let config = RetryConfig::default().max_attempts(attempts).idempotent(idempotent).max_elapsed(MS(600));
         compare!(
             &script,
-            |stage| Retry::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5)).with_budget(&budget()),
+            |stage| Retry::builder(config).clock(&stage.clock).entropy(&Entropy::from_seed(5)).budget(&budget()).build().unwrap(),
             |retry| retry.budget().map(|budget| budget.balance(steadfast::time::Instant::from_nanos(1_500_000_000)))
         );
     }
@@ -162,12 +162,12 @@ proptest! {
         quietly();
         compare!(
             &script,
-            |stage| ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&stage.clock),
+            |stage| ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&stage.clock).build().unwrap(),
             |limiter| limiter.available()
         );
         compare!(
             &script,
-            |stage| RateLimiter::new(Quota::per_second(10)).unwrap().with_clock(&stage.clock),
+            |stage| RateLimiter::builder(Quota::per_second(10)).clock(&stage.clock).build().unwrap(),
             |limiter| limiter.try_acquire().err().and_then(|rejected| rejected.retry_after())
         );
     }

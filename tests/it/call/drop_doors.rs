@@ -18,17 +18,15 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 /// A stack with every part switched on, and a service that keeps it busy.
 fn busy() -> (Standard, ScriptedService, ManualClock) {
     let (clock, time) = Clock::manual();
-    let mut config = StandardConfig::default();
-    config.retry = Some(RetryConfig::default().idempotent(true));
-    let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(2));
-    rate.max_wait = MS(10_000);
-    config.timeout = Some(MS(60_000));
-    config.rate_limit = Some(rate);
-    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(2).queue(2, MS(10_000)));
-    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(1000, 1000));
-    config.attempt_timeout = Some(MS(50));
+    let config = StandardConfig::default()
+        .retry(RetryConfig::default().idempotent(true))
+        .timeout(MS(60_000))
+        .rate_limit(RateLimitConfig::from(Quota::per_second(10).burst(2)).max_wait(MS(10_000)))
+        .concurrency_limit(ConcurrencyLimitConfig::of(2).queue(2).max_wait(MS(10_000)))
+        .circuit_breaker(CircuitBreakerConfig::default().count_window(1000, 1000))
+        .attempt_timeout(MS(50));
     let service = ScriptedService::new("503 in 10ms, hang, ok in 20ms", &clock).unwrap();
-    (Standard::new(config).unwrap().with_clock(&clock), service, time)
+    (Standard::builder(config).clock(&clock).build().unwrap(), service, time)
 }
 
 /// Checks that no permit is held, and that the breaker counts calls that ended, never dropped ones.
@@ -92,7 +90,7 @@ fn dropped_calls_that_wait_for_each_other_return_all_permits() {
 fn a_dropped_wait_for_several_permits_returns_them() {
     for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
         let (clock, time) = Clock::manual();
-        let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
+        let limiter = RateLimiter::builder(config).clock(&clock).build().unwrap();
         limiter.try_acquire_n(5).unwrap();
         let before = limiter.try_acquire().unwrap_err().retry_after();
         let polls = drop_at_every_await(
@@ -116,7 +114,10 @@ fn a_dropped_wait_for_several_permits_returns_them() {
 #[test]
 fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
     let (clock, time) = Clock::manual();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(4, MS(1000))).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(3).queue(4).max_wait(MS(1000)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let taken = limiter.try_acquire().unwrap();
     let heavy = limiter.weighing(3);
     let polls = drop_at_every_await(
@@ -136,7 +137,10 @@ fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
 #[test]
 fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
     let (clock, time) = Clock::manual();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(4, MS(1000))).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(4).max_wait(MS(1000)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let taken = limiter.try_acquire().unwrap();
     time.block_on(async {
         let (mut first, mut second) = (Box::pin(limiter.acquire()), Box::pin(limiter.acquire()));
@@ -154,12 +158,12 @@ fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
 fn a_dropped_probe_inside_a_retry_returns_its_permit() {
     let (clock, time) = Clock::manual();
     let breaker =
-        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
+        CircuitBreaker::builder(CircuitBreakerConfig::default().half_open_calls(1, 1.0)).clock(&clock).build().unwrap();
     breaker.force_open(MS(1));
     time.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).budget(&budget).build().unwrap();
     let pipeline = Pipeline::new().then(retry).then(breaker.clone());
     let full = budget.balance(time.now());
     drop_at_every_await(
@@ -180,7 +184,7 @@ fn a_dropped_probe_inside_a_retry_returns_its_permit() {
 #[expect(clippy::await_holding_refcell_ref, reason = "one future at a time borrows, and is dropped before the next")]
 fn a_dropped_wait_for_an_event_loses_no_event() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     let events = std::cell::RefCell::new(breaker.events());
     let numbers = std::cell::RefCell::new(Vec::new());
     drop_at_every_await(

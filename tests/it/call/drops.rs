@@ -18,8 +18,8 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 #[test]
 fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
     let (clock, time) = Clock::manual();
-    let config = CircuitBreakerConfig::default().permitted_calls(1, 1.0);
-    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let config = CircuitBreakerConfig::default().half_open_calls(1, 1.0);
+    let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     breaker.force_open(MS(1));
     time.advance(MS(1));
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
@@ -42,7 +42,10 @@ fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
 #[test]
 fn dropped_calls_return_the_permits_and_queue_places_of_a_limiter() {
     let (clock, time) = Clock::manual();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(5000))).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(2).queue(1).max_wait(MS(5000)))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let taken = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
     // Waits in the queue until its maximum wait ends.
     let polls = drop_at_every_await(
@@ -61,7 +64,7 @@ fn dropped_calls_return_the_permits_and_queue_places_of_a_limiter() {
 fn a_dropped_wait_returns_its_slot_of_a_rate_limit() {
     for config in [Quota::per_second(1).into(), RateLimitConfig::from(Quota::per_second(1)).strict()] {
         let (clock, time) = Clock::manual();
-        let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
+        let limiter = RateLimiter::builder(config).clock(&clock).build().unwrap();
         limiter.try_acquire().unwrap();
         let start = time.now();
         let polls = drop_at_every_await(
@@ -84,10 +87,11 @@ fn a_dropped_wait_returns_its_slot_of_a_rate_limit() {
 fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 in 10ms", &clock).unwrap();
-    let retry = Retry::new(RetryConfig::default().idempotent(true))
-        .unwrap()
-        .with_clock(&clock)
-        .with_delays(|| [MS(5), MS(5)].into_iter());
+    let retry = Retry::builder(RetryConfig::default().idempotent(true))
+        .clock(&clock)
+        .delays(|| [MS(5), MS(5)].into_iter())
+        .build()
+        .unwrap();
     let mut calls = Vec::new();
     drop_at_every_await(
         &time,
@@ -105,14 +109,12 @@ fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
 #[test]
 fn a_dropped_call_through_a_full_stack_returns_all_permits() {
     let (clock, time) = Clock::manual();
-    let mut config = StandardConfig::default();
-    config.retry = Some(RetryConfig::default().idempotent(true));
-    let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(1));
-    rate.max_wait = MS(10_000);
-    config.rate_limit = Some(rate);
-    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
-    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(10, 10));
-    let stack = Standard::new(config).unwrap().with_clock(&clock);
+    let config = StandardConfig::default()
+        .retry(RetryConfig::default().idempotent(true))
+        .rate_limit(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(10_000)))
+        .concurrency_limit(ConcurrencyLimitConfig::of(1))
+        .circuit_breaker(CircuitBreakerConfig::default().count_window(10, 10));
+    let stack = Standard::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let service = ScriptedService::new("503 in 10ms, ok in 10ms, reset, ok in 20ms, hang", &clock).unwrap();
     let polls = drop_at_every_await(
@@ -131,7 +133,7 @@ fn a_dropped_call_through_a_full_stack_returns_all_permits() {
 #[test]
 fn a_dropped_time_out_drops_its_work() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(MS(100)).with_clock(&clock);
+    let timeout = Timeout::builder(MS(100)).clock(&clock).build();
     let service = ScriptedService::new("hang", &clock).unwrap();
     let polls = drop_at_every_await(&time, || timeout.call(|| service.call()), |_| assert_eq!(service.running(), 0));
     assert_eq!((polls, service.dropped()), (2, service.calls()));

@@ -16,7 +16,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 fn breaker() -> (CircuitBreaker, ManualClock) {
     let (clock, time) = Clock::manual();
-    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock), time)
+    (CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap(), time)
 }
 
 /// A `tracing` layer that closes the breaker on an isolation, first from another thread, then

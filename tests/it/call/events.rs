@@ -12,7 +12,7 @@ use steadfast::{
 
 fn breaker() -> (CircuitBreaker, steadfast::testing::ManualClock) {
     let (clock, time) = Clock::manual();
-    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock), time)
+    (CircuitBreaker::builder(CircuitBreakerConfig::default()).name("db").clock(&clock).build().unwrap(), time)
 }
 
 #[test]
@@ -145,8 +145,12 @@ fn calls_attempts_and_events_are_traced() {
     tracing::subscriber::with_default(subscriber, || {
         let (clock, time) = Clock::manual();
         let service = ScriptedService::new("503, ok", &clock).unwrap();
-        let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().named("mail").with_clock(&clock);
-        let retry = retry.with_delays(|| std::iter::repeat(Duration::from_millis(7)));
+        let retry = Retry::builder(RetryConfig::default().idempotent(true))
+            .name("mail")
+            .clock(&clock)
+            .delays(|| std::iter::repeat(Duration::from_millis(7)))
+            .build()
+            .unwrap();
         let pipeline = Pipeline::new().named("mail").then(retry).classify(ScriptedService::classify);
         time.block_on(pipeline.call(|| service.call())).unwrap();
         time.block_on(pipeline.boxed().call(|| service.call())).unwrap();
@@ -198,7 +202,7 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
             let last = told.0.lock().unwrap().pop();
             assert_eq!(last, Some((format!("steadfast::{room}"), level)));
         };
-        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         breaker.force_open(Duration::from_secs(1));
         saw("circuit_breaker", Level::WARN);
         breaker.try_acquire().map(drop).unwrap_err();
@@ -206,20 +210,21 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
         time.advance(Duration::from_secs(1));
         drop(breaker.try_acquire());
         saw("circuit_breaker", Level::INFO);
-        let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+        let limiter = RateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
         limiter.try_acquire().and_then(|()| limiter.try_acquire()).unwrap_err();
         saw("throttling", Level::INFO);
         let hang = ScriptedService::new("hang", &clock).unwrap();
-        let timeout = Timeout::new(Duration::from_secs(1)).with_clock(&clock);
+        let timeout = Timeout::builder(Duration::from_secs(1)).clock(&clock).build();
         time.block_on(timeout.call(|| hang.call())).unwrap_err();
         saw("timeout", Level::WARN);
         let fails = ScriptedService::new("500", &clock).unwrap();
-        let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
+        let retry =
+            Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
         time.block_on(retry.call(|| fails.call())).unwrap_err();
         saw("retry", Level::WARN); // gave up
         saw("retry", Level::INFO); // retrying
         let slow = ScriptedService::new("hang, ok", &clock).unwrap();
-        let hedge = Hedge::new(HedgeConfig::after(Duration::from_millis(5))).unwrap().with_clock(&clock);
+        let hedge = Hedge::builder(HedgeConfig::after(Duration::from_millis(5))).clock(&clock).build().unwrap();
         time.block_on(hedge.call(|| slow.call())).unwrap();
         saw("hedge", Level::DEBUG);
     });
@@ -241,9 +246,9 @@ fn fallbacks_and_operation_names_are_traced() {
     tracing::subscriber::with_default(subscriber, || {
         let (clock, time) = Clock::manual();
         let service = ScriptedService::new("503", &clock).unwrap();
-        let fallback = Fallback::new(FallbackConfig::default()).unwrap().named("yesterday").with_clock(&clock);
-        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).on_operations(["none"]);
-        let chaos = Chaos::new(ChaosConfig::of([rule])).unwrap().named("storm").with_clock(&clock);
+        let fallback = Fallback::builder(FallbackConfig::default()).name("yesterday").clock(&clock).build().unwrap();
+        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).operations(["none"]);
+        let chaos = Chaos::builder(ChaosConfig::of([rule])).name("storm").clock(&clock).build().unwrap();
         chaos.set_enabled(false);
         let pipeline = Pipeline::new().named("shop").then(fallback).then(chaos).classify(ScriptedService::classify);
         let price = || named(&PRICE, || service.call());

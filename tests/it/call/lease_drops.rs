@@ -30,15 +30,15 @@ impl Doors {
             let (clock, time) = Clock::manual();
             let store = store(&clock);
             let behind = Arc::new(line(&clock).store(store.clone()));
-            let door = |store| Arc::new(StoreLease::new(store).unwrap().with_clock(&clock));
+            let door = |store| Arc::new(StoreLease::builder(store).clock(&clock).build().unwrap());
             test(&Self { time, slow: door(behind), quick: door(store) });
         };
-        over(&|clock| Arc::new(InMemoryStore::new().with_clock(clock)));
+        over(&|clock| Arc::new(InMemoryStore::builder().clock(clock).build()));
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::at(folder.path().join("leases.db")).durability(Durability::Relaxed);
         over(&|clock| Arc::new(Sqlite::open_with_clock(config.clone(), clock).unwrap().store()));
         let (clock, time) = Clock::manual();
-        let leases: Arc<dyn Lease> = Arc::new(InMemoryLease::new().with_clock(&clock));
+        let leases: Arc<dyn Lease> = Arc::new(InMemoryLease::builder().clock(&clock).build());
         test(&Self { time, slow: Arc::new(line(&clock).lease(leases.clone())), quick: leases });
     }
 

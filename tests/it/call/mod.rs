@@ -1,4 +1,5 @@
 //! Tests of calls and pipelines.
+mod boxed;
 mod doors;
 mod drop_doors;
 mod drops;
@@ -8,3 +9,4 @@ mod lease_drops;
 mod nested;
 mod pipeline;
 mod timeout_nesting;
+mod wrappers;

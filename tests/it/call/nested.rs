@@ -12,7 +12,7 @@ use std::{
 
 use http::{Request, Response};
 use steadfast::{
-    Class, FailureKind, Hint, KindSet, Pipeline, Verdict,
+    Builder, Class, FailureKind, Hint, KindSet, Pipeline, Verdict,
     backoff::{BackoffConfig, Jitter},
     call::{AttemptInfo, idempotent, not_idempotent},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
@@ -33,7 +33,11 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn retry(clock: &Clock, config: RetryConfig) -> Retry {
-    Retry::new(config).unwrap().with_clock(clock)
+    builder(clock, config).build().unwrap()
+}
+
+fn builder(clock: &Clock, config: RetryConfig) -> Builder<Retry> {
+    Retry::builder(config).clock(clock)
 }
 
 fn repeating() -> RetryConfig {
@@ -44,8 +48,9 @@ fn repeating() -> RetryConfig {
 #[test]
 fn a_rejection_by_a_nested_pipeline_is_a_rejection_of_the_outer_call() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    let outer = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1, 1)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
+    let outer =
+        CircuitBreaker::builder(CircuitBreakerConfig::default().count_window(1, 1)).clock(&clock).build().unwrap();
     breaker.force_open(S(30));
     let inner = Pipeline::new().then(breaker.clone());
     let asked = Cell::new(0);
@@ -83,15 +88,15 @@ fn an_error_of_a_nested_pipeline_keeps_its_verdict() {
     let outer = Pipeline::new().classify(ByCallError);
     let error = time.block_on(outer.call(|| inner.call(|| ready(Err(()))))).unwrap_err();
     assert_eq!((error.verdict(), error.retry_after(), error.is_rejected()), (verdict, Some(S(7)), false));
-    let inner = Pipeline::new().then(Timeout::new(S(1)).with_clock(&clock));
+    let inner = Pipeline::new().then(Timeout::builder(S(1)).clock(&clock).build());
     let error = time.block_on(outer.call(|| inner.call(std::future::pending::<Result<(), ()>>))).unwrap_err();
     assert_eq!(error.verdict().kind(), Some(FailureKind::Timeout));
     assert_eq!(Verdict::refused().class(), Class::Ignore);
     // A fallback runs if rejections trigger it.
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
     breaker.isolate();
     let (inner, falls) =
-        (Pipeline::new().then(breaker), Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock));
+        (Pipeline::new().then(breaker), Fallback::builder(FallbackConfig::default()).clock(&clock).build().unwrap());
     let outer = Pipeline::new().then(falls).classify(ByCallError);
     let answer = time.block_on(outer.call_or(|| inner.call(|| ready(Ok::<_, ()>(1))), |_| ready(Ok(2)))).unwrap();
     assert!(answer.is_degraded());
@@ -105,7 +110,7 @@ fn the_mark_not_idempotent_travels_into_nested_pipelines() {
     for marked in [true, false] {
         for hedged in [true, false] {
             let runs = AtomicU32::new(0);
-            let hedge = hedged.then(|| Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock));
+            let hedge = hedged.then(|| Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap());
             let again = (!hedged).then(|| retry(&clock, repeating()));
             let inner = Pipeline::new().then(hedge).then(again);
             let charge = |attempt: AttemptInfo| {
@@ -261,7 +266,7 @@ impl Service<Request<()>> for Handler {
 fn the_standard_stack_of_a_server_does_not_suppress_retries_of_its_handler() {
     let (clock, time) = Clock::manual();
     for method in ["GET", "POST"] {
-        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
+        let stack = Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(stack).classify(ByStatus::new());
         let behind = Arc::new(AtomicU32::new(0));
         let handler = Handler { behind: behind.clone(), retry: retry(&clock, RetryConfig::default()) };
@@ -297,7 +302,7 @@ impl Service<Request<()>> for Away {
 fn a_hint_reaches_every_policy_even_if_the_request_cannot_be_repeated() {
     let (clock, time) = Clock::manual();
     for seconds in [60, 90, 600] {
-        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(breaker.clone()).classify(ByStatus::new());
         let away = Away(seconds.to_string().leak(), Arc::default());
         let get = || Request::get("/").body(()).unwrap();
@@ -342,11 +347,11 @@ fn a_budget_counts_a_call_once_across_nested_pipelines() {
         let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0);
         let budget = RetryBudget::new(config).unwrap();
         let hedge =
-            hedged.then(|| Hedge::new(HedgeConfig::after(S(1))).unwrap().with_clock(&clock).with_budget(&budget));
-        let again = (!hedged).then(|| retry(&clock, repeating().retry_nested(true)).with_budget(&budget));
-        let middle = Pipeline::new().then(Timeout::new(S(5)).with_clock(&clock));
+            hedged.then(|| Hedge::builder(HedgeConfig::after(S(1))).clock(&clock).budget(&budget).build().unwrap());
+        let again = (!hedged).then(|| builder(&clock, repeating().retry_nested(true)).budget(&budget).build().unwrap());
+        let middle = Pipeline::new().then(Timeout::builder(S(5)).clock(&clock).build());
         let inner = Pipeline::new().then(hedge).then(again);
-        let outer = Pipeline::new().then(retry(&clock, repeating()).with_budget(&budget));
+        let outer = Pipeline::new().then(builder(&clock, repeating()).budget(&budget).build().unwrap());
         for n in 1..=10 {
             let answer = time.block_on(outer.call_with(|attempt| {
                 let (middle, inner, clock) = (&middle, &inner, &clock);
@@ -371,11 +376,12 @@ fn a_budget_counts_a_call_once_across_nested_pipelines() {
 #[test]
 fn a_retry_without_a_delay_lets_other_tasks_run() {
     for own_delays in [true, false] {
-        let flat = BackoffConfig::default().between(MS(1), S(1)).jitter(Jitter::None).immediate_first();
+        let flat = BackoffConfig::default().between(MS(1), S(1)).jitter(Jitter::None).immediate_first(true);
         let config = repeating().max_attempts(if own_delays { u32::MAX } else { 2 }).backoff(flat);
         let (clock, time) = Clock::manual();
-        let retry = retry(&clock, config);
-        let retry = if own_delays { retry.with_delays(|| std::iter::repeat(Duration::ZERO)) } else { retry };
+        let retry = builder(&clock, config);
+        let retry = if own_delays { retry.delays(|| std::iter::repeat(Duration::ZERO)) } else { retry };
+        let retry = retry.build().unwrap();
         let (ends, ran) = (AtomicU32::new(0), AtomicU32::new(0));
         let work = retry.call(idempotent(|| {
             ran.fetch_add(1, SeqCst);
@@ -401,11 +407,12 @@ fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
     ] {
         for _ in 0..20 {
             let (clock, time) = Clock::manual();
-            let retry = retry(&clock, repeating().max_attempts(2).backoff(flat(jitter)));
+            let retry = builder(&clock, repeating().max_attempts(2).backoff(flat(jitter)));
             let retry = match own {
-                Some(delay) => retry.with_delays(move || std::iter::repeat(delay)),
+                Some(delay) => retry.delays(move || std::iter::repeat(delay)),
                 None => retry,
             };
+            let retry = retry.build().unwrap();
             let busy = Verdict::failure(FailureKind::Overloaded).with_retry_after(asked);
             let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| busy);
             let start = time.now();
@@ -421,7 +428,7 @@ fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
 fn one_hint_stops_hedging_for_at_most_a_minute() {
     for seconds in [61, 86_400, 999_999_999] {
         let (clock, time) = Clock::manual();
-        let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+        let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
         let busy = Verdict::failure(FailureKind::Throttled).with_retry_after(S(seconds));
         let judge = move |result: &Result<u32, ()>| if result.is_err() { busy } else { Verdict::success() };
         let pipeline = Pipeline::new().then(hedge).classify(judge);
@@ -448,19 +455,19 @@ fn a_call_whose_deadline_has_passed_does_not_run() {
     let (clock, time) = Clock::manual();
     time.advance(S(100));
     for late in [S(0), MS(1), S(50)] {
-        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
+        let stack = Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap();
         let attempt = AttemptInfo::with_deadline(time.now().saturating_sub(late));
         let runs = AtomicU32::new(0);
         let work = || ready(Ok::<_, ()>(runs.fetch_add(1, SeqCst)));
         let error = time.block_on(Pipeline::new().then(stack).call_within(attempt, work)).unwrap_err();
         assert!(error.is_timed_out(), "{error:?}");
         assert_eq!((error.attempts(), runs.load(SeqCst)), (0, 0));
-        let timeout = Timeout::new(S(5)).with_clock(&clock);
+        let timeout = Timeout::builder(S(5)).clock(&clock).build();
         let answer = time.block_on(Pipeline::new().then(timeout).call_within(attempt, work));
         assert!(answer.unwrap_err().is_timed_out() && runs.load(SeqCst) == 0);
     }
     // With a moment left it runs.
-    let timeout = Timeout::new(S(5)).with_clock(&clock);
+    let timeout = Timeout::builder(S(5)).clock(&clock).build();
     let attempt = AttemptInfo::with_deadline(time.now() + Duration::from_nanos(1));
     assert!(time.block_on(Pipeline::new().then(timeout).call_within(attempt, || ready(Ok::<_, ()>(())))).is_ok());
 }

@@ -104,7 +104,7 @@ fn a_boxed_pipeline_fits_into_a_field_and_behaves_the_same() {
     }
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().named("repository").then(retry).classify(ScriptedService::classify);
     let repository = Repository { calls: pipeline.boxed() };
     assert_eq!(time.block_on(repository.calls.clone().call(|| service.call())).unwrap(), 200);
@@ -126,7 +126,7 @@ fn a_custom_operation_may_keep_state_across_attempts() {
     }
     let (clock, time) = Clock::manual();
     let pipeline =
-        Pipeline::new().then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock));
+        Pipeline::new().then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap());
     let mut sum = 0;
     assert_eq!(time.block_on(pipeline.call(Counting(&mut sum))).unwrap(), 6);
 }
@@ -148,10 +148,10 @@ fn a_policy_that_makes_no_attempt_causes_an_error_and_no_panic() {
 #[test]
 fn the_error_is_flat_in_any_order_of_policies() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("db").clock(&clock).build().unwrap();
     breaker.force_open(S(3));
-    let retry = || Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
-    let timeout = || Timeout::new(S(1)).with_clock(&clock);
+    let retry = || Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap();
+    let timeout = || Timeout::builder(S(1)).clock(&clock).build();
     let check = |error: CallError<()>| {
         assert!(error.is_rejected() && !error.is_timed_out());
         assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(3))));
@@ -167,9 +167,10 @@ fn the_error_is_flat_in_any_order_of_policies() {
 #[test]
 fn one_classifier_serves_all_policies_and_judges_values() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(3, 3)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::builder(CircuitBreakerConfig::default().count_window(3, 3)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
-        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
+        .then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap())
         .then(breaker.clone())
         .classify(|r: &Result<u16, ()>| match r {
             Ok(500..) => Verdict::failure(FailureKind::Server),
@@ -211,11 +212,12 @@ fn warnings<P: Policy, C>(pipeline: &Pipeline<P, C>) -> String {
 fn explain_lists_the_policies_in_order() {
     let pipeline = Pipeline::new()
         .named("billing")
-        .then(Timeout::new(S(2)).named("total"))
+        .then(Timeout::builder(S(2)).name("total").build())
         .then(
-            Retry::new(RetryConfig::default().idempotent(true))
-                .unwrap()
-                .with_budget(&RetryBudget::new(RetryBudgetConfig::default()).unwrap()),
+            Retry::builder(RetryConfig::default().idempotent(true))
+                .budget(&RetryBudget::new(RetryBudgetConfig::default()).unwrap())
+                .build()
+                .unwrap(),
         )
         .then(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap())
         .then(Timeout::new(Duration::from_millis(300)));

@@ -178,7 +178,7 @@ async fn in_set<T>(call: impl Future<Output = T>) -> T {
 
 /// Adds a time-out for each limit.
 fn limits<P: Policy>(pipeline: Pipeline<P>, limits: &[u64], clock: &Clock) -> Pipeline<impl Policy + use<P>> {
-    let limit = |at: usize| limits.get(at).map(|ms| Timeout::new(MS(*ms)).with_clock(clock));
+    let limit = |at: usize| limits.get(at).map(|ms| Timeout::builder(MS(*ms)).clock(clock).build());
     pipeline.then(limit(0)).then(limit(1)).then(limit(2)).then(limit(3)).then(limit(4))
 }
 

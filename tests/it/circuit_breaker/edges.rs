@@ -102,8 +102,7 @@ fn a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
 // Guarantee: circuit_breaker 5.
 #[test]
 fn no_factor_and_no_hint_overflows() {
-    let mut open = OpenConfig::default();
-    (open.factor, open.max_delay, open.jitter, open.max_hint) = (f64::MAX, Duration::MAX, 1.0, Duration::MAX);
+    let open = OpenConfig::default().factor(f64::MAX).max_delay(Duration::MAX).jitter(1.0).max_hint(Duration::MAX);
     let (breaker, time) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open));
     for verdict in
         [FAILED, FAILED, FAILED.with_retry_after(Duration::MAX), FAILED.with_hint(Hint::UnavailableFor(Duration::MAX))]

@@ -25,8 +25,8 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    let open = OpenConfig::default().delays(S(1), S(8)).jitter(0.0);
-    (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, time)
+    let open = OpenConfig::default().initial_delay(S(1)).max_delay(S(8)).jitter(0.0);
+    (CircuitBreaker::builder(config.open(open)).clock(&clock).build().unwrap(), clock, time)
 }
 
 /// Returns a probe that fails `fails` times and then succeeds, and that records the times of its
@@ -52,7 +52,7 @@ fn is_send<T: Send>(t: T) -> T {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn the_loop_probes_after_each_open_time() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(2, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(2, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = time.now();
     breaker.force_open(S(3));
@@ -67,7 +67,7 @@ fn the_loop_probes_after_each_open_time() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn callers_do_not_probe_while_the_loop_runs() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0));
     breaker.force_open(S(1));
     let gate = tokio::sync::Semaphore::new(0);
     let probe = || async { gate.acquire().await.map(drop) };
@@ -90,7 +90,7 @@ fn callers_do_not_probe_while_the_loop_runs() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn callers_probe_again_after_the_loop_is_dropped() {
-    let (breaker, _clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, _clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0));
     breaker.force_open(S(1));
     time.block_on(async {
         let mut run = Box::pin(breaker.run(async || Ok::<_, ()>(()), pending()));
@@ -106,7 +106,7 @@ fn callers_probe_again_after_the_loop_is_dropped() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn several_loops_probe_one_at_a_time() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(5, 1.0));
     breaker.force_open(S(1));
     let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let probe = || async {
@@ -125,7 +125,8 @@ fn several_loops_probe_one_at_a_time() {
 #[test]
 fn a_health_probe_that_hangs_is_dropped_and_the_half_open_state_times_out() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
-        let half_open = HalfOpenConfig::default().permitted_calls(1, 1.0).max_duration(S(10), on_timeout);
+        let half_open =
+            HalfOpenConfig::default().permitted_calls(1).success_rate(1.0).max_duration(S(10)).on_timeout(on_timeout);
         let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open(half_open));
         let service = ScriptedService::new("hang", &clock).unwrap();
         breaker.force_open(S(1));
@@ -144,14 +145,14 @@ fn a_health_probe_that_hangs_is_dropped_and_the_half_open_state_times_out() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn every_error_of_a_health_probe_is_a_failure_and_so_is_slowness_under_a_slow_call_rule() {
-    let kinds = CircuitBreakerConfig::default().permitted_calls(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
+    let kinds = CircuitBreakerConfig::default().half_open_calls(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
     let (one, clock, time) = breaker(kinds);
     one.force_open(S(1));
     time.block_on(one.run(async || Err::<(), _>("ill"), clock.sleep(Duration::from_millis(1500))));
     assert_eq!(one.state(), State::Open);
 
-    let slow = TripConfig::default().slow_call_rate(0.5, Duration::from_millis(100));
-    let (one, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).trip(slow));
+    let slow = TripConfig::default().slow_calls(0.5, Duration::from_millis(100));
+    let (one, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0).trip(slow));
     one.force_open(S(1));
     let probe = async || {
         clock.sleep(Duration::from_millis(200)).await;
@@ -175,7 +176,7 @@ fn an_isolated_breaker_is_not_probed() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn the_loop_probes_after_each_of_several_openings() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).count_window(1, 1));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0).count_window(1, 1));
     let asked = Mutex::new(Vec::new());
     let start = time.now();
     time.block_on(async {
@@ -194,7 +195,7 @@ fn the_loop_probes_after_each_of_several_openings() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn the_loop_waits_for_as_long_as_the_server_announced() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = time.now();
     let away = steadfast::Hint::UnavailableFor(S(120));
@@ -206,7 +207,7 @@ fn the_loop_waits_for_as_long_as_the_server_announced() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn failures_of_health_probes_are_sent_as_events() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0));
     breaker.force_open(S(1));
     let mut events = breaker.events();
     let asked = Mutex::new(Vec::new());
@@ -230,7 +231,7 @@ fn failures_of_health_probes_are_sent_as_events() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn a_health_probe_that_panics_fails_and_the_panic_unwinds() {
-    let (breaker, _clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
+    let (breaker, _clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(1, 1.0));
     breaker.force_open(S(1));
     let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
     assert!(time.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
@@ -242,12 +243,8 @@ fn a_health_probe_that_panics_fails_and_the_panic_unwinds() {
 #[test]
 fn a_loop_dropped_at_any_await_frees_its_permits() {
     let (clock, time) = Clock::manual();
-    let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
-    let make = || {
-        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0).open(open))
-            .unwrap()
-            .with_clock(&clock)
-    };
+    let open = OpenConfig::default().initial_delay(S(1)).max_delay(S(1)).jitter(0.0);
+    let make = || CircuitBreaker::new(CircuitBreakerConfig::default().half_open_calls(2, 1.0).open(open)).unwrap();
     let (service, current) =
         (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));
     let made = AtomicU32::new(0);
@@ -279,7 +276,7 @@ fn a_loop_dropped_at_any_await_frees_its_permits() {
 /// On real threads: while the loop runs, no caller of many is admitted as a probe.
 #[test]
 fn under_load_no_caller_probes_while_the_loop_runs() {
-    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().permitted_calls(3, 1.0));
+    let (breaker, clock, time) = breaker(CircuitBreakerConfig::default().half_open_calls(3, 1.0));
     breaker.force_open(S(1));
     let admitted = Arc::new(AtomicU32::new(0));
     time.block_on(async {

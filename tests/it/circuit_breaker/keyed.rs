@@ -18,13 +18,13 @@ const OK: Verdict = Verdict::success();
 
 fn registry(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
     let (clock, time) = Clock::manual();
-    (KeyedBreakers::new(config).unwrap().with_clock(&clock).named_by(|key| format!("host-{key}").into()), time)
+    (KeyedBreakers::builder(config).clock(&clock).name_by(|key| format!("host-{key}").into()).build().unwrap(), time)
 }
 
 /// Returns a configuration that opens after two failures of two calls.
 fn quick() -> CircuitBreakerConfig {
-    let open = OpenConfig::default().delays(S(10), S(10)).jitter(0.0).reset_after(S(60));
-    CircuitBreakerConfig::default().count_window(2, 2).permitted_calls(1, 1.0).open(open)
+    let open = OpenConfig::default().initial_delay(S(10)).max_delay(S(10)).jitter(0.0).reset_after(S(60));
+    CircuitBreakerConfig::default().count_window(2, 2).half_open_calls(1, 1.0).open(open)
 }
 
 fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
@@ -287,7 +287,7 @@ fn shadow_mode_can_be_set_for_one_breaker_and_for_the_registry() {
 #[test]
 fn a_call_by_key_dropped_at_any_await_frees_its_permit() {
     let (clock, time) = Clock::manual();
-    let hosts = KeyedBreakers::<u32>::new(quick()).unwrap().with_clock(&clock);
+    let hosts = KeyedBreakers::<u32>::builder(quick()).clock(&clock).build().unwrap();
     let kept = hosts.get(&1);
     kept.force_open(S(1));
     time.advance(S(1));
@@ -322,15 +322,18 @@ fn the_name_of_a_key_is_made_outside_the_locks() {
         let registry: std::sync::OnceLock<KeyedBreakers<u32>> = std::sync::OnceLock::new();
         let registry = std::sync::Arc::new(registry);
         let inside = registry.clone();
-        let named = KeyedBreakers::new(quick()).unwrap().named_by(move |key: &u32| {
-            // It iterates over all keys, and creates another before it returns.
-            if let (Some(registry), 0..10) = (inside.get(), *key) {
-                let others = registry.iter().count();
-                registry.get(&(key + 1));
-                return format!("host-{key} after {others}").into();
-            }
-            format!("host-{key}").into()
-        });
+        let named = KeyedBreakers::builder(quick())
+            .name_by(move |key: &u32| {
+                // It iterates over all keys, and creates another before it returns.
+                if let (Some(registry), 0..10) = (inside.get(), *key) {
+                    let others = registry.iter().count();
+                    registry.get(&(key + 1));
+                    return format!("host-{key} after {others}").into();
+                }
+                format!("host-{key}").into()
+            })
+            .build()
+            .unwrap();
         registry.set(named.clone()).unwrap();
         named.get(&0);
         done.send(named.len()).unwrap();

@@ -33,8 +33,9 @@ const OK: Verdict = Verdict::success();
 
 pub(crate) fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(config).unwrap().named("db").with_clock(&clock);
-    (breaker.with_entropy(&Entropy::from_seed(5)), time)
+    let breaker =
+        CircuitBreaker::builder(config).name("db").clock(&clock).entropy(&Entropy::from_seed(5)).build().unwrap();
+    (breaker, time)
 }
 
 pub(crate) fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
@@ -111,7 +112,7 @@ fn a_success_ends_consecutive_failures() {
 // Guarantee: circuit_breaker 1.
 #[test]
 fn slow_calls_open_the_breaker_though_they_succeed() {
-    let config = only(TripConfig::default().slow_call_rate(0.5, MS(100))).count_window(10, 4);
+    let config = only(TripConfig::default().slow_calls(0.5, MS(100))).count_window(10, 4);
     let (breaker, time) = breaker(config);
     for (took, state) in [(100, State::Closed), (101, State::Closed), (101, State::Closed), (5, State::Open)] {
         let permit = breaker.try_acquire().unwrap();
@@ -249,7 +250,7 @@ fn an_open_breaker_rejects_without_running_the_operation_and_describes_the_openi
 #[test]
 fn of_ten_thousand_racing_callers_exactly_the_permitted_number_pass() {
     const THREADS: usize = 8;
-    let (breaker, time) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().half_open_calls(5, 1.0));
     // Transitions instead of events: rejections would push other events out.
     let mut transitions = breaker.transitions();
     for round in 0..20 {
@@ -309,10 +310,7 @@ fn open_times(breaker: &CircuitBreaker, time: &ManualClock, n: usize) -> Vec<Dur
 }
 
 fn open(jitter: f64) -> OpenConfig {
-    let mut open = OpenConfig::default();
-    (open.initial_delay, open.factor, open.max_delay, open.jitter, open.reset_after) =
-        (S(1), 2.0, S(10), jitter, S(60));
-    open
+    OpenConfig::default().initial_delay(S(1)).factor(2.0).max_delay(S(10)).jitter(jitter).reset_after(S(60))
 }
 
 // Guarantee: circuit_breaker 5.

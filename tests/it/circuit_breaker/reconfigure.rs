@@ -168,10 +168,12 @@ fn calls_in_flight_from_before_an_opening_do_not_count() {
 
 #[test]
 fn an_open_breaker_keeps_its_open_time_and_opens_by_the_new_times_next() {
-    let (breaker, driver) = breaker(probes(1, 1.0).open(OpenConfig::default().delays(S(10), S(10)).jitter(0.0)));
+    let (breaker, driver) =
+        breaker(probes(1, 1.0).open(OpenConfig::default().initial_delay(S(10)).max_delay(S(10)).jitter(0.0)));
     breaker.force_open(S(10));
     driver.advance(S(4));
-    let other = probes(2, 1.0).open(OpenConfig::default().delays(S(30), S(60)).jitter(0.0).factor(1.0));
+    let other =
+        probes(2, 1.0).open(OpenConfig::default().initial_delay(S(30)).max_delay(S(60)).jitter(0.0).factor(1.0));
     breaker.reconfigure(other).unwrap();
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(6)));
     driver.advance(S(6));
@@ -226,10 +228,17 @@ fn the_configuration_can_be_replaced_under_load() {
 
 #[test]
 fn the_setters_of_the_parts_set_their_fields() {
-    let open = OpenConfig::default().delays(S(1), S(2)).factor(3.0).jitter(0.4).reset_after(S(5)).max_hint(S(6));
+    let open = OpenConfig::default()
+        .initial_delay(S(1))
+        .max_delay(S(2))
+        .factor(3.0)
+        .jitter(0.4)
+        .reset_after(S(5))
+        .max_hint(S(6));
     assert_eq!((open.initial_delay, open.max_delay, open.factor, open.jitter), (S(1), S(2), 3.0, 0.4));
     assert_eq!((open.reset_after, open.max_hint), (S(5), S(6)));
-    let half = HalfOpenConfig::default().permitted_calls(7, 0.8).max_duration(S(9), OnTimeout::Close);
+    let half =
+        HalfOpenConfig::default().permitted_calls(7).success_rate(0.8).max_duration(S(9)).on_timeout(OnTimeout::Close);
     assert_eq!(
         (half.permitted_calls, half.success_rate, half.max_duration, half.on_timeout),
         (7, 0.8, S(9), OnTimeout::Close)

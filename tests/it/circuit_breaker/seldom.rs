@@ -54,14 +54,14 @@ fn a_healthy_service_closes_the_default_breaker_at_any_rate_of_calls() {
         recovers(&time, every, || breaker.clone(), |good| record(&breaker, good));
 
         let (clock, time) = Clock::manual();
-        let hosts = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let hosts = KeyedBreakers::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         // Held, as in a pipeline, and got anew at each call.
         let held = hosts.get(&"host");
         recovers(&time, every, || hosts.get(&"host"), |good| record(&held, good));
 
         let (clock, time) = Clock::manual();
-        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
-        let stack = stack.with_entropy(&Entropy::from_seed(1));
+        let stack =
+            Standard::builder(StandardConfig::default()).clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap();
         let pipeline = Pipeline::new().then(stack.clone());
         let call = |good: bool| {
             let answer = || ready_with(if good { Ok(()) } else { Err("ill") });
@@ -94,7 +94,7 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
     for (permitted, share) in [(1, 1.0), (2, 0.5), (2, 1.0), (3, 0.7), (10, 0.8), (100, 1.0), (1000, 0.05)] {
         for every in [1, 9, 10, 29, 30, 31, 3600].map(S) {
             for lasts in [0, 5, 29].map(S) {
-                let config = CircuitBreakerConfig::default().permitted_calls(permitted, share);
+                let config = CircuitBreakerConfig::default().half_open_calls(permitted, share);
                 let required = (share * f64::from(permitted)).ceil() as usize;
                 let (breaker, time) = ready(config);
                 let (mut flying, mut good) = (VecDeque::new(), 0);
@@ -127,7 +127,7 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
 fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
     for (every, settled) in EVERY.into_iter().flat_map(|every| [(S(every), true), (S(every), false)]) {
         let (breaker, time) =
-            ready(CircuitBreakerConfig::default().permitted_calls(3, if settled { 0.6 } else { 1.0 }));
+            ready(CircuitBreakerConfig::default().half_open_calls(3, if settled { 0.6 } else { 1.0 }));
         let hangs = breaker.try_acquire().unwrap();
         let began = time.now();
         while breaker.state() == State::HalfOpen && time.now() - began < S(1_000_000) {
@@ -151,12 +151,12 @@ fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
 fn a_service_that_hangs_is_detected_though_every_caller_gives_up() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         for every in [3, 60, 3600].map(S) {
-            let half_open = HalfOpenConfig::default().max_duration(S(30), on_timeout);
+            let half_open = HalfOpenConfig::default().max_duration(S(30)).on_timeout(on_timeout);
             let (clock, time) = Clock::manual();
-            let open = OpenConfig::default().delays(S(5), S(60)).jitter(0.0);
+            let open = OpenConfig::default().initial_delay(S(5)).max_delay(S(60)).jitter(0.0);
             let config = CircuitBreakerConfig::default().half_open(half_open).open(open);
-            let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
-            let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock)).then(breaker.clone());
+            let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
+            let pipeline = Pipeline::new().then(Timeout::builder(S(2)).clock(&clock).build()).then(breaker.clone());
             breaker.force_open(S(1));
             time.advance(S(1));
             for _ in 0..15 {
@@ -173,7 +173,7 @@ fn a_service_that_hangs_is_detected_though_every_caller_gives_up() {
 /// A result of any kind shows that the probes do not hang.
 #[test]
 fn cancelled_probes_between_results_do_not_open_the_breaker() {
-    let (breaker, time) = ready(CircuitBreakerConfig::default().permitted_calls(10, 0.1).permitted_calls(10, 1.0));
+    let (breaker, time) = ready(CircuitBreakerConfig::default().half_open_calls(10, 0.1).half_open_calls(10, 1.0));
     for _ in 0..10 {
         for _ in 0..14 {
             let given_up = breaker.try_acquire().unwrap();

@@ -2,7 +2,7 @@
 use std::{sync::Arc, time::Duration};
 
 use steadfast::{
-    Pipeline, Reason,
+    Builder, Pipeline, Reason,
     circuit_breaker::{
         CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, SharedCircuitBreaker,
         SharedCircuitBreakerConfig, SharedCircuitBreakerEvent as Event, State,
@@ -54,13 +54,14 @@ impl Shared {
         self.network.client(process)
     }
 
-    fn at(&self, process: &str, config: SharedCircuitBreakerConfig, clock: &Clock) -> SharedCircuitBreaker {
+    fn at(&self, process: &str, config: SharedCircuitBreakerConfig, clock: &Clock) -> Builder<SharedCircuitBreaker> {
         let store = self.client(process).store(self.world.store.clone());
-        let breaker = CircuitBreaker::new(rules()).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(3));
-        SharedCircuitBreaker::new(breaker, store, "payments", config).unwrap().as_process(process).unwrap()
+        let breaker = CircuitBreaker::builder(rules()).clock(clock).entropy(&Entropy::from_seed(3)).build().unwrap();
+        SharedCircuitBreaker::builder(breaker, store, "payments", config).process(process)
     }
 
-    fn start(&self, shared: SharedCircuitBreaker) -> SharedCircuitBreaker {
+    fn start(&self, shared: Builder<SharedCircuitBreaker>) -> SharedCircuitBreaker {
+        let shared = shared.build().unwrap();
         let runs = shared.clone();
         self.world.background.spawn(async move { runs.run(std::future::pending()).await });
         self.world.turn();
@@ -75,7 +76,7 @@ impl Shared {
     /// Starts a process with its loop and a notifier.
     fn prompt(&self, name: &str, config: SharedCircuitBreakerConfig) -> SharedCircuitBreaker {
         let notifier = self.client(name).notifier(self.world.notifier.clone());
-        self.start(self.at(name, config, &self.world.clock).with_notifier(notifier))
+        self.start(self.at(name, config, &self.world.clock).notifier(notifier))
     }
 
     /// Fails calls until the breaker opens.
@@ -283,7 +284,7 @@ fn clocks_that_differ_change_nothing() {
 #[test]
 fn the_report_of_a_process_that_is_gone_expires() {
     let shared = Shared::new();
-    let gone = shared.at("gone", config(), &shared.world.clock);
+    let gone = shared.at("gone", config(), &shared.world.clock).build().unwrap();
     gone.breaker().force_open(S(3600));
     let mut run = Box::pin(gone.run(std::future::pending()));
     assert!(shared.world.begin(&mut run).is_pending());
@@ -311,7 +312,7 @@ fn a_process_that_starts_later_opens_with_the_others() {
 #[test]
 fn the_report_is_deleted_on_shutdown() {
     let shared = Shared::new();
-    let a = shared.at("a", config(), &shared.world.clock);
+    let a = shared.at("a", config(), &shared.world.clock).build().unwrap();
     a.breaker().force_open(S(60));
     shared.world.run(a.run(shared.world.clock.sleep(S(2))));
     assert!(shared.world.store.records().is_empty());
@@ -339,13 +340,13 @@ fn shadow_mode_and_isolation_are_local_to_a_process() {
 fn openings_with_others_do_not_exceed_max_open_of_a_registry() {
     let shared = Shared::new();
     let config_of_all = KeyedBreakersConfig::from(rules()).max_open(0.5);
-    let registry = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
+    let registry = KeyedBreakers::<u32>::builder(config_of_all).clock(&shared.world.clock).build().unwrap();
     let start = |key: u32| {
         let name = format!("host-{key}");
         let store: Arc<InMemoryStore> = shared.world.store.clone();
-        let member = SharedCircuitBreaker::new(registry.get(&key), store.clone(), &*name, config()).unwrap();
-        let other = CircuitBreaker::new(rules()).unwrap().with_clock(&shared.world.clock);
-        let other = SharedCircuitBreaker::new(other, store, &*name, config()).unwrap();
+        let member = SharedCircuitBreaker::builder(registry.get(&key), store.clone(), &*name, config());
+        let other = CircuitBreaker::builder(rules()).clock(&shared.world.clock).build().unwrap();
+        let other = SharedCircuitBreaker::builder(other, store, &*name, config());
         (shared.start(member), shared.start(other))
     };
     let pairs: Vec<_> = (0..4).map(start).collect();
@@ -414,8 +415,8 @@ fn invalid_settings_are_refused_by_name_and_valid_ones_apply_while_in_use() {
     assert_eq!(refused(config().stale_after(S(1))).field(), "stale_after");
     assert_eq!(refused(config().call_timeout(Duration::ZERO)).field(), "call_timeout");
     assert_eq!(SharedCircuitBreaker::new(breaker(), store(), "", config()).unwrap_err().field(), "name");
-    let fine = SharedCircuitBreaker::new(breaker(), store(), "x", config()).unwrap();
-    assert_eq!(fine.clone().as_process("").unwrap_err().field(), "process");
+    let fine = SharedCircuitBreaker::builder(breaker(), store(), "x", config());
+    assert_eq!(fine.process("").build().unwrap_err().field(), "process");
     assert!(toml::from_str::<SharedCircuitBreakerConfig>("colour = 3").is_err());
     let written = toml::to_string(&config().quorum(3)).unwrap();
     assert_eq!(toml::from_str::<SharedCircuitBreakerConfig>(&written).unwrap(), config().quorum(3), "{written}");
@@ -440,7 +441,7 @@ fn a_dropped_loop_leaves_the_breaker_unchanged_and_its_report_expires() {
     let shared = Shared::new();
     shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
     let world = &shared.world;
-    let a = shared.at("a", config(), &world.clock).with_notifier(world.notifier.clone());
+    let a = shared.at("a", config(), &world.clock).notifier(world.notifier.clone()).build().unwrap();
     let polls = drop_at_every_await(
         &world.time,
         || {
@@ -506,7 +507,7 @@ impl Shared {
     ) -> SharedCircuitBreaker {
         let clock = self.world.clock.clone();
         let notifier = Arc::new(Breaks { at: clock.now() + after, clock, again });
-        self.start(self.at(name, config, &self.world.clock).with_notifier(notifier))
+        self.start(self.at(name, config, &self.world.clock).notifier(notifier))
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualCloc
 }
 
 pub(crate) fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
-    CircuitBreakerConfig::default().permitted_calls(n, share)
+    CircuitBreakerConfig::default().half_open_calls(n, share)
 }
 
 // Guarantee: circuit_breaker 6.
@@ -62,7 +62,7 @@ fn a_half_open_breaker_decides_as_soon_as_the_result_is_settled() {
 // Guarantee: circuit_breaker 6.
 #[test]
 fn a_slow_probe_fails_under_a_slow_call_rule() {
-    let config = probes(1, 1.0).trip(TripConfig::default().slow_call_rate(0.5, S(1)));
+    let config = probes(1, 1.0).trip(TripConfig::default().slow_calls(0.5, S(1)));
     let (breaker, time) = ready(config);
     let probe = breaker.try_acquire().unwrap();
     time.advance(S(2));
@@ -93,8 +93,7 @@ fn a_dropped_or_ignored_probe_frees_its_permit() {
 #[test]
 fn a_probe_that_hangs_cannot_block_the_breaker() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
-        let mut half_open = HalfOpenConfig::default();
-        (half_open.permitted_calls, half_open.max_duration, half_open.on_timeout) = (1, S(30), on_timeout);
+        let half_open = HalfOpenConfig::default().permitted_calls(1).max_duration(S(30)).on_timeout(on_timeout);
         let (breaker, time) = ready(CircuitBreakerConfig::default().half_open(half_open));
         let hangs = breaker.try_acquire().unwrap();
         time.advance(S(30) - Duration::from_nanos(1));

@@ -28,7 +28,7 @@ fn ways(told: &[Event<Transition>]) -> Vec<(State, State)> {
 /// Under load, rejections push openings out of the buffer of events, but not out of this stream.
 #[test]
 fn a_subscriber_of_transitions_misses_none_under_load() {
-    let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
+    let open = OpenConfig::default().initial_delay(S(1)).max_delay(S(1)).jitter(0.0);
     let (breaker, time) = breaker(probes(1, 1.0).count_window(4, 4).open(open));
     let (mut events, mut transitions) = (breaker.events(), breaker.transitions());
     for _ in 0..50 {

@@ -25,10 +25,11 @@ struct World {
 impl World {
     fn new(config: ClaimCheckConfig) -> Self {
         let (clock, time) = Clock::manual();
-        let plain = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
-        let queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap();
-        Self { clock, time, plain, store, queue: Arc::new(queue.with_entropy(&Entropy::from_seed(1))) }
+        let plain = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+        let queue =
+            ClaimCheck::builder(plain.clone(), store.clone(), config).entropy(&Entropy::from_seed(1)).build().unwrap();
+        Self { clock, time, plain, store, queue: Arc::new(queue) }
     }
 
     fn stored(&self) -> Vec<(String, usize)> {
@@ -85,7 +86,7 @@ fn a_body_stays_while_its_message_may_be_delivered_again() {
 #[test]
 fn a_failed_send_leaves_no_body_and_an_orphan_ends_after_keep() {
     let world = World::new(ClaimCheckConfig::default().threshold(10).keep(S(100)));
-    let bounded = Arc::new(InMemoryQueue::new("jobs").bounded(1));
+    let bounded = Arc::new(InMemoryQueue::builder("jobs").bounded(1).build());
     let queue = ClaimCheck::new(bounded, world.store.clone(), ClaimCheckConfig::default().threshold(10)).unwrap();
     let two = vec![Message::new(noise(100)), Message::new(noise(100))];
     world.time.block_on(queue.send(two)).unwrap_err();
@@ -115,7 +116,7 @@ fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_re
             }
         });
     }
-    let listener = QueueListener::builder(world.queue.clone()).clock(&world.clock).build().unwrap();
+    let listener = QueueListener::builder(world.queue.clone(), Default::default()).clock(&world.clock).build().unwrap();
     let handled = RefCell::new(Vec::new());
     let run = listener.run(world.clock.sleep(S(60)), async |work: Work| handled.borrow_mut().push(work.body.clone()));
     world.time.block_on(run).unwrap();
@@ -135,7 +136,8 @@ fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_re
 #[test]
 fn a_partitioned_queue_delivers_each_group_in_order() {
     let (clock, time) = Clock::manual();
-    let parts: Vec<_> = (0..4).map(|i| Arc::new(InMemoryQueue::new(format!("{i}")).with_clock(&clock))).collect();
+    let parts: Vec<_> =
+        (0..4).map(|i| Arc::new(InMemoryQueue::builder(format!("{i}")).clock(&clock).build())).collect();
     let queue = PartitionedQueue::new(parts.iter().map(|part| part.clone() as Arc<dyn Queue>).collect()).unwrap();
     let messages = (0..400).map(|i| Message::new(format!("{}", i / 20)).group(format!("key-{}", i % 20)));
     let ids = time.block_on(queue.send(messages.collect())).unwrap();
@@ -143,7 +145,7 @@ fn a_partitioned_queue_delivers_each_group_in_order() {
     time.block_on(queue.send((0..8).map(|_| Message::new("no key")).collect())).unwrap();
     let depths: Vec<_> = parts.iter().map(|part| time.block_on(part.depth()).unwrap().total()).collect();
     assert!(depths.iter().all(|depth| *depth >= 42), "spread: {depths:?}");
-    let listener = QueueListener::builder(Arc::new(queue.clone())).clock(&clock).build().unwrap();
+    let listener = QueueListener::builder(Arc::new(queue.clone()), Default::default()).clock(&clock).build().unwrap();
     let seen = RefCell::new(std::collections::BTreeMap::<String, Vec<u32>>::new());
     let run = listener.run(clock.sleep(S(600)), async |work: Work| {
         clock.sleep(Duration::from_millis(10)).await;

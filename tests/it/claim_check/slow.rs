@@ -34,14 +34,14 @@ impl World {
     /// The claim check gets the clock only if `bounded`.
     fn new(bounded: bool) -> Self {
         let (clock, time) = Clock::manual();
-        let plain = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+        let plain = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
         let store = Arc::new(Moody::new(&clock));
         let config = ClaimCheckConfig::default().threshold(10).compress(false);
-        let mut queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap();
+        let mut queue = ClaimCheck::builder(plain.clone(), store.clone(), config);
         if bounded {
-            queue = queue.with_clock(&clock);
+            queue = queue.clock(&clock);
         }
-        Self { clock, time, plain, store, queue: Arc::new(queue) }
+        Self { clock, time, plain, store, queue: Arc::new(queue.build().unwrap()) }
     }
 
     fn send(&self, bodies: impl IntoIterator<Item = String>) {
@@ -78,7 +78,9 @@ impl World {
     /// Runs a listener of default settings for this time. Returns the handled bodies and its
     /// events.
     fn listen(&self, time: Duration, meanwhile: impl Future<Output = ()>) -> (Vec<String>, Vec<Event>) {
-        let listener = QueueListener::builder(self.queue.clone()).clock(&self.clock).entropy(&Entropy::from_seed(1));
+        let listener = QueueListener::builder(self.queue.clone(), Default::default())
+            .clock(&self.clock)
+            .entropy(&Entropy::from_seed(1));
         let listener = listener.build().unwrap();
         let (mut events, handled) = (listener.events(), RefCell::new(Vec::new()));
         let run = listener.run(self.clock.sleep(time), async |work: Work| {

@@ -42,8 +42,8 @@ use steadfast::{
     },
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, RateLimitConfig,
-        RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter, Quota,
+        RateLimitConfig, RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
     },
     time::{Clock, ManualClock},
 };
@@ -80,6 +80,19 @@ fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, time: &ManualClock) {
     }
 }
 
+/// Builds a keyed limiter, all of whose keys are of the first tier, and uses it.
+fn keyed(config: KeyedRateLimitConfig) -> Result<KeyedRateLimiter<u32>, ConfigError> {
+    let (clock, time) = Clock::manual();
+    let limiter = KeyedRateLimiter::<u32>::builder(config).tier_of(|_| Some(0)).clock(&clock).build()?;
+    for key in 0..100 {
+        let _ =
+            (limiter.try_acquire(&key), limiter.try_acquire_n(&(key % 3), 2), limiter.try_acquire_n(&key, u32::MAX));
+        time.advance(Duration::from_millis(200));
+    }
+    limiter.forget_idle();
+    Ok(limiter)
+}
+
 const BREAKER: &str = r#"
     count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
@@ -99,7 +112,7 @@ fn protected_calls() -> Vec<Subject> {
     vec![
         of("RetryConfig", &["max_elapsed = \"1m\""], |config: RetryConfig| {
             let (clock, time) = Clock::manual();
-            let retry = Retry::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+            let retry = Retry::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build()?;
             calls(&retry, &clock, &time);
             retry.reconfigure(config)
         }),
@@ -111,17 +124,17 @@ fn protected_calls() -> Vec<Subject> {
         of("RetryBudgetConfig", &[""], |config: RetryBudgetConfig| {
             let (clock, time) = Clock::manual();
             let budget = RetryBudget::new(config)?;
-            let retry = Retry::new(RetryConfig::default())?.with_clock(&clock).with_budget(&budget);
+            let retry = Retry::builder(RetryConfig::default()).clock(&clock).budget(&budget).build()?;
             calls(&retry, &clock, &time);
             budget.balance(clock.now());
-            budget.reconfigure(config, clock.now())
+            budget.reconfigure(config)
         }),
         of(
             "CircuitBreakerConfig",
             &[BREAKER, &format!("{BREAKER}\n min_calls = 2\n window = {{ time = \"10s\", buckets = 10 }}")],
             |config: CircuitBreakerConfig| {
                 let (clock, time) = Clock::manual();
-                let breaker = CircuitBreaker::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+                let breaker = CircuitBreaker::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build()?;
                 calls(&breaker, &clock, &time);
                 breaker.reconfigure(config)?;
                 calls(&breaker, &clock, &time);
@@ -130,7 +143,7 @@ fn protected_calls() -> Vec<Subject> {
         ),
         of("KeyedBreakersConfig", &[BREAKER_WITHIN], |config: KeyedBreakersConfig| {
             let (clock, time) = Clock::manual();
-            let breakers = KeyedBreakers::<u32>::new(config)?.with_clock(&clock);
+            let breakers = KeyedBreakers::<u32>::builder(config).clock(&clock).build()?;
             for key in 0..3 {
                 calls(&breakers.get(&key), &clock, &time);
             }
@@ -139,9 +152,9 @@ fn protected_calls() -> Vec<Subject> {
         }),
         of("SharedCircuitBreakerConfig", &["", "agreement = { quorum = 2 }"], |config: SharedCircuitBreakerConfig| {
             let (clock, time) = Clock::manual();
-            let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
             let rules = toml::from_str::<CircuitBreakerConfig>("trip = { consecutive_failures = 1 }").unwrap();
-            let breaker = CircuitBreaker::new(rules)?.with_clock(&clock);
+            let breaker = CircuitBreaker::builder(rules).clock(&clock).build()?;
             let shared = SharedCircuitBreaker::new(breaker.clone(), store, "x", config)?;
             drive(&time, shared.run(pending()));
             calls(&breaker, &clock, &time);
@@ -150,7 +163,7 @@ fn protected_calls() -> Vec<Subject> {
         }),
         of("FallbackConfig", &[""], |config: FallbackConfig| {
             let (clock, time) = Clock::manual();
-            let fallback = Fallback::new(config)?.with_clock(&clock);
+            let fallback = Fallback::builder(config).clock(&clock).build()?;
             let service = ScriptedService::new("503, ok, hang", &clock).unwrap();
             let pipeline = Pipeline::new().then(fallback.clone()).classify(ScriptedService::classify);
             for _ in 0..3 {
@@ -174,7 +187,7 @@ fn protected_calls() -> Vec<Subject> {
             &["delay = \"50ms\"", "delay = { percentile = 0.9, min_samples = 2 }"],
             |config: HedgeConfig| {
                 let (clock, time) = Clock::manual();
-                let hedge = Hedge::new(config)?.with_clock(&clock);
+                let hedge = Hedge::builder(config).clock(&clock).build()?;
                 let service = ScriptedService::new("ok, ok in 50ms, 503, ok in 2s, 500", &clock).unwrap();
                 for pause in [0, 1, 0, 86_400, 0, 0, 0, 0] {
                     drive(&time, hedge.call(|| service.call()));
@@ -196,7 +209,7 @@ fn protected_calls() -> Vec<Subject> {
                     return Chaos::new(config).map(drop);
                 }
                 let (clock, time) = Clock::manual();
-                let chaos = Chaos::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+                let chaos = Chaos::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build()?;
                 calls(&chaos, &clock, &time);
                 Ok(())
             },
@@ -206,8 +219,10 @@ fn protected_calls() -> Vec<Subject> {
             &[&format!("{STANDARD}\nadaptive_limit = {{ {ADAPTIVE} }}\n[circuit_breaker]\n{BREAKER}"), STANDARD_PLAIN],
             |config| {
                 let (clock, time) = Clock::manual();
-                let stack = Standard::new(StandardConfig::clone(&config))?.with_clock(&clock);
-                let stack = stack.with_entropy(&Entropy::from_seed(1));
+                let stack = Standard::builder(StandardConfig::clone(&config))
+                    .clock(&clock)
+                    .entropy(&Entropy::from_seed(1))
+                    .build()?;
                 let service = ScriptedService::new("ok, 503, ok in 2s, 500, 429", &clock).unwrap();
                 let pipeline = stack.clone().into_pipeline().classify(ScriptedService::classify);
                 let _ = stack.explain().to_string();
@@ -247,7 +262,7 @@ fn limits() -> Vec<Subject> {
     vec![
         of("RateLimitConfig", &["burst = 5", "mode = \"strict\""], |config: RateLimitConfig| {
             let (clock, time) = Clock::manual();
-            let limiter = RateLimiter::new(config)?.with_clock(&clock);
+            let limiter = RateLimiter::builder(config).clock(&clock).build()?;
             calls(&limiter, &clock, &time);
             let _ = (
                 limiter.try_acquire(),
@@ -264,23 +279,17 @@ fn limits() -> Vec<Subject> {
             Ok(())
         }),
         of("Quota", &["permits = 5\nper = \"1s\"\nburst = 2"], |quota: Quota| {
-            let (clock, time) = Clock::manual();
-            let limiter = KeyedRateLimiter::<u32>::new(quota)?.with_clock(&clock);
-            for key in 0..100 {
-                let _ = (
-                    limiter.try_acquire(&key),
-                    limiter.try_acquire_n(&(key % 3), 2),
-                    limiter.try_acquire_n(&key, u32::MAX),
-                );
-                time.advance(Duration::from_millis(200));
-            }
-            limiter.reconfigure(quota, &[quota])?;
-            limiter.forget_idle();
-            Ok(())
+            // Also of a tier.
+            keyed(KeyedRateLimitConfig::from(quota))?;
+            keyed(KeyedRateLimitConfig::default().tiers([quota])).map(drop)
+        }),
+        of("KeyedRateLimitConfig", &["limit = { burst = 2 }"], |config: KeyedRateLimitConfig| {
+            let limiter = keyed(config.clone())?;
+            limiter.reconfigure(config)
         }),
         of("ConcurrencyLimitConfig", &[""], |config: ConcurrencyLimitConfig| {
             let (clock, time) = Clock::manual();
-            let limiter = ConcurrencyLimiter::new(config)?.with_clock(&clock);
+            let limiter = ConcurrencyLimiter::builder(config).clock(&clock).build()?;
             calls(&limiter, &clock, &time);
             drop(limiter.weighing(u32::MAX).try_acquire());
             drive(&time, futures::future::join(limiter.acquire(), limiter.acquire()));
@@ -288,7 +297,7 @@ fn limits() -> Vec<Subject> {
         }),
         of("AdaptiveLimitConfig", &[ADAPTIVE, "by = \"aimd\""], |config: AdaptiveLimitConfig| {
             let (clock, time) = Clock::manual();
-            let limiter = AdaptiveLimiter::new(config)?.with_clock(&clock);
+            let limiter = AdaptiveLimiter::builder(config).clock(&clock).build()?;
             calls(&limiter, &clock, &time);
             limiter.reconfigure(config)?;
             calls(&limiter, &clock, &time);
@@ -297,7 +306,7 @@ fn limits() -> Vec<Subject> {
         }),
         of("ClientThrottleConfig", &[""], |config: ClientThrottleConfig| {
             let (clock, time) = Clock::manual();
-            let throttle = ClientThrottle::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+            let throttle = ClientThrottle::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build()?;
             calls(&throttle, &clock, &time);
             throttle.reconfigure(config)?;
             calls(&throttle, &clock, &time);
@@ -306,10 +315,11 @@ fn limits() -> Vec<Subject> {
         of("ShedderConfig", &["limits = { cpu = { soft = 0.7, hard = 0.9 } }"], |config: ShedderConfig| {
             let (clock, time) = Clock::manual();
             let gauge = Gauge::new();
-            let mut shedder = Shedder::new(config.clone())?.with_clock(&clock);
+            let mut shedder = Shedder::builder(config.clone()).clock(&clock);
             if config.limits.contains_key("cpu") {
-                shedder = shedder.with_gauge("cpu", gauge.clone())?;
+                shedder = shedder.gauge("cpu", gauge.clone());
             }
+            let shedder = shedder.build()?;
             for value in GAUGE {
                 gauge.set(value);
                 Priority::ALL.iter().for_each(|priority| _ = shedder.try_acquire(*priority));
@@ -325,10 +335,11 @@ fn limits() -> Vec<Subject> {
             |config: DegradationConfig| {
                 let (clock, time) = Clock::manual();
                 let gauge = Gauge::new();
-                let mut degradation = Degradation::new(config.clone())?.with_clock(&clock);
+                let mut degradation = Degradation::builder(config.clone()).clock(&clock);
                 if config.limits.contains_key("cpu") {
-                    degradation = degradation.with_gauge("cpu", gauge.clone())?;
+                    degradation = degradation.gauge("cpu", gauge.clone());
                 }
+                let degradation = degradation.build()?;
                 let feature = degradation.feature(&config.features[0]).unwrap();
                 for value in GAUGE {
                     gauge.set(value);
@@ -354,8 +365,8 @@ fn limits() -> Vec<Subject> {
                 let (clock, time) = Clock::manual();
                 let network = FaultNetwork::new(FaultConfig::default(), 1, &clock)?;
                 let client = network.client("here");
-                let store = client.store(Arc::new(InMemoryStore::new().with_clock(&clock)));
-                let limiter = SharedRateLimiter::new(store, "x", config)?.with_clock(&clock);
+                let store = client.store(Arc::new(InMemoryStore::builder().clock(&clock).build()));
+                let limiter = SharedRateLimiter::builder(store, "x", config).clock(&clock).build()?;
                 calls(&limiter, &clock, &time);
                 drive(&time, limiter.run(pending()));
                 client.cut();
@@ -374,7 +385,7 @@ fn others() -> Vec<Subject> {
         of("CacheAsideConfig", &[CACHE], |config: CacheAsideConfig| {
             let world = World::new();
             let cache = world.builder(config).remote(world.store.clone(), crate::cache_aside::world::codec());
-            let cache = cache.named("numbers").backplane(world.notifier.clone()).build()?;
+            let cache = cache.name("numbers").backplane(world.notifier.clone()).build()?;
             for pause in [S(0), S(1), S(3_600), S(86_400), S(400 * 86_400)] {
                 for key in 0..3 {
                     drive(&world.time, cache.get_or_load(&key, || world.source.load()));
@@ -391,8 +402,8 @@ fn others() -> Vec<Subject> {
             &["handler_timeout = \"1m\"\nmargin = \"2s\"\ncall_timeout = \"5s\"", ""],
             |config: QueueListenerConfig| {
                 let (clock, time) = Clock::manual();
-                let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-                let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build()?;
+                let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+                let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build()?;
                 let messages = (0..5).map(|i| Message::new(vec![i])).collect();
                 time.block_on(queue.send(messages)).unwrap();
                 let handled = Cell::new(0);
@@ -408,8 +419,8 @@ fn others() -> Vec<Subject> {
         ),
         of("JournalConfig", &[""], |config: JournalConfig| {
             let (clock, time) = Clock::manual();
-            let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-            let journal = Journal::new(queue, config)?.with_clock(&clock);
+            let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+            let journal = Journal::builder(queue, config).clock(&clock).build()?;
             for i in 0..4 {
                 drive(&time, journal.defer_entry(Entry::new(format!("{i}"), "x")));
             }
@@ -420,8 +431,8 @@ fn others() -> Vec<Subject> {
         }),
         of("ClaimCheckConfig", &["keep = \"1h\""], |config: ClaimCheckConfig| {
             let (clock, time) = Clock::manual();
-            let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-            let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+            let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
             let checked = ClaimCheck::new(queue, store, config)?;
             for size in [0, 1, 300_000] {
                 drive(&time, checked.send_one(Message::new(vec![7; size])));
@@ -431,8 +442,8 @@ fn others() -> Vec<Subject> {
         }),
         of("ShardDirectoryConfig", &[""], |config: ShardDirectoryConfig| {
             let (clock, time) = Clock::manual();
-            let store = Arc::new(InMemoryStore::new().with_clock(&clock));
-            let builder = ShardDirectory::builder(store, "orders").clock(&clock).config(config);
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let builder = ShardDirectory::builder(store, "orders", config).clock(&clock);
             let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
             match drive(&time, builder.create(&map)) {
                 Some(Err(ShardingError::Change(refused))) => return Err(refused),
@@ -443,7 +454,7 @@ fn others() -> Vec<Subject> {
         }),
         of("FanOutConfig", &[""], |config: FanOutConfig| {
             let (clock, time) = Clock::manual();
-            let fan_out = FanOut::new(config)?.with_clock(&clock);
+            let fan_out = FanOut::builder(config).clock(&clock).build()?;
             let shards: Vec<_> = (0..5).map(ShardId).collect();
             let answer = |shard: ShardId| {
                 let clock = clock.clone();
@@ -457,10 +468,9 @@ fn others() -> Vec<Subject> {
         }),
         of("LeaderElectionConfig", &[""], |config: LeaderElectionConfig| {
             let (clock, time) = Clock::manual();
-            let leases = Arc::new(InMemoryLease::new().with_clock(&clock));
-            let builder = |who: &str| {
-                LeaderElection::builder(leases.clone(), "job").candidate(who).clock(&clock).config(config).build()
-            };
+            let leases = Arc::new(InMemoryLease::builder().clock(&clock).build());
+            let builder =
+                |who: &str| LeaderElection::builder(leases.clone(), "job", config).candidate(who).clock(&clock).build();
             let (one, other) = (builder("a")?, builder("b")?);
             drive(&time, async {
                 let mut leadership = one.campaign().await.unwrap();
@@ -480,7 +490,7 @@ fn others() -> Vec<Subject> {
                     } else {
                         MessageElection::bully(id, ids, net, config)
                     };
-                    node.map(|node| node.with_clock(&clock))
+                    node.clock(&clock).build()
                 });
                 let [one, two, three] = nodes;
                 let (one, two, three) = (one?, two?, three?);
@@ -496,7 +506,7 @@ fn others() -> Vec<Subject> {
             |config: FaultConfig| {
                 let (clock, time) = Clock::manual();
                 let network = FaultNetwork::new(config, 1, &clock)?;
-                let store = network.client("here").store(Arc::new(InMemoryStore::new().with_clock(&clock)));
+                let store = network.client("here").store(Arc::new(InMemoryStore::builder().clock(&clock).build()));
                 for i in 0..20_u8 {
                     drive(&time, store.get(steadfast::store::Key::new("p", &i.to_string())));
                 }

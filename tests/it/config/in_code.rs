@@ -111,12 +111,12 @@ fn a_budget_s_setters_at_their_edges() {
     refused("ratio", [-0.1, 1000.1, f64::NAN, f64::INFINITY].map(|r| budget(config.ratio(r))));
     refused("ratio", [budget(config.ratio(0.0).min_per_second(0))]);
     refused("window", [ZERO, S(3600) + NS, Duration::MAX].map(|w| budget(config.window(w))));
-    refused("cost", [budget(config.costs(0, 1))]);
-    refused("timeout_cost", [budget(config.costs(1, 0))]);
+    refused("cost", [budget(config.cost(0).timeout_cost(1))]);
+    refused("timeout_cost", [budget(config.cost(1).timeout_cost(0))]);
     accepted([
         budget(config.ratio(0.0)),
         budget(config.ratio(1000.0).min_per_second(0)),
-        budget(config.min_per_second(u32::MAX).costs(u32::MAX, u32::MAX)),
+        budget(config.min_per_second(u32::MAX).cost(u32::MAX).timeout_cost(u32::MAX)),
         budget(config.window(NS)),
         budget(config.window(S(3600))),
     ]);
@@ -137,8 +137,8 @@ fn a_breaker_s_setters_at_their_edges() {
     let no_shares = [0.0, -0.5, 1.001, f64::NAN, f64::INFINITY];
     refused("trip.failure_rate", no_shares.map(|share| trip(rules.failure_rate(share))));
     refused("trip.failure_rate", [trip(rules)]); // no rule at all
-    refused("trip.slow_call_rate", no_shares.map(|share| trip(rules.slow_call_rate(share, S(1)))));
-    refused("trip.slow_call", [trip(rules.slow_call_rate(0.5, ZERO))]);
+    refused("trip.slow_call_rate", no_shares.map(|share| trip(rules.slow_calls(share, S(1)))));
+    refused("trip.slow_call", [trip(rules.slow_calls(0.5, ZERO))]);
     refused("trip.consecutive_failures", [trip(rules.consecutive_failures(0))]);
     refused("trip.weight", [trip(rules.weighted_failures(0, S(1)))]);
     refused("trip.weight_period", [ZERO, Duration::from_micros(9_999)].map(|d| trip(rules.weighted_failures(1, d))));
@@ -146,8 +146,8 @@ fn a_breaker_s_setters_at_their_edges() {
     refused("open.factor", [0.9, f64::NAN, f64::INFINITY].map(|f| open(|o| o.factor = f)));
     refused("open.jitter", [-0.1, 1.1, f64::NAN, f64::INFINITY].map(|j| open(|o| o.jitter = j)));
     refused("open.reset_after", [open(|o| o.reset_after = ZERO)]);
-    refused("half_open.permitted_calls", [0, 1_000_001, u32::MAX].map(|n| made(config.permitted_calls(n, 1.0))));
-    refused("half_open.success_rate", no_shares.map(|share| made(config.permitted_calls(1, share))));
+    refused("half_open.permitted_calls", [0, 1_000_001, u32::MAX].map(|n| made(config.half_open_calls(n, 1.0))));
+    refused("half_open.success_rate", no_shares.map(|share| made(config.half_open_calls(1, share))));
     refused("half_open.max_duration", [half_open(|h| h.max_duration = ZERO)]);
     accepted([
         made(config.count_window(1, 1)),
@@ -156,9 +156,9 @@ fn a_breaker_s_setters_at_their_edges() {
         made(config.time_window(S(86_400), 1000, 1)),
         trip(rules.consecutive_failures(u32::MAX)),
         trip(rules.weighted_failures(u32::MAX, Duration::MAX)),
-        trip(rules.slow_call_rate(1.0, Duration::MAX)),
+        trip(rules.slow_calls(1.0, Duration::MAX)),
         made(config.open_for(NS, Duration::MAX)),
-        made(config.permitted_calls(1_000_000, 1e-300)),
+        made(config.half_open_calls(1_000_000, 1e-300)),
         open(|o| (o.jitter, o.factor, o.max_hint) = (1.0, f64::MAX, ZERO)),
         half_open(|h| (h.max_duration, h.on_timeout) = (Duration::MAX, OnTimeout::Close)),
     ]);
@@ -180,17 +180,17 @@ fn a_limit_s_setters_at_their_edges() {
         rate(RateLimitConfig::from(Quota::per_minute(1_000_000)).strict().max_wait(Duration::MAX)),
     ]);
     let limiter = RateLimiter::new(Quota::per_second(5)).unwrap();
-    refused("permits", [limiter.set_quota(Quota::per_second(0)).err()]);
+    refused("permits", [limiter.reconfigure(limiter.config().with_quota(Quota::per_second(0))).err()]);
     assert_eq!(limiter.config().permits, 5);
-    refused("per", [KeyedRateLimiter::<u8>::new(Quota::new(1, ZERO)).err()]);
+    refused("limit.per", [KeyedRateLimiter::<u8>::new(Quota::new(1, ZERO)).err()]);
 
     let made = |config| ConcurrencyLimiter::new(config).err();
     refused("capacity", [made(ConcurrencyLimitConfig::of(0))]);
-    refused("capacity", [ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().resize(0).err()]);
-    refused("max_wait", [made(ConcurrencyLimitConfig::of(1).queue(1, ZERO))]);
+    refused("capacity", [ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(0)).err()]);
+    refused("max_wait", [made(ConcurrencyLimitConfig::of(1).queue(1).max_wait(ZERO))]);
     accepted([
-        made(ConcurrencyLimitConfig::of(u32::MAX).queue(u32::MAX, Duration::MAX)),
-        made(ConcurrencyLimitConfig::of(1).queue(0, ZERO).order(QueueOrder::NewestFirst)),
+        made(ConcurrencyLimitConfig::of(u32::MAX).queue(u32::MAX).max_wait(Duration::MAX)),
+        made(ConcurrencyLimitConfig::of(1).queue(0).max_wait(ZERO).order(QueueOrder::NewestFirst)),
     ]);
 }
 
@@ -235,22 +235,19 @@ fn round_trips<C: Serialize + DeserializeOwned + PartialEq + Debug>(config: C) {
 
 #[test]
 fn a_configuration_that_is_written_is_read_back_unchanged() {
-    let delays = BackoffConfig::default().curve(Curve::Fibonacci).jitter(Jitter::Decorrelated).immediate_first();
+    let delays = BackoffConfig::default().curve(Curve::Fibonacci).jitter(Jitter::Decorrelated).immediate_first(true);
     let retry = RetryConfig::batch()
         .backoff(delays)
         .max_elapsed(Duration::new(5, 1))
         .retry_on(KindSet::of(&[FailureKind::Other]));
-    let rules =
-        TripConfig::default().slow_call_rate(1.0 / 3.0, S(1)).weighted_failures(7, S(9)).consecutive_failures(3);
+    let rules = TripConfig::default().slow_calls(1.0 / 3.0, S(1)).weighted_failures(7, S(9)).consecutive_failures(3);
     let breaker = CircuitBreakerConfig::default().trip(rules).time_window(S(10), 7, 3).count_cancelled_after(NS);
     let rate = RateLimitConfig::from(Quota::per_minute(7).burst(3)).max_wait(S(2));
-    let places = ConcurrencyLimitConfig::of(5).queue(9, S(3)).order(QueueOrder::NewestFirst);
-    let mut all = StandardConfig::none();
-    round_trips(all.clone());
-    (all.timeout, all.rate_limit, all.concurrency_limit) = (Some(S(1)), Some(rate), Some(places));
-    (all.retry, all.circuit_breaker, all.attempt_timeout) = (Some(retry), Some(breaker), Some(NS));
-    all.retry_budget = Some(RetryBudgetConfig::default().ratio(0.1 + 0.2));
-    round_trips(all);
+    let places = ConcurrencyLimitConfig::of(5).queue(9).max_wait(S(3)).order(QueueOrder::NewestFirst);
+    round_trips(StandardConfig::none());
+    let all = StandardConfig::none().timeout(S(1)).rate_limit(rate).concurrency_limit(places).retry(retry);
+    let all = all.retry_budget(RetryBudgetConfig::default().ratio(0.1 + 0.2));
+    round_trips(all.circuit_breaker(breaker).attempt_timeout(NS));
     round_trips(StandardConfig::default());
     round_trips((retry, RetryConfig::default(), RetryConfig::interactive()).0);
     round_trips(RetryConfig::default());

@@ -1,4 +1,5 @@
 //! Invalid configurations: each field at each invalid edge is refused with the field's name, from code and from TOML.
+mod defaults;
 mod extremes;
 mod extremes_subjects;
 mod in_code;
@@ -19,8 +20,8 @@ use steadfast::{
     standard::{Standard, StandardConfig},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, KeyedRateLimiter, PriorityShares, Quota, RateLimitConfig,
-        RateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, KeyedRateLimitConfig, KeyedRateLimiter, PriorityShares,
+        Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
     },
 };
 
@@ -195,6 +196,25 @@ fn kinds() -> Vec<Kind> {
             ]
         ),
         kind!(
+            KeyedRateLimitConfig,
+            KeyedRateLimiter::<u8>::new,
+            KeyedRateLimitConfig::default(),
+            &[
+                ("limit", &["1", "true", "{ permits = 0 }"], &["{}", "{ mode = \"strict\" }"]),
+                (
+                    "tiers",
+                    &[
+                        "1",
+                        "[1]",
+                        "[{ permits = 0, per = \"1s\" }]",
+                        "[{ permits = 1, per = \"1s\", burst = 1 }]\nlimit = { mode = \"strict\" }"
+                    ],
+                    &["[]", "[{ permits = 1, per = \"1s\", burst = 1 }]"]
+                ),
+                ("max_keys", &["0", "-1", "1.5", "4294967296"], &["1", "4294967295"]),
+            ]
+        ),
+        kind!(
             ConcurrencyLimitConfig,
             ConcurrencyLimiter::new,
             ConcurrencyLimitConfig::default(),
@@ -317,7 +337,7 @@ fn kinds() -> Vec<Kind> {
 fn everything_of_a_breaker() -> CircuitBreakerConfig {
     let rules = TripConfig::default()
         .failure_rate(0.5)
-        .slow_call_rate(0.5, Duration::from_secs(1))
+        .slow_calls(0.5, Duration::from_secs(1))
         .consecutive_failures(5)
         .weighted_failures(5, Duration::from_secs(1));
     let ramp = SlowStartConfig::linear(Duration::from_secs(1), 0.5);
@@ -329,15 +349,15 @@ fn everything_of_a_rate_limit() -> RateLimitConfig {
 }
 
 fn everything() -> StandardConfig {
-    let mut all = StandardConfig::default();
-    all.rate_limit = Some(everything_of_a_rate_limit());
-    all.concurrency_limit = Some(ConcurrencyLimitConfig::default());
-    all.circuit_breaker = Some(everything_of_a_breaker());
-    (all.shed, all.hedge) = (Some(ShedderConfig::default()), Some(HedgeConfig::default()));
-    all.fallback = Some(FallbackConfig::default());
-    (all.adaptive_limit, all.client_throttle) =
-        (Some(AdaptiveLimitConfig::default()), Some(ClientThrottleConfig::default()));
-    all
+    StandardConfig::default()
+        .rate_limit(everything_of_a_rate_limit())
+        .concurrency_limit(ConcurrencyLimitConfig::default())
+        .circuit_breaker(everything_of_a_breaker())
+        .shed(ShedderConfig::default())
+        .hedge(HedgeConfig::default())
+        .fallback(FallbackConfig::default())
+        .adaptive_limit(AdaptiveLimitConfig::default())
+        .client_throttle(ClientThrottleConfig::default())
 }
 
 /// Returns a document with `value` (and the lines that it needs) at `path`.

@@ -63,7 +63,7 @@ fn a_backplane_that_fails_is_an_event() {
     let client = network.client("other");
     let cache = world
         .builder(default())
-        .named("numbers")
+        .name("numbers")
         .remote(world.store.clone(), crate::cache_aside::world::codec())
         .backplane(client.notifier(world.notifier.clone()))
         .build()

@@ -95,10 +95,10 @@ fn polls_of_an_empty_or_busy_queue_back_off_at_random() {
 #[test]
 fn one_listener_takes_from_several_queues_where_one_has_a_limit() {
     let world = World::new();
-    let second = Arc::new(InMemoryQueue::new("second").with_clock(&world.clock));
+    let second = Arc::new(InMemoryQueue::builder("second").clock(&world.clock).build());
     send(&world, 50);
     world.time.block_on(second.send((0..50).map(|_| Message::new("x")).collect())).unwrap();
-    let listener = world.builder(default(), 1).source(second, Level::priority(0)).build().unwrap();
+    let listener = world.builder(default(), 1).source(second, Level::default().priority(0)).build().unwrap();
     world.time.block_on(listener.run(world.clock.sleep(S(120)), async |_| {})).unwrap();
     assert_eq!(listener.state().handled, 100);
 }
@@ -124,7 +124,7 @@ fn a_notice_wakes_an_idle_listener_at_once() {
 #[test]
 fn a_message_that_comes_twice_is_handled_once_behind_the_filter() {
     let world = World::new();
-    let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let filter = IdempotencyFilter::new(store, "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
     let listener = world.builder(default(), 1).filter(filter).build().unwrap();
     let twice = || Message::new("pay").header("order", "7");
@@ -197,9 +197,11 @@ fn a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled() {
 #[test]
 fn an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue() {
     let world = World::new();
-    let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
-    let requester = Requester::new(world.queue.clone(), replies.clone(), "replies");
-    let requester = requester.with(&world.clock, &Entropy::from_seed(1));
+    let replies = Arc::new(InMemoryQueue::builder("replies").clock(&world.clock).build());
+    let requester = Requester::builder(world.queue.clone(), replies.clone(), "replies")
+        .clock(&world.clock)
+        .entropy(&Entropy::from_seed(1))
+        .build();
     let listener = world.listener(default(), 1);
     let run = listener.run(world.clock.sleep(S(30)), async |work: Work| {
         let n: u64 = text(&work.body).parse().unwrap();
@@ -217,7 +219,7 @@ fn a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it() {
     let world = World::new();
     send(&world, 100);
     let limit = RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(S(60));
-    let limiter = RateLimiter::new(limit).unwrap().with_clock(&world.clock);
+    let limiter = RateLimiter::builder(limit).clock(&world.clock).build().unwrap();
     let listener = world.listener(default(), 1);
     let at = RefCell::new(Vec::new());
     let run = listener.run(world.clock.sleep(S(60)), async |_| {
@@ -232,12 +234,13 @@ fn a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it() {
 #[test]
 fn the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time() {
     let world = World::new();
-    let low = Arc::new(InMemoryQueue::new("low").with_clock(&world.clock));
+    let low = Arc::new(InMemoryQueue::builder("low").clock(&world.clock).build());
     send(&world, 1_000);
     world.time.block_on(low.send_one(Message::new("low"))).unwrap();
     let config = default().tasks(1, 1).batch(1);
-    let builder = world.builder(config, 1).level(Level::priority(1));
-    let listener = builder.source(low, Level::priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
+    let builder = world.builder(config, 1).level(Level::default().priority(1));
+    let listener =
+        builder.source(low, Level::default().priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
     let start = world.now();
     let (begun, waited) = (Cell::new(0), Cell::new(None));
     let run = listener.run(world.clock.sleep(S(60)), async |work: Work| {

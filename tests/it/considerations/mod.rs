@@ -23,7 +23,7 @@ use steadfast::{
     testing::ManualClock,
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, Degradation, DegradationConfig,
-        KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
+        KeyedRateLimitConfig, KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
     },
     time::Clock,
     timeout::Timeout,
@@ -33,12 +33,12 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
     let (clock, time) = Clock::manual();
-    (CircuitBreaker::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), time)
+    (CircuitBreaker::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap(), time)
 }
 
 fn retry(config: RetryConfig) -> (Retry, ManualClock) {
     let (clock, time) = Clock::manual();
-    (Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), time)
+    (Retry::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap(), time)
 }
 
 fn fail(breaker: &CircuitBreaker, kind: FailureKind, times: u32) {
@@ -75,7 +75,7 @@ fn a_breaker_weighs_kinds_of_failure_differently() {
 /// 3 (default), 13 (default): failed calls and state transitions are events.
 #[test]
 fn failed_calls_and_state_transitions_are_events() {
-    let (breaker, time) = breaker(in_a_row(2).permitted_calls(1, 1.0));
+    let (breaker, time) = breaker(in_a_row(2).half_open_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -91,9 +91,8 @@ fn failed_calls_and_state_transitions_are_events() {
 /// 4 (default): the open time grows with repeated openings, and decays after a calm time.
 #[test]
 fn the_open_time_grows_with_repeated_openings() {
-    let mut open = OpenConfig::default();
-    open.jitter = 0.0;
-    let (breaker, time) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
+    let open = OpenConfig::default().jitter(0.0);
+    let (breaker, time) = breaker(in_a_row(1).open(open).half_open_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -110,7 +109,7 @@ fn the_open_time_grows_with_repeated_openings() {
 #[test]
 fn a_probe_detects_recovery() {
     let (clock, time) = Clock::manual();
-    let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(in_a_row(1).half_open_calls(1, 1.0)).clock(&clock).build().unwrap();
     fail(&breaker, FailureKind::Server, 1);
     time.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
@@ -165,8 +164,7 @@ fn an_announced_outage_opens_a_breaker_for_its_duration() {
 /// 11 (warning): a breaker without a time-out inside; slow calls have a trip rule of their own.
 #[test]
 fn calls_that_hang_open_a_breaker_with_a_time_out() {
-    let (breaker, time) =
-        breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
+    let (breaker, time) = breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_calls(0.5, S(1))));
     let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("no time-out inside it")), "{warnings:?}");
     let slow: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
@@ -203,7 +201,7 @@ fn explain_warns_about_an_aggressive_retry() {
     assert!(warns(&alone, "without jitter") && warns(&alone, "neither a budget nor a circuit breaker"));
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let tame = Pipeline::new()
-        .then(retry(RetryConfig::default().idempotent(true)).0.with_budget(&budget))
+        .then(Retry::builder(RetryConfig::default().idempotent(true)).budget(&budget).build().unwrap())
         .then(Timeout::new(S(1)));
     assert_eq!(tame.explain().warnings(), [""; 0]);
 }
@@ -256,7 +254,7 @@ fn every_retried_failure_is_an_event() {
 /// 9 (option): the first retry is immediate, the next ones have delays.
 #[test]
 fn a_rare_failure_can_be_retried_at_once() {
-    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
+    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first(true));
     let (retry, time) = retry(config.max_attempts(2));
     let start = time.now();
     time.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
@@ -269,7 +267,7 @@ fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
     let (clock, time) = Clock::manual();
     let config = RetryConfig::default().idempotent(true).max_attempts(2);
     let instances = (0..1_000).map(|n| {
-        let retry = Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(n));
+        let retry = Retry::builder(config).clock(&clock).entropy(&Entropy::from_seed(n)).build().unwrap();
         let clock = &clock;
         async move {
             let mut last = clock.now();
@@ -293,7 +291,7 @@ fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
 #[test]
 fn a_limit_reacts_at_once_and_releases_fast() {
     let (clock, time) = Clock::manual();
-    let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_minute(60)).clock(&clock).build().unwrap();
     while limiter.try_acquire().is_ok() {}
     time.advance(S(1));
     assert!(limiter.try_acquire().is_ok());
@@ -303,7 +301,7 @@ fn a_limit_reacts_at_once_and_releases_fast() {
 #[test]
 fn a_rejection_is_a_specific_error_with_a_retry_time() {
     let (clock, time) = Clock::manual();
-    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_minute(1)).clock(&clock).build().unwrap();
     limiter.try_acquire().unwrap();
     let error = time.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
@@ -314,7 +312,7 @@ fn a_rejection_is_a_specific_error_with_a_retry_time() {
 #[test]
 fn a_raised_limit_admits_more_at_once() {
     let (clock, time) = Clock::manual();
-    let limiter = RateLimiter::new(Quota::per_second(10).burst(1)).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_second(10).burst(1)).clock(&clock).build().unwrap();
     let a_second = || {
         let passed = (0..1_000).filter(|_| {
             time.advance(Duration::from_millis(1));
@@ -323,7 +321,7 @@ fn a_raised_limit_admits_more_at_once() {
         passed.count()
     };
     let before = a_second();
-    limiter.set_quota(Quota::per_second(20).burst(1)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(20).burst(1))).unwrap();
     let scaled_out = a_second();
     assert!((9..=11).contains(&before) && (19..=21).contains(&scaled_out), "{before} {scaled_out}");
 }
@@ -332,7 +330,7 @@ fn a_raised_limit_admits_more_at_once() {
 #[test]
 fn limits_without_headroom_cause_a_warning() {
     let narrow =
-        Shedder::new(ShedderConfig::default().limit("cpu", 0.9, 0.91)).unwrap().with_gauge("cpu", || 0.0).unwrap();
+        Shedder::builder(ShedderConfig::default().limit("cpu", 0.9, 0.91)).gauge("cpu", || 0.0).build().unwrap();
     let shares = AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0));
     let told = [
         (Pipeline::new().then(narrow).explain(), "no head-room"),
@@ -352,12 +350,14 @@ fn limits_without_headroom_cause_a_warning() {
 /// the rejection says so.
 #[test]
 fn less_important_work_is_given_up_first() {
-    let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
-    let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
+    let shedder =
+        Shedder::builder(ShedderConfig::default().limit("cpu", 0.7, 0.9)).gauge("cpu", || 0.8).build().unwrap();
     assert!(shedder.try_acquire(Priority::Low).unwrap_err().is_shed());
     assert!(shedder.try_acquire(Priority::High).is_ok());
-    let degradation = Degradation::new(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9)).unwrap();
-    let degradation = degradation.with_gauge("cpu", || 0.8).unwrap();
+    let degradation = Degradation::builder(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9))
+        .gauge("cpu", || 0.8)
+        .build()
+        .unwrap();
     assert!(degradation.feature("avatars").unwrap().ensure_enabled().unwrap_err().is_shed());
     assert!(degradation.feature("search").unwrap().ensure_enabled().is_ok());
 }
@@ -366,9 +366,9 @@ fn less_important_work_is_given_up_first() {
 #[test]
 fn each_tenant_has_its_own_rate() {
     let (clock, _) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    let config = KeyedRateLimitConfig::from(Quota::per_minute(1)).tiers([Quota::per_minute(5)]);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
-    let limiter = limiter.with_tiers(&[Quota::per_minute(5)], gold).unwrap();
+    let limiter = KeyedRateLimiter::builder(config).tier_of(gold).clock(&clock).build().unwrap();
     let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.try_acquire(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }
@@ -380,7 +380,9 @@ fn a_breaker_without_a_name_causes_a_warning() {
     };
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     assert!(warns(breaker.explain()), "{}", breaker.explain());
-    assert!(!warns(breaker.named("bank-eu-1").explain()));
+    assert!(!warns(
+        CircuitBreaker::builder(CircuitBreakerConfig::default()).name("bank-eu-1").build().unwrap().explain()
+    ));
     // A registry has one breaker per key.
     let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
     assert!(!warns(registry.explain()));

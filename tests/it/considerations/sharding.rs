@@ -48,7 +48,7 @@ fn what_is_asked_together_lies_together_by_the_first_part_of_its_key() {
 #[test]
 fn a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed() {
     let (clock, time) = Clock::manual();
-    let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&clock);
+    let fan_out = FanOut::builder(FanOutConfig::default()).clock(&clock).build().unwrap();
     let began = RefCell::new(Vec::new());
     let ask = |shard: ShardId| {
         let (clock, began) = (&clock, &began);

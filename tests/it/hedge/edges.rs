@@ -24,11 +24,11 @@ fn an_invalid_hedge_configuration_is_rejected_with_the_field() {
     let p = PercentileConfig::default();
     assert_eq!([0, 11].map(|n| refused(HedgeConfig::default().max_attempts(n))), ["max_attempts"; 2]);
     assert_eq!([0.0, -0.5, 1.5, f64::NAN].map(|share| percentile(p.percentile(share))), ["delay.percentile"; 4]);
-    assert_eq!(percentile(p.bounds(Duration::ZERO, MS(1))), "delay.floor");
-    assert_eq!(percentile(p.bounds(MS(2), MS(1))), "delay.until_known");
-    assert_eq!(percentile(p.samples(9, MS(1000))), "delay.min_samples");
-    assert_eq!(percentile(p.samples(10, MS(99))), "delay.window");
-    assert_eq!(percentile(p.samples(10, Duration::from_secs(3601))), "delay.window");
+    assert_eq!(percentile(p.floor(Duration::ZERO).until_known(MS(1))), "delay.floor");
+    assert_eq!(percentile(p.floor(MS(2)).until_known(MS(1))), "delay.until_known");
+    assert_eq!(percentile(p.min_samples(9).window(MS(1000))), "delay.min_samples");
+    assert_eq!(percentile(p.min_samples(10).window(MS(99))), "delay.window");
+    assert_eq!(percentile(p.min_samples(10).window(Duration::from_secs(3601))), "delay.window");
     for good in [
         HedgeConfig::default(),
         HedgeConfig::after(Duration::ZERO).max_attempts(10),
@@ -57,7 +57,7 @@ fn a_hedge_configuration_survives_a_round_trip_through_a_document() {
 fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok in 60ms", &clock).unwrap();
-    let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
     let clone = hedge.clone();
     let call = || time.block_on(clone.call(|| service.call())).unwrap();
     call();
@@ -79,7 +79,7 @@ fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
 fn a_waiting_call_keeps_its_delay_and_takes_the_new_bound() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("hang, hang, ok in 5ms", &clock).unwrap();
-    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(2)).clock(&clock).build().unwrap();
     let mut call = Box::pin(hedge.call(|| service.call()));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(call.as_mut().poll(&mut cx).is_pending());
@@ -93,11 +93,16 @@ fn a_waiting_call_keeps_its_delay_and_takes_the_new_bound() {
 fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
     let (clock, time) = Clock::manual();
     let config = |share, window| {
-        let p = PercentileConfig::default().percentile(share).samples(10, window).bounds(MS(1), MS(500));
+        let p = PercentileConfig::default()
+            .percentile(share)
+            .min_samples(10)
+            .window(window)
+            .floor(MS(1))
+            .until_known(MS(500));
         HedgeConfig::default().delay(HedgeDelay::Percentile(p))
     };
     let minute = Duration::from_secs(60);
-    let hedge = Hedge::new(config(0.5, minute)).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(config(0.5, minute)).clock(&clock).build().unwrap();
     for n in 1..=20 {
         let call = hedge.call(|| async {
             clock.sleep(MS(n * 10)).await;
@@ -118,7 +123,7 @@ fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
 fn explain_warns_about_risky_hedges() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let hedge = |config| Hedge::new(config).unwrap();
-    let good = hedge(HedgeConfig::default()).with_budget(&budget);
+    let good = Hedge::builder(HedgeConfig::default()).budget(&budget).build().unwrap();
     let warns = |explanation: steadfast::call::Explanation, word: &str| {
         let warnings = explanation.warnings();
         assert!(warnings.iter().any(|w| w.contains(word)), "{word}: {warnings:?}");
@@ -145,7 +150,7 @@ fn explain_warns_about_risky_hedges() {
 #[test]
 fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer_one() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(2)).clock(&clock).build().unwrap();
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
     time.block_on(Pipeline::new().then(hedge.clone()).then(hedge).call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
@@ -155,9 +160,12 @@ fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer_one() {
 #[test]
 fn each_hedged_attempt_has_its_own_retries() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
-    let retry = retry.with_delays(|| [MS(1)].into_iter());
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(2)).clock(&clock).build().unwrap();
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2))
+        .clock(&clock)
+        .delays(|| [MS(1)].into_iter())
+        .build()
+        .unwrap();
     let service = ScriptedService::new("503 in 20ms, 503 in 30ms, 503 in 40ms, 503 in 50ms", &clock).unwrap();
     let error = time.block_on(Pipeline::new().then(hedge).then(retry).call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), service.calls()), (4, 4));
@@ -169,16 +177,18 @@ fn each_hedged_attempt_has_its_own_retries() {
 #[test]
 fn a_hedge_dropped_at_any_await_returns_all_permits() {
     let (clock, time) = Clock::manual();
-    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1000, 1000)).unwrap();
-    let breaker = breaker.with_clock(&clock);
+    let places = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(3)).clock(&clock).build().unwrap();
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default().count_window(1000, 1000))
+        .clock(&clock)
+        .build()
+        .unwrap();
     let service = ScriptedService::new("hang, 503 in 5ms, ok in 30ms", &clock).unwrap();
-    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(3)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
         .then(hedge.clone())
         .then(places.clone())
         .then(breaker.clone())
-        .then(Timeout::new(MS(100)).with_clock(&clock))
+        .then(Timeout::builder(MS(100)).clock(&clock).build())
         .classify(ScriptedService::classify);
     let mut ended = 0;
     let polls = drop_at_every_await(
@@ -203,9 +213,9 @@ fn a_hedge_dropped_at_any_await_returns_all_permits() {
 fn a_panic_in_any_attempt_unwinds_and_returns_all_permits() {
     for script in ["panic in 5ms", "hang, panic in 5ms", "503, panic"] {
         let (clock, time) = Clock::manual();
-        let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
+        let places = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(3)).clock(&clock).build().unwrap();
         let service = ScriptedService::new(script, &clock).unwrap();
-        let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+        let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(hedge).then(places.clone());
         let panicked = catch_unwind(AssertUnwindSafe(|| time.block_on(pipeline.call(|| service.call()))));
         assert!(panicked.is_err(), "{script}");
@@ -220,7 +230,7 @@ fn hedged_calls_can_be_spawned_and_can_borrow() {
         value
     }
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(hedge);
     let name = String::from("borrowed");
     let call = is_send(pipeline.call(|| async { Ok::<_, ()>(name.len()) }));

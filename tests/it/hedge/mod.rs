@@ -29,7 +29,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 fn world(script: &str, config: HedgeConfig) -> (Hedge, ScriptedService, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new(script, &clock).unwrap();
-    (Hedge::new(config).unwrap().named("h").with_clock(&clock), service, clock, time)
+    (Hedge::builder(config).name("h").clock(&clock).build().unwrap(), service, clock, time)
 }
 
 fn told(events: &mut Subscription<HedgeEvent>) -> Vec<HedgeEvent> {
@@ -112,7 +112,7 @@ fn a_fatal_failure_ends_all_attempts() {
 fn attempts_are_bounded_by_max_attempts() {
     for max in [1, 2, 5] {
         let (hedge, service, clock, time) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
-        let pipeline = Pipeline::new().then(Timeout::new(MS(1000)).with_clock(&clock)).then(hedge);
+        let pipeline = Pipeline::new().then(Timeout::builder(MS(1000)).clock(&clock).build()).then(hedge);
         let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
         assert!(error.is_timed_out());
         assert_eq!((service.calls(), service.most_running(), error.attempts()), (max as usize, max as usize, max));
@@ -138,8 +138,8 @@ fn if_all_attempts_fail_the_last_failure_is_the_result() {
 fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
     let (clock, time) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
-    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock).with_budget(&budget);
-    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).budget(&budget).build().unwrap();
+    let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).budget(&budget).build().unwrap();
     let service = ScriptedService::new("ok in 20ms", &clock).unwrap();
     let mut events = hedge.events();
     // Once with the hedge alone, and once inside a retry that counted the call: each call counts
@@ -250,8 +250,12 @@ fn a_push_back_stops_hedging_for_the_stated_time() {
 // Guarantee: hedge 2.
 #[test]
 fn the_delay_is_a_percentile_once_there_are_enough_samples() {
-    let percentile =
-        PercentileConfig::default().percentile(0.9).samples(50, Duration::from_secs(60)).bounds(MS(5), MS(80));
+    let percentile = PercentileConfig::default()
+        .percentile(0.9)
+        .min_samples(50)
+        .window(Duration::from_secs(60))
+        .floor(MS(5))
+        .until_known(MS(80));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, time) = world("ok", config);
     let call = |takes| {
@@ -284,7 +288,11 @@ fn the_delay_is_a_percentile_once_there_are_enough_samples() {
 /// A hedged call counts with the time of the whole call.
 #[test]
 fn hedging_does_not_lower_the_percentile() {
-    let percentile = PercentileConfig::default().samples(10, Duration::from_secs(3600)).bounds(MS(1), MS(1000));
+    let percentile = PercentileConfig::default()
+        .min_samples(10)
+        .window(Duration::from_secs(3600))
+        .floor(MS(1))
+        .until_known(MS(1000));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, time) = world("ok", config);
     let (calls, hedges) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -315,15 +323,16 @@ fn a_hedge_works_in_the_standard_order_of_policies() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(20, 20)).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
+    let breaker =
+        CircuitBreaker::builder(CircuitBreakerConfig::default().count_window(20, 20)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(5000)).with_clock(&clock))
+        .then(Timeout::builder(MS(5000)).clock(&clock).build())
         .then(limiter.clone())
-        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget))
-        .then(Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock).with_budget(&budget))
+        .then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).budget(&budget).build().unwrap())
+        .then(Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).budget(&budget).build().unwrap())
         .then(breaker.clone())
-        .then(Timeout::new(MS(100)).with_clock(&clock))
+        .then(Timeout::builder(MS(100)).clock(&clock).build())
         .classify(ScriptedService::classify);
     assert_eq!(pipeline.explain().warnings(), [""; 0]);
     let start = time.now();
@@ -342,7 +351,7 @@ fn a_hedge_works_in_the_standard_order_of_policies() {
 #[test]
 fn the_time_out_of_an_attempt_starts_the_next_attempt() {
     let (hedge, service, clock, time) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
-    let pipeline = Pipeline::new().then(hedge).then(Timeout::new(MS(100)).with_clock(&clock));
+    let pipeline = Pipeline::new().then(hedge).then(Timeout::builder(MS(100)).clock(&clock).build());
     let warnings = pipeline.explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("fires first")), "{warnings:?}");
     time.block_on(pipeline.call(|| service.call())).unwrap();
@@ -354,11 +363,11 @@ fn the_time_out_of_an_attempt_starts_the_next_attempt() {
 fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
     let (clock, time) = Clock::manual();
     let breaker =
-        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0)).unwrap().with_clock(&clock);
+        CircuitBreaker::builder(CircuitBreakerConfig::default().half_open_calls(2, 1.0)).clock(&clock).build().unwrap();
     breaker.force_open(MS(1));
     time.advance(MS(1));
     let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();
-    let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(hedge).then(breaker.clone());
     time.block_on(pipeline.call(|| service.call())).unwrap();
     // Both permits were taken, one success was recorded, and the dropped attempt returned its
@@ -372,8 +381,11 @@ fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
 #[test]
 fn a_rejection_inside_stops_hedging_but_hides_no_result() {
     let (clock, time) = Clock::manual();
-    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(1))).unwrap().with_clock(&clock);
-    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
+    let places = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1).queue(0).max_wait(MS(1)))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(3)).clock(&clock).build().unwrap();
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).then(places);
     let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
@@ -390,10 +402,11 @@ fn a_rejection_inside_stops_hedging_but_hides_no_result() {
 #[test]
 fn an_operation_can_read_the_number_of_its_attempt() {
     let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
-    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
-        .unwrap()
-        .with_clock(&clock)
-        .with_delays(|| [Duration::ZERO].into_iter());
+    let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2))
+        .clock(&clock)
+        .delays(|| [Duration::ZERO].into_iter())
+        .build()
+        .unwrap();
     let pipeline = Pipeline::new().then(retry).then(hedge);
     let seen = std::sync::Mutex::new(Vec::new());
     let error = time.block_on(pipeline.call_with(|attempt| {
@@ -466,7 +479,7 @@ proptest! {
         let (clock, time) = Clock::manual();
         let script: Vec<_> = acts.iter().enumerate().map(|(n, act)| format!("{} in {}ns", act.does, act.takes(n))).collect();
         let service = ScriptedService::new(&script.join(", "), &clock).unwrap();
-        let hedge = Hedge::new(HedgeConfig::after(MS(delay)).max_attempts(max as u32)).unwrap().with_clock(&clock);
+        let hedge = Hedge::builder(HedgeConfig::after(MS(delay)).max_attempts(max as u32)).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
         let start = time.now();
         let result = time.block_on(pipeline.call(|| service.call()));

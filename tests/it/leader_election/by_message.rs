@@ -18,7 +18,7 @@ fn nodes(ring: bool, clock: &Clock, network: &InMemoryNetwork) -> Vec<MessageEle
         true => MessageElection::ring(id, IDS, network.join(id), config),
         false => MessageElection::bully(id, IDS, network.join(id), config),
     };
-    IDS.map(|id| make(id).unwrap().with_clock(clock)).into()
+    IDS.map(|id| make(id).clock(clock).build().unwrap()).into()
 }
 
 /// Runs these nodes for this time.
@@ -86,8 +86,10 @@ fn a_change_of_leader_wakes_waiting_tasks() {
         IDS,
         InMemoryNetwork::new().join(NodeId(1)),
         MessageElectionConfig::default(),
-    );
-    let node = node.unwrap().with_clock(&clock);
+    )
+    .clock(&clock)
+    .build();
+    let node = node.unwrap();
     let changed = driver.block_on(async {
         tokio::select! {
             leader = node.changed() => leader,
@@ -101,15 +103,16 @@ fn a_change_of_leader_wakes_waiting_tasks() {
 fn settings_that_break_a_rule_are_refused_by_name() {
     let transport = InMemoryNetwork::new().join(NodeId(1));
     let config = MessageElectionConfig::default();
-    let bully = |config| MessageElection::bully(NodeId(1), IDS, transport.clone(), config).unwrap_err();
+    let bully = |config| MessageElection::bully(NodeId(1), IDS, transport.clone(), config).build().unwrap_err();
     assert_eq!(
         bully(config.heartbeat_interval(Duration::ZERO)).to_string(),
         "invalid `heartbeat_interval`: must be longer than zero"
     );
     assert_eq!(bully(config.heartbeat_interval(Duration::from_secs(3))).field(), "election_timeout");
     assert_eq!(bully(config.reply(Duration::from_secs(4))).field(), "election_timeout");
-    let ring =
-        |ring: &[NodeId]| MessageElection::ring(NodeId(1), ring.to_vec(), transport.clone(), config).unwrap_err();
+    let ring = |ring: &[NodeId]| {
+        MessageElection::ring(NodeId(1), ring.to_vec(), transport.clone(), config).build().unwrap_err()
+    };
     assert_eq!(ring(&IDS[1..]).to_string(), "invalid `ring`: must name the node's own id, 1");
     assert_eq!(ring(&[NodeId(1), NodeId(2), NodeId(2)]).to_string(), "invalid `ring`: must name each id once");
 }
@@ -141,7 +144,7 @@ fn a_node_dropped_at_every_await_keeps_its_state_and_takes_part_again() {
             true => MessageElection::ring(id, IDS, slow(id), config),
             false => MessageElection::bully(id, IDS, slow(id), config),
         };
-        let nodes: Vec<MessageElection> = IDS.map(|id| make(id).unwrap().with_clock(&clock)).into();
+        let nodes: Vec<MessageElection> = IDS.map(|id| make(id).clock(&clock).build().unwrap()).into();
         let time = Duration::from_secs(12);
         let mut agreed = 0;
         let polls = drop_at_every_await(

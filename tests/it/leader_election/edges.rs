@@ -29,7 +29,7 @@ fn settings_come_from_a_document_and_unknown_ones_are_refused() {
     assert_eq!(toml::from_str::<LeaderElectionConfig>(&text).unwrap(), config);
     assert!(toml::from_str::<LeaderElectionConfig>("terms = '30s'").is_err());
     assert_eq!(LeaderElectionConfig::of_term(TERM), LeaderElectionConfig::default());
-    let build = |config| LeaderElection::builder(Arc::new(InMemoryLease::new()), "job").config(config).build();
+    let build = |config| LeaderElection::builder(Arc::new(InMemoryLease::new()), "job", config).build();
     for term in [MS(15), S(3), S(60), S(3600)] {
         assert!(build(LeaderElectionConfig::of_term(term)).is_ok(), "{term:?}");
     }
@@ -47,7 +47,9 @@ fn settings_come_from_a_document_and_unknown_ones_are_refused() {
         assert_eq!(build(wrong).unwrap_err().field(), field);
     }
     let name = |name: &str, id: &str| {
-        LeaderElection::builder(Arc::new(InMemoryLease::new()), name.to_owned()).candidate(id).build()
+        LeaderElection::builder(Arc::new(InMemoryLease::new()), name.to_owned(), Default::default())
+            .candidate(id)
+            .build()
     };
     assert_eq!(name("", "a").unwrap_err().field(), "name");
     assert_eq!(name("job", "").unwrap_err().field(), "candidate");
@@ -59,7 +61,7 @@ fn settings_without_bounds_overflow_nothing() {
     World::each(|world| {
         let _largest = LeaderElectionConfig::of_term(Duration::MAX);
         let config = LeaderElectionConfig::default().poll(Duration::MAX).health_tolerance(Duration::MAX);
-        let node = world.node_with("a", |b| b.config(config));
+        let node = world.node_of("a", config);
         // After its task has ended, the node waits for the longest duration before it asks again.
         let ran = node.run(world.clock.sleep(S(20)), async |_| assert!(node.health().healthy));
         assert!(world.run(S(60), ran).unwrap().is_ok());
@@ -119,7 +121,7 @@ impl Lease for Lacks {
 fn leases_without_a_needed_capability_are_refused_by_its_name() {
     for lacks in [Capability::Linearizable, Capability::Fencing] {
         let leases = Arc::new(Lacks(InMemoryLease::new(), lacks));
-        let refused = LeaderElection::builder(leases, "job").build().unwrap_err();
+        let refused = LeaderElection::builder(leases, "job", Default::default()).build().unwrap_err();
         assert_eq!(refused.field(), "leases");
         assert!(refused.rule().contains(lacks.as_str()), "{refused}");
     }

@@ -144,9 +144,8 @@ impl Drop for Ends<'_> {
 // Guarantee: leader_election 5.
 #[test]
 fn a_term_too_short_for_its_renewals_is_refused_with_the_rule() {
-    let build = |config: LeaderElectionConfig| {
-        LeaderElection::builder(Arc::new(InMemoryLease::new()), "job").config(config).build()
-    };
+    let build =
+        |config: LeaderElectionConfig| LeaderElection::builder(Arc::new(InMemoryLease::new()), "job", config).build();
     let config = LeaderElectionConfig::default();
     let refused = build(config.term(S(15)).renew_every(S(14)).call_timeout(MS(11_600))).unwrap_err();
     assert_eq!(refused.field(), "term");

@@ -10,9 +10,10 @@ use std::{
 };
 
 use steadfast::{
+    Builder,
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     entropy::Entropy,
-    leader_election::{LeaderElection, LeaderElectionBuilder, LeaderElectionEvent},
+    leader_election::{LeaderElection, LeaderElectionConfig, LeaderElectionEvent},
     lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed, StoreLease},
     observe::Subscription,
     port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
@@ -182,7 +183,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn in_memory() -> Self {
         let (clock, time) = Clock::manual();
-        let leases = InMemoryLease::new().with_clock(&clock);
+        let leases = InMemoryLease::builder().clock(&clock).build();
         let instance = Box::new(move |_: &Clock| Arc::new(leases.clone()) as Arc<dyn Lease>);
         Self { time, clock, store: None, instance, made: Cell::new(0) }
     }
@@ -190,10 +191,10 @@ impl World {
     /// Each node has an instance of its own over one store.
     pub(crate) fn over_store() -> Self {
         let (clock, time) = Clock::manual();
-        let store = InMemoryStore::new().with_clock(&clock);
+        let store = InMemoryStore::builder().clock(&clock).build();
         let kept = Some(store.clone());
         let instance = Box::new(move |clock: &Clock| {
-            Arc::new(StoreLease::new(Arc::new(store.clone())).unwrap().with_clock(clock)) as Arc<dyn Lease>
+            Arc::new(StoreLease::builder(Arc::new(store.clone())).clock(clock).build().unwrap()) as Arc<dyn Lease>
         });
         Self { time, clock, store: kept, instance, made: Cell::new(0) }
     }
@@ -206,7 +207,7 @@ impl World {
         let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
         let instance = Box::new(move |clock: &Clock| {
             let _kept = &folder;
-            Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(clock)) as Arc<dyn Lease>
+            Arc::new(StoreLease::builder(Arc::new(sqlite.store())).clock(clock).build().unwrap()) as Arc<dyn Lease>
         });
         Self { time, clock, store: None, instance, made: Cell::new(0) }
     }
@@ -226,7 +227,7 @@ impl World {
     pub(crate) fn node_with(
         &self,
         id: &str,
-        with: impl FnOnce(LeaderElectionBuilder) -> LeaderElectionBuilder,
+        with: impl FnOnce(Builder<LeaderElection>) -> Builder<LeaderElection>,
     ) -> Node {
         self.node_on(&self.clock, id, with)
     }
@@ -236,12 +237,27 @@ impl World {
         &self,
         clock: &Clock,
         id: &str,
-        with: impl FnOnce(LeaderElectionBuilder) -> LeaderElectionBuilder,
+        with: impl FnOnce(Builder<LeaderElection>) -> Builder<LeaderElection>,
+    ) -> Node {
+        self.build(clock, id, LeaderElectionConfig::default(), with)
+    }
+
+    /// Creates a node with this configuration.
+    pub(crate) fn node_of(&self, id: &str, config: LeaderElectionConfig) -> Node {
+        self.build(&self.clock, id, config, |builder| builder)
+    }
+
+    fn build(
+        &self,
+        clock: &Clock,
+        id: &str,
+        config: LeaderElectionConfig,
+        with: impl FnOnce(Builder<LeaderElection>) -> Builder<LeaderElection>,
     ) -> Node {
         self.made.set(self.made.get() + 1);
         let state = State { mode: Mode::Well, request: MS(0), reply: MS(0), calls: Vec::new() };
         let line = Arc::new(Line { leases: (self.instance)(clock), clock: self.clock.clone(), state: state.into() });
-        let builder = LeaderElection::builder(line.clone(), "job").candidate(id).clock(clock);
+        let builder = LeaderElection::builder(line.clone(), "job", config).candidate(id).clock(clock);
         let election = with(builder.entropy(&Entropy::from_seed(self.made.get()))).build().unwrap();
         Node { election, line }
     }

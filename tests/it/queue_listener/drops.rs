@@ -87,12 +87,14 @@ fn a_drain_dropped_at_any_await_leaves_the_listener_paused_and_loses_no_message(
 #[test]
 fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
     let world = World::new();
-    let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
+    let replies = Arc::new(InMemoryQueue::builder("replies").clock(&world.clock).build());
     let config = FaultConfig::default().latency(MS(1), MS(2));
     let network = FaultNetwork::new(config, 1, &world.clock).unwrap();
     let far = |queue: Arc<dyn Queue>| network.client("asker").queue(queue);
-    let requester = Requester::new(far(world.queue.clone()), far(replies.clone()), "replies")
-        .with(&world.clock, &steadfast::entropy::Entropy::from_seed(1));
+    let requester = Requester::builder(far(world.queue.clone()), far(replies.clone()), "replies")
+        .clock(&world.clock)
+        .entropy(&steadfast::entropy::Entropy::from_seed(1))
+        .build();
     let listener = world.listener(QueueListenerConfig::default(), 1);
     let answers = replies.clone();
     let run: Run<'_> = RefCell::new(Box::pin(listener.run(pending(), async |work: Work| {

@@ -226,9 +226,9 @@ fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
 /// message each ten seconds.
 fn longest_wait(low: Level) -> (usize, std::time::Duration) {
     let world = World::new();
-    let second = Arc::new(InMemoryQueue::new("low").with_clock(&world.clock));
+    let second = Arc::new(InMemoryQueue::builder("low").clock(&world.clock).build());
     let config = QueueListenerConfig::default().tasks(1, 4).batch(4);
-    let builder = world.builder(config, 1).level(Level::priority(1)).source(second.clone(), low);
+    let builder = world.builder(config, 1).level(Level::default().priority(1)).source(second.clone(), low);
     let listener = builder.order(PriorityOrder::Strict).build().unwrap();
     let sent = RefCell::new(BTreeMap::new());
     let waits = RefCell::new(Vec::new());
@@ -258,10 +258,10 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
 // Guarantee: queue_listener 10.
 #[test]
 fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
-    let (handled, longest) = longest_wait(Level::priority(0).max_wait(S(5)));
+    let (handled, longest) = longest_wait(Level::default().priority(0).max_wait(S(5)));
     // The bound, plus the time of the batches before it.
     assert!(handled >= 29 && longest <= S(5) + S(1), "{handled} handled, waited {longest:?}");
-    let (handled, _) = longest_wait(Level::priority(0));
+    let (handled, _) = longest_wait(Level::default().priority(0));
     assert_eq!(handled, 0, "starved");
 }
 
@@ -269,14 +269,15 @@ fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
 #[test]
 fn under_weighted_order_each_queue_has_its_share() {
     let world = World::new();
-    let second = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
+    let second = Arc::new(InMemoryQueue::builder("other").clock(&world.clock).build());
     for queue in [&world.queue, &second] {
         for _ in 0..20 {
             world.time.block_on(queue.send((0..100).map(|_| Message::new("x")).collect())).unwrap();
         }
     }
     let config = QueueListenerConfig::default().tasks(1, 1).batch(1);
-    let builder = world.builder(config, 1).level(Level::weight(3)).source(second.clone(), Level::weight(1));
+    let builder =
+        world.builder(config, 1).level(Level::default().weight(3)).source(second.clone(), Level::default().weight(1));
     let listener = builder.order(PriorityOrder::Weighted).build().unwrap();
     let run = listener.run(world.clock.sleep(S(100)), async |_| world.clock.sleep(MS(100)).await);
     world.time.block_on(run).unwrap();
@@ -312,7 +313,7 @@ fn if_3_of_a_batch_of_10_fail_those_3_are_delivered_again() {
 #[test]
 fn a_message_that_the_filter_knows_is_completed_without_its_handler() {
     let world = World::new();
-    let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let filter = IdempotencyFilter::new(store.clone(), "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
     let listener = world.builder(QueueListenerConfig::default(), 1).filter(filter).build().unwrap();
     let handled = RefCell::new(Vec::new());

@@ -2,7 +2,6 @@
 mod crashes;
 mod drops;
 mod ends;
-mod models;
 mod more;
 mod outages;
 mod room;
@@ -84,7 +83,7 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
     let start = world.now();
     let listeners: Vec<_> = streams
         .map(|stream| {
-            let builder = QueueListener::builder(world.line.clone()).clock(&world.clock);
+            let builder = QueueListener::builder(world.line.clone(), Default::default()).clock(&world.clock);
             match stream {
                 Some(stream) => builder.entropy(&stream),
                 None => builder,

@@ -25,7 +25,7 @@ fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().tasks(0, 4);
     let listener = world.builder(config, 1).notifier(notifier.clone(), "jobs").build().unwrap();
-    let sender = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs").with_clock(&world.clock);
+    let sender = AnnouncingQueue::builder(world.queue.clone(), notifier, "jobs").clock(&world.clock).build();
     let waits = RefCell::new(Vec::new());
     let sent = Cell::new(world.now());
     let run = listener.run(world.clock.sleep(S(20_000)), async |_| waits.borrow_mut().push(world.now() - sent.get()));
@@ -114,9 +114,11 @@ fn redrive_sends_each_selected_dead_letter_again_once() {
 #[test]
 fn a_request_gets_its_own_reply_or_times_out() {
     let world = World::new();
-    let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
-    let requester = Requester::new(world.queue.clone(), replies.clone(), "replies-of-node-1");
-    let requester = requester.with(&world.clock, &Entropy::from_seed(1));
+    let replies = Arc::new(InMemoryQueue::builder("replies").clock(&world.clock).build());
+    let requester = Requester::builder(world.queue.clone(), replies.clone(), "replies-of-node-1")
+        .clock(&world.clock)
+        .entropy(&Entropy::from_seed(1))
+        .build();
     let listener = world.listener(QueueListenerConfig::default(), 1);
     let run = listener.run(world.clock.sleep(S(30)), async |work: Work| {
         let n: u64 = text(&work.body).parse().unwrap();
@@ -160,7 +162,7 @@ fn a_run_dropped_at_any_await_loses_no_message() {
         for polls in 0..120 {
             let config = QueueListenerConfig::default().batch(3).tasks(1, 2).max_attempts(u32::MAX);
             let config = config.max_expiries(u32::MAX);
-            let builder = QueueListener::builder(queue.clone()).config(config).clock(&world.clock);
+            let builder = QueueListener::builder(queue.clone(), config).clock(&world.clock);
             let listener = builder.entropy(&Entropy::from_seed(polls)).build().unwrap();
             let mut run = Box::pin(listener.run(pending(), async |work: Work| {
                 world.clock.sleep(MS(3)).await;
@@ -212,7 +214,7 @@ fn storm(seed: u64, messages: u32) {
         let config = config.retry(steadfast::backoff::BackoffConfig::default().between(MS(10), MS(100)));
         let queues = ["a", "b"].map(|name| network.client(name).queue(world.queue.clone()));
         let listeners = queues.map(|queue| {
-            let builder = QueueListener::builder(queue).config(config).clock(&world.clock);
+            let builder = QueueListener::builder(queue, config).clock(&world.clock);
             builder.entropy(&Entropy::from_seed(entropy.next_u64())).build().unwrap()
         });
         let mut events = listeners.each_ref().map(QueueListener::events);
@@ -296,7 +298,7 @@ fn spawned_tasks_handle_all_messages_and_end_with_the_run() {
             }
         };
         send(20).await;
-        let listener = QueueListener::builder(queue.clone()).build().unwrap();
+        let listener = QueueListener::builder(queue.clone(), Default::default()).build().unwrap();
         let threads = Arc::new(Mutex::new(std::collections::HashSet::new()));
         let (seen, all) = (threads.clone(), Arc::new(tokio::sync::Notify::new()));
         let (count, over) = (Arc::new(std::sync::atomic::AtomicU32::new(0)), all.clone());
@@ -394,7 +396,7 @@ fn a_notice_during_an_empty_poll_leads_to_another_poll() {
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(50), MS(50)), 1, &world.clock).unwrap();
     let queue = network.client("node").queue(world.line.clone());
     let notifier = Arc::new(InMemoryNotifier::new());
-    let builder = QueueListener::builder(queue).config(QueueListenerConfig::default().tasks(1, 1)).clock(&world.clock);
+    let builder = QueueListener::builder(queue, QueueListenerConfig::default().tasks(1, 1)).clock(&world.clock);
     let listener = builder.notifier(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
     let begun = Cell::new(None);
     let run = listener.run(world.clock.sleep(S(3700)), async |_| begun.set(begun.get().or(Some(world.now()))));

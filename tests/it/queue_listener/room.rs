@@ -88,7 +88,7 @@ fn a_task_aborted_during_a_partial_settlement_returns_its_capacity() {
         let world = World::new();
         let config = QueueListenerConfig::default().batch(6).tasks(2, 2).visibility(S(10));
         let queue = Arc::new(Narrow(world.line.clone()));
-        let listener = QueueListener::builder(queue).config(config).clock(&world.clock).build().unwrap();
+        let listener = QueueListener::builder(queue, config).clock(&world.clock).build().unwrap();
         world.line.takes("settle", MS(3));
         let tasks: Tasks = RefCell::default();
         let spawn = |task| tasks.borrow_mut().push(Some(task));

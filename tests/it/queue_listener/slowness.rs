@@ -72,7 +72,7 @@ fn a_filter_over_a_slow_or_hanging_store_costs_no_message_its_lease() {
     for (latency, by_batch) in [(1_000, false), (3_600_000, false), (1_000, true), (4_000, true)] {
         let world = World::new();
         fill(&world.queue, &world, 400);
-        let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+        let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
         let store = network(&world, MS(latency)).client("node").store(store);
         let filter = IdempotencyFilter::new(store, "seen", S(36_000));
         let listener = world.builder(QueueListenerConfig::default(), 1).filter(filter).build().unwrap();
@@ -194,7 +194,7 @@ fn handlers_that_compute_are_run_at_once_where_threads_are_there() {
             }
             queue.send((0..AT_ONCE).map(|_| Message::new("computes")).collect()).await.unwrap();
             let config = QueueListenerConfig::default().tasks(1, AT_ONCE as u32);
-            let listener = QueueListener::builder(queue.clone()).config(config).build().unwrap();
+            let listener = QueueListener::builder(queue.clone(), config).build().unwrap();
             // Each blocks until all of them do.
             let all = Arc::new((Mutex::new(0usize), Condvar::new()));
             let met = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -320,10 +320,10 @@ fn waiting_messages_are_renewed_concurrently() {
 /// Waits of messages sent to one of two idle queues, with polls that wait in the queue.
 fn urgent_waits(notified: bool) -> Vec<Duration> {
     let world = World::new();
-    let bulk = Arc::new(InMemoryQueue::new("bulk").with_clock(&world.clock));
+    let bulk = Arc::new(InMemoryQueue::builder("bulk").clock(&world.clock).build());
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().receive_wait(S(20));
-    let builder = world.builder(config, 1).level(Level::priority(1)).source(bulk.clone(), Level::default());
+    let builder = world.builder(config, 1).level(Level::default().priority(1)).source(bulk.clone(), Level::default());
     let builder = if notified { builder.notifier(notifier.clone(), "urgent") } else { builder };
     let listener = builder.build().unwrap();
     let waits = RefCell::new(Vec::new());
@@ -363,7 +363,7 @@ fn a_queue_that_answers_before_the_wait_is_over_is_polled_with_pauses() {
         world.line.answers_early(true);
         let config = QueueListenerConfig::default().receive_wait(S(20));
         let builder = world.builder(config, 1);
-        let other = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
+        let other = Arc::new(InMemoryQueue::builder("other").clock(&world.clock).build());
         let builder = if several { builder.source(other, Level::default()) } else { builder };
         let listener = builder.build().unwrap();
         let run = listener.run(world.clock.sleep(S(3600)), async |_| {});
@@ -391,7 +391,7 @@ fn the_order_of_setters_does_not_matter() {
 fn a_message_whose_lease_ends_during_the_filter_request_is_not_begun() {
     let world = World::new();
     world.send("job");
-    let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+    let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let store = network(&world, S(29)).client("node").store(store);
     let filter = IdempotencyFilter::new(store, "seen", S(600));
     let config = QueueListenerConfig::default().call_timeout(S(40));

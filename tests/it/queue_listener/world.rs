@@ -8,13 +8,14 @@ use std::{
 };
 
 use steadfast::{
+    Builder,
     entropy::Entropy,
     observe::Subscription,
     port::{BoxFuture, PortError, PortErrorKind},
     queue::{
         Delivery, Depth, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
     },
-    queue_listener::{QueueListener, QueueListenerBuilder, QueueListenerConfig, QueueListenerEvent},
+    queue_listener::{QueueListener, QueueListenerConfig, QueueListenerEvent},
     time::{Clock, Instant, ManualClock},
 };
 
@@ -189,7 +190,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let (clock, time) = Clock::manual();
-        let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+        let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
         let line = Line {
             queue: queue.clone(),
             clock: clock.clone(),
@@ -199,8 +200,8 @@ impl World {
         Self { clock, time, queue, line: Arc::new(line) }
     }
 
-    pub(crate) fn builder(&self, config: QueueListenerConfig, seed: u64) -> QueueListenerBuilder {
-        let builder = QueueListener::builder(self.line.clone()).config(config);
+    pub(crate) fn builder(&self, config: QueueListenerConfig, seed: u64) -> Builder<QueueListener> {
+        let builder = QueueListener::builder(self.line.clone(), config);
         builder.clock(&self.clock).entropy(&Entropy::from_seed(seed))
     }
 

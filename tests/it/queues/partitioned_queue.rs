@@ -16,7 +16,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn parts(clock: &Clock, n: usize) -> Vec<Arc<dyn Queue>> {
-    (0..n).map(|i| Arc::new(InMemoryQueue::new(format!("{i}")).with_clock(clock)) as Arc<dyn Queue>).collect()
+    (0..n).map(|i| Arc::new(InMemoryQueue::builder(format!("{i}")).clock(clock).build()) as Arc<dyn Queue>).collect()
 }
 
 /// Receives with this wait while `meanwhile` runs. Returns the messages and the elapsed time.

@@ -22,7 +22,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn queue(clock: &Clock) -> Arc<InMemoryQueue> {
-    Arc::new(InMemoryQueue::new("jobs").deduplicating_for(S(1_000_000)).with_clock(clock))
+    Arc::new(InMemoryQueue::builder("jobs").deduplicating_for(S(1_000_000)).clock(clock).build())
 }
 
 /// Sends this number of messages and makes each a dead letter.
@@ -91,9 +91,9 @@ fn a_redrive_ends_though_each_request_takes_seconds() {
 #[test]
 fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
     let (clock, time) = Clock::manual();
-    let (plain, store) = (queue(&clock), Arc::new(InMemoryStore::new().with_clock(&clock)));
+    let (plain, store) = (queue(&clock), Arc::new(InMemoryStore::builder().clock(&clock).build()));
     let config = ClaimCheckConfig::default().threshold(10).compress(false);
-    let queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap().with_clock(&clock);
+    let queue = ClaimCheck::builder(plain.clone(), store.clone(), config).clock(&clock).build().unwrap();
     set_aside(&time, &queue, 40);
     for row in time.block_on(store.scan_all(Scan::partition("claim-check"))).unwrap() {
         let number: u32 = String::from_utf8_lossy(&row.value[..4]).parse().unwrap();
@@ -116,7 +116,7 @@ fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
 #[test]
 fn a_redrive_to_a_full_queue_sends_as_many_as_fit_and_the_others_stay() {
     let (clock, time) = Clock::manual();
-    let queue = Arc::new(InMemoryQueue::new("jobs").bounded(10).with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(10).clock(&clock).build());
     for _ in 0..2 {
         set_aside(&time, &*queue, 10);
     }

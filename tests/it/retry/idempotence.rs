@@ -32,10 +32,10 @@ fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
     for answer in [MS(301), MS(400), Duration::from_secs(3), Duration::MAX] {
         let (clock, time) = Clock::manual();
         let payments = Pipeline::new()
-            .then(Timeout::new(Duration::from_secs(2)).with_clock(&clock))
-            .then(Retry::new(RetryConfig::interactive()).unwrap().with_clock(&clock))
-            .then(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock))
-            .then(Timeout::new(MS(300)).with_clock(&clock));
+            .then(Timeout::builder(Duration::from_secs(2)).clock(&clock).build())
+            .then(Retry::builder(RetryConfig::interactive()).clock(&clock).build().unwrap())
+            .then(CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap())
+            .then(Timeout::builder(MS(300)).clock(&clock).build());
         let charges = AtomicU32::new(0);
         let error = time.block_on(payments.call(|| charge(&charges, &clock, answer))).unwrap_err();
         assert_eq!(charges.load(SeqCst), 1, "{answer:?}");
@@ -47,7 +47,7 @@ fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
 #[test]
 fn the_standard_stack_sends_an_unmarked_charge_once() {
     let (clock, time) = Clock::manual();
-    let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock).into_pipeline();
+    let stack = Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap().into_pipeline();
     let charges = AtomicU32::new(0);
     time.block_on(stack.call(|| charge(&charges, &clock, Duration::from_secs(60)))).unwrap_err();
     assert_eq!(charges.load(SeqCst), 1);
@@ -65,7 +65,7 @@ fn a_failure_that_proves_that_nothing_was_sent_is_repeated_without_a_mark() {
         (FailureKind::Other, 1),
     ] {
         let (clock, time) = Clock::manual();
-        let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+        let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
         let error = time.block_on(pipeline.call(|| async { Err(()) })).unwrap_err();
         assert_eq!(error.attempts(), attempts, "{kind}");
@@ -79,7 +79,7 @@ fn a_mark_takes_precedence_over_the_setting_and_an_outer_mark_over_inner_ones() 
     let fails = || async { Err::<(), _>(()) };
     for setting in [false, true] {
         let (clock, time) = Clock::manual();
-        let retry = Retry::new(RetryConfig::default().idempotent(setting)).unwrap().with_clock(&clock);
+        let retry = Retry::builder(RetryConfig::default().idempotent(setting)).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(retry.clone());
         let unmarked = if setting { 3 } else { 1 };
         for (attempts, error) in [
@@ -104,7 +104,7 @@ fn a_mark_takes_precedence_over_the_setting_and_an_outer_mark_over_inner_ones() 
 #[test]
 fn a_missing_mark_is_reported_in_the_error_and_the_event() {
     let (clock, time) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
     let mut events = retry.events();
     let error = time.block_on(retry.call(|| async { Err::<(), _>("reset") })).unwrap_err();
     assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and may have been sent");
@@ -144,7 +144,7 @@ fn explain_states_how_a_retry_treats_unmarked_operations() {
 fn explain_warns_if_hedge_and_retry_treat_unmarked_operations_differently() {
     let hedged = |config: HedgeConfig, mark: Option<bool>| {
         let (clock, time) = Clock::manual();
-        let pipeline = Pipeline::new().then(Hedge::new(config).unwrap().with_clock(&clock));
+        let pipeline = Pipeline::new().then(Hedge::builder(config).clock(&clock).build().unwrap());
         let charges = AtomicU32::new(0);
         let work = || charge(&charges, &clock, MS(400));
         match mark {

@@ -7,7 +7,7 @@ mod idempotence;
 use std::time::Duration;
 
 use steadfast::{
-    Cause, FailureKind, Hint, KindSet, Pipeline, Verdict,
+    Builder, Cause, FailureKind, Hint, KindSet, Pipeline, Verdict,
     backoff::{BackoffConfig, Jitter},
     call::not_idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
@@ -40,8 +40,12 @@ impl Stage {
         Self { clock, time, service }
     }
 
+    fn builder(&self, config: RetryConfig) -> Builder<Retry> {
+        Retry::builder(config).clock(&self.clock).entropy(&Entropy::from_seed(7))
+    }
+
     fn retry(&self, config: RetryConfig) -> Retry {
-        Retry::new(config).unwrap().with_clock(&self.clock).with_entropy(&Entropy::from_seed(7))
+        self.builder(config).build().unwrap()
     }
 
     fn call(&self, retry: &Retry) -> Result<u16, steadfast::CallError<ScriptedError>> {
@@ -114,7 +118,7 @@ fn a_delay_beyond_the_total_time_returns_the_last_error_at_once() {
 fn a_delay_beyond_the_deadline_returns_the_last_error_at_once() {
     let stage = Stage::new("503 in 10ms");
     let pipeline = Pipeline::new()
-        .then(Timeout::new(MS(300)).with_clock(&stage.clock))
+        .then(Timeout::builder(MS(300)).clock(&stage.clock).build())
         .then(stage.retry(plain().max_attempts(9)))
         .classify(ScriptedService::classify);
     let start = stage.time.now();
@@ -131,7 +135,7 @@ fn a_hint_is_honoured_and_jitter_only_adds_to_it() {
     for seed in 0..50 {
         let stage = Stage::new("503 retry-after 5s, ok");
         let config = RetryConfig::default().idempotent(true); // full jitter, 100 ms
-        let retry = stage.retry(config).with_entropy(&Entropy::from_seed(seed));
+        let retry = stage.builder(config).entropy(&Entropy::from_seed(seed)).build().unwrap();
         assert_eq!(stage.call(&retry).unwrap(), 200);
         let gap = stage.service.gaps()[0];
         assert!((MS(5000)..=MS(5100)).contains(&gap), "{gap:?}");
@@ -160,7 +164,7 @@ fn a_negative_push_back_means_no_retry() {
     let (clock, time) = Clock::manual();
     let mut calls = 0;
     let pipeline = Pipeline::new()
-        .then(Retry::new(plain()).unwrap().with_clock(&clock))
+        .then(Retry::builder(plain()).clock(&clock).build().unwrap())
         .classify(|_: &Result<(), ()>| Verdict::failure(FailureKind::Overloaded).with_hint(Hint::DoNotRetry));
     let error = time.block_on(pipeline.call(|| {
         calls += 1;
@@ -174,7 +178,7 @@ fn a_negative_push_back_means_no_retry() {
 #[test]
 fn an_open_breaker_inside_is_not_retried() {
     let stage = Stage::new("ok");
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&stage.clock);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&stage.clock).build().unwrap();
     breaker.force_open(Duration::from_secs(5));
     let start = stage.time.now();
     for (ask, waits) in [(false, MS(0)), (true, MS(5000))] {
@@ -191,7 +195,7 @@ fn an_open_breaker_inside_is_not_retried() {
 #[test]
 fn a_rejection_is_retried_only_if_its_time_fits() {
     let stage = Stage::new("ok");
-    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&stage.clock);
+    let limiter = RateLimiter::builder(Quota::per_minute(1)).clock(&stage.clock).build().unwrap();
     limiter.try_acquire().unwrap();
     let config = plain().retry_rejections(true).max_hint(MS(1000));
     let pipeline = Pipeline::new().then(stage.retry(config)).then(limiter);
@@ -210,7 +214,8 @@ fn a_budget_bounds_the_retries_of_ten_thousand_failing_requests() {
     let floor = 10 * 10;
     let budget = RetryBudget::new(config).unwrap();
     // All requests come at one moment, so no budget is earned by waiting.
-    let retry = stage.retry(plain().max_attempts(2)).with_budget(&budget).with_delays(|| std::iter::repeat(MS(0)));
+    let retry =
+        stage.builder(plain().max_attempts(2)).budget(&budget).delays(|| std::iter::repeat(MS(0))).build().unwrap();
     for _ in 0..10_000 {
         let _ = stage.call(&retry);
     }
@@ -224,7 +229,7 @@ fn a_budget_bounds_the_retries_of_ten_thousand_failing_requests() {
 fn an_empty_budget_returns_the_original_outcome() {
     let stage = Stage::new("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(1000))).unwrap();
-    let retry = stage.retry(plain()).with_budget(&budget);
+    let retry = stage.builder(plain()).budget(&budget).build().unwrap();
     let first = stage.call(&retry).unwrap_err();
     assert_eq!((first.attempts(), stop(&first)), (2, Some(StopReason::Budget)));
     assert_eq!(first.into_operation(), Some(ScriptedError::Status { status: 503, retry_after: None }));
@@ -237,8 +242,9 @@ fn an_empty_budget_returns_the_original_outcome() {
 #[test]
 fn a_budget_is_shared_and_a_time_out_costs_more() {
     let (clock, time) = Clock::manual();
-    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).costs(1, 4)).unwrap();
-    let one = Retry::new(plain().max_attempts(2)).unwrap().with_clock(&clock).with_budget(&budget);
+    let budget =
+        RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).cost(1).timeout_cost(4)).unwrap();
+    let one = Retry::builder(plain().max_attempts(2)).clock(&clock).budget(&budget).build().unwrap();
     let other = one.clone();
     let call = |retry: &Retry, kind| {
         let pipeline = Pipeline::new().then(retry.clone()).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
@@ -257,7 +263,7 @@ fn a_budget_is_shared_and_a_time_out_costs_more() {
 fn an_operation_that_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
     for (kind, attempts) in [(FailureKind::Connect, 3), (FailureKind::Timeout, 1), (FailureKind::Server, 1)] {
         let (clock, time) = Clock::manual();
-        let retry = |config| Retry::new(config).unwrap().with_clock(&clock);
+        let retry = |config| Retry::builder(config).clock(&clock).build().unwrap();
         let judge = move |_: &Result<(), ()>| Verdict::failure(kind);
         let by_call = Pipeline::new().then(retry(plain())).classify(judge);
         let error = time.block_on(by_call.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
@@ -323,7 +329,7 @@ fn only_the_configured_kinds_are_retried() {
 #[test]
 fn custom_delays_are_used_unchanged_and_end_the_retry_when_exhausted() {
     let stage = Stage::new("503");
-    let retry = stage.retry(plain().max_attempts(9)).with_delays(|| [MS(7), MS(0), MS(11)].into_iter());
+    let retry = stage.builder(plain().max_attempts(9)).delays(|| [MS(7), MS(0), MS(11)].into_iter()).build().unwrap();
     let error = stage.call(&retry).unwrap_err();
     assert_eq!((stage.service.gaps(), stop(&error)), (vec![MS(7), MS(0), MS(11)], Some(StopReason::BackoffEnded)));
 }
@@ -333,9 +339,11 @@ fn a_value_that_is_judged_a_failure_is_retried_and_finally_returned() {
     let (clock, time) = Clock::manual();
     let mut page = 0;
     let pipeline =
-        Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(|r: &Result<u32, ()>| match r {
-            Ok(n) if *n < 9 => Verdict::failure(FailureKind::Other),
-            _ => Verdict::success(),
+        Pipeline::new().then(Retry::builder(plain()).clock(&clock).build().unwrap()).classify(|r: &Result<u32, ()>| {
+            match r {
+                Ok(n) if *n < 9 => Verdict::failure(FailureKind::Other),
+                _ => Verdict::success(),
+            }
         });
     let last = time.block_on(pipeline.call(|| {
         page += 1;

@@ -30,9 +30,9 @@ fn becomes(next: &ShardMap) -> impl FnMut(&mut ShardMap) -> Result<(), ConfigErr
 /// Runs the test with a directory whose first map is this one.
 fn with_directory<T>(first: &ShardMap, test: impl AsyncFnOnce(&ShardDirectory, &Arc<InMemoryStore>) -> T) -> T {
     let (clock, time) = Clock::manual();
-    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
     time.block_on(async {
-        let builder = ShardDirectory::builder(store.clone(), "orders").clock(&clock);
+        let builder = ShardDirectory::builder(store.clone(), "orders", Default::default()).clock(&clock);
         test(&builder.create(first).await.unwrap(), &store).await
     })
 }
@@ -246,7 +246,7 @@ fn a_map_in_a_newer_format_is_too_new_and_stays_unchanged() {
         let told = events.recv().await.unwrap().what;
         assert_eq!(told, ShardingEvent::RefreshFailed { kind: Some(PortErrorKind::TooNew) });
         assert!(too_new(&directory.change(|map| map.pin("a", ShardId(1))).await.unwrap_err()));
-        let builder = || ShardDirectory::builder(store.clone(), "orders");
+        let builder = || ShardDirectory::builder(store.clone(), "orders", Default::default());
         assert!(too_new(&builder().create(&ShardMap::lookup()).await.unwrap_err()));
         assert_eq!(store.get(NAME).await.unwrap().unwrap().value, newer.as_bytes());
         // A damaged map is not taken for a newer format.

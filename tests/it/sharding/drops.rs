@@ -34,7 +34,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let (clock, time) = Clock::manual();
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &clock).unwrap();
         Self { time, clock, store, network, notifier: Arc::new(InMemoryNotifier::new()) }
     }
@@ -43,7 +43,7 @@ impl Scene {
         let client = self.network.client("a");
         let notifier: Arc<dyn Notifier> = client.notifier(self.notifier.clone());
         let store = Arc::new(client.store(self.store.clone()));
-        ShardDirectory::builder(store, name).clock(&self.clock).notifier(notifier)
+        ShardDirectory::builder(store, name, Default::default()).clock(&self.clock).notifier(notifier)
     }
 
     fn directory(&self, first: &ShardMap) -> ShardDirectory {
@@ -196,7 +196,7 @@ impl Drop for Running<'_> {
 #[test]
 fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
     let (clock, time) = Clock::manual();
-    let fan_out = FanOut::new(FanOutConfig::default().max_concurrency(2)).unwrap().with_clock(&clock);
+    let fan_out = FanOut::builder(FanOutConfig::default().max_concurrency(2)).clock(&clock).build().unwrap();
     let (running, asked) = (Cell::new(0), Cell::new(0));
     let operation = |shard: ShardId| {
         asked.set(asked.get() + 1);
@@ -227,7 +227,7 @@ fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
 
     let scene = Scene::new();
     let directory = scene.directory(&ShardMap::hashed(64, &shards).unwrap());
-    let fan_out = fan_out.with_clock(&scene.clock);
+    let fan_out = FanOut::builder(FanOutConfig::default().max_concurrency(2)).clock(&scene.clock).build().unwrap();
     let clock = &scene.clock;
     let operation = |shard: ShardId, _| {
         let running = &running;

@@ -346,9 +346,10 @@ fn a_fan_out_names_the_failed_shards_and_keeps_its_limits() {
         }
     };
     let fan_out = |max_concurrency, timeout| {
-        FanOut::new(FanOutConfig::default().max_concurrency(max_concurrency).timeout(timeout))
+        FanOut::builder(FanOutConfig::default().max_concurrency(max_concurrency).timeout(timeout))
+            .clock(&clock)
+            .build()
             .unwrap()
-            .with_clock(&clock)
     };
     let start = clock.now();
     let out = time.block_on(fan_out(8, Duration::from_secs(1)).run(&ids(32), op));

@@ -179,14 +179,12 @@ impl Scene {
 
     fn on(first: &ShardMap, clock: &Clock, time: &ManualClock) -> Self {
         let (clock, time) = (clock.clone(), time.clone());
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         let slow = FaultConfig::default().latency(MS(1), MS(1));
         let network = FaultNetwork::new(slow, 1, &clock).unwrap();
         let directory = |name| {
             let config = ShardDirectoryConfig::default().retry_timeout(Duration::ZERO);
-            ShardDirectory::builder(Arc::new(network.client(name).store(store.clone())), "orders")
-                .clock(&clock)
-                .config(config)
+            ShardDirectory::builder(Arc::new(network.client(name).store(store.clone())), "orders", config).clock(&clock)
         };
         let (router, mover, world) = time.block_on(async {
             let router = directory("router").create(first).await.unwrap();
@@ -242,8 +240,8 @@ fn a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_shard() {
         answer.await.unwrap();
         // Five changes: begun, frozen, closed, switched, ended.
         assert_eq!(*asked.lock().unwrap(), [(0, 1), (1, 6)]);
-        let stale = scene.world.add(Routed { shard: ShardId(0), version: 1 }, 7).await;
-        assert_eq!(stale, Err(Refused::from(StaleMap { router: 1, shard: 5 }).into()));
+        let stale = scene.world.add(Routed::new(ShardId(0), 1), 7).await;
+        assert_eq!(stale, Err(Refused::from(StaleMap::new(1, 5)).into()));
         assert!(scene.world.shards[0].1.lock().unwrap().is_empty());
         scene.world.assert_whole(&scene.router.map(), &"routed");
     });
@@ -270,7 +268,7 @@ fn a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker(
                     let write = || async move {
                         world.add(to, key).await.map_err(|error| match error {
                             ShardError::Refused(refused) => ShardError::Refused::<PortError>(refused),
-                            ShardError::Failed(()) => unreachable!(),
+                            _ => unreachable!(),
                         })?;
                         let down = || ShardError::Failed(PortError::new(PortErrorKind::Unavailable, "down"));
                         if away { Err(down()) } else { Ok(()) }
@@ -300,7 +298,11 @@ fn only_one_of_a_thousand_stale_calls_reads_the_map() {
         // The router opens the first map, which is restored for a moment.
         let newest = scene.store.get(Key::new("shard-maps", "orders")).await.unwrap().unwrap();
         scene.store.put(Key::new("shard-maps", "orders"), map.to_text().into(), Default::default()).await.unwrap();
-        let router = ShardDirectory::builder(Arc::new(store), "orders").clock(&scene.clock).open().await.unwrap();
+        let router = ShardDirectory::builder(Arc::new(store), "orders", Default::default())
+            .clock(&scene.clock)
+            .open()
+            .await
+            .unwrap();
         scene.store.put(Key::new("shard-maps", "orders"), newest.value, Default::default()).await.unwrap();
         let before = network.counts().requests;
         let calls = (0..1_000).map(|i| {
@@ -318,9 +320,9 @@ fn a_query_of_all_shards_reads_each_row_once_while_rows_are_moved() {
     for (map, plan) in plans() {
         let scene = Scene::new(&map);
         scene.run(async {
-            let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&scene.clock);
+            let fan_out = FanOut::builder(FanOutConfig::default()).clock(&scene.clock).build().unwrap();
             let config = ShardDirectoryConfig::default();
-            let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(config);
+            let reader = ShardDirectory::builder(scene.store.clone(), "orders", config).clock(&scene.clock);
             let reader = reader.open().await.unwrap();
             // The shards respond slowly, at different times.
             let rows = |shard: ShardId, map: Arc<ShardMap>| {
@@ -370,11 +372,15 @@ fn a_query_of_all_shards_detects_a_chunk_that_moved_away_and_back() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
-        let fan_out = FanOut::new(FanOutConfig::default().max_concurrency(1)).unwrap().with_clock(&scene.clock);
+        let fan_out = FanOut::builder(FanOutConfig::default().max_concurrency(1)).clock(&scene.clock).build().unwrap();
         let chunk = Chunk::slots(0, 32);
         let there = PlannedMove::new(chunk.clone(), ShardId(0), ShardId(1)).offline();
         let back = PlannedMove::new(chunk, ShardId(1), ShardId(0)).offline();
-        let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).open().await.unwrap();
+        let reader = ShardDirectory::builder(scene.store.clone(), "orders", Default::default())
+            .clock(&scene.clock)
+            .open()
+            .await
+            .unwrap();
         let (mover, world) = (&scene.mover, &scene.world);
         // Killed when it is about to switch: from here the fewest changes lead there and back.
         let closed = async {
@@ -411,7 +417,7 @@ fn a_query_of_all_shards_fails_if_the_map_changes_during_each_attempt() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
-        let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&scene.clock);
+        let fan_out = FanOut::builder(FanOutConfig::default()).clock(&scene.clock).build().unwrap();
         let pin = AtomicU64::new(0);
         let asked = AtomicU64::new(0);
         let restless = |_, _| async {
@@ -441,7 +447,7 @@ fn a_call_is_retried_while_its_key_is_moved_until_the_retry_timeout() {
             scene.mover.change(|map| map.begin(&planned).map(|next| *map = next)).await.unwrap()
         });
         assert_eq!(frozen.moving().unwrap().step, Step::Frozen);
-        let router = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(config);
+        let router = ShardDirectory::builder(scene.store.clone(), "orders", config).clock(&scene.clock);
         scene.run(async {
             scene.world.shards[0].0.install(frozen).await;
             let router = router.open().await.unwrap();
@@ -522,8 +528,11 @@ fn two_concurrent_movers_lose_and_duplicate_no_row() {
         for lead in 0..12 {
             let scene = Scene::new(&map);
             scene.run(async {
-                let other =
-                    ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).open().await.unwrap();
+                let other = ShardDirectory::builder(scene.store.clone(), "orders", Default::default())
+                    .clock(&scene.clock)
+                    .open()
+                    .await
+                    .unwrap();
                 let late = async {
                     scene.clock.sleep(MS(lead)).await;
                     other.rebalance(&plan, &scene.world).await
@@ -605,7 +614,7 @@ fn installing_a_newer_map_waits_for_the_permits_of_older_ones() {
         let switched = Arc::new(closed.advanced().unwrap());
         guard.install(switched.clone()).await;
         let router = switched.version();
-        assert_eq!(write().unwrap_err(), Refused::from(StaleMap { router: 1, shard: router }));
+        assert_eq!(write().unwrap_err(), Refused::from(StaleMap::new(1, router)));
         // The target has an older map, and reports that its own map is stale.
         let target = ShardGuard::new(ShardId(1), closed.clone());
         let behind = target.enter(&1_u64, Access::Write, router).unwrap_err();
@@ -663,11 +672,11 @@ fn a_shard_with_a_stale_map_refreshes_it() {
 fn a_directory_refreshes_at_a_notice_and_at_the_refresh_interval() {
     for hears in [true, false] {
         let (clock, time) = Clock::manual();
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         let notifier = Arc::new(InMemoryNotifier::new());
         let config = ShardDirectoryConfig::default().refresh_interval(Duration::from_secs(60));
         let builder = || {
-            let builder = ShardDirectory::builder(store.clone(), "orders").clock(&clock).config(config);
+            let builder = ShardDirectory::builder(store.clone(), "orders", config).clock(&clock);
             if hears { builder.notifier(notifier.clone()) } else { builder }
         };
         time.block_on(async {
@@ -697,9 +706,10 @@ fn a_directory_refreshes_at_a_notice_and_at_the_refresh_interval() {
 #[test]
 fn the_errors_of_a_directory_name_their_cause() {
     let (clock, time) = Clock::manual();
-    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
     time.block_on(async {
-        let open = |name: &'static str| ShardDirectory::builder(store.clone(), name).clock(&clock);
+        let with = |name, config| ShardDirectory::builder(store.clone(), name, config).clock(&clock);
+        let open = |name: &'static str| with(name, ShardDirectoryConfig::default());
         let refused = |error: ShardingError| error.to_string();
         assert_eq!(
             refused(open("orders").open().await.unwrap_err()),
@@ -707,7 +717,7 @@ fn the_errors_of_a_directory_name_their_cause() {
         );
         assert_eq!(refused(open("").open().await.unwrap_err()), "invalid `name`: must not be empty");
         let config = ShardDirectoryConfig::default().refresh_interval(Duration::ZERO);
-        let error = open("orders").config(config).create(&ShardMap::lookup()).await.unwrap_err();
+        let error = with("orders", config).create(&ShardMap::lookup()).await.unwrap_err();
         assert_eq!(refused(error), "invalid `refresh_interval`: must be longer than zero");
         let directory = open("orders").create(&ShardMap::lookup()).await.unwrap();
         // Creating the map again leaves it unchanged.
@@ -732,12 +742,15 @@ fn the_errors_of_a_directory_name_their_cause() {
 #[test]
 fn concurrent_changes_are_all_made() {
     let (clock, time) = Clock::manual();
-    let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let backend = Arc::new(InMemoryStore::builder().clock(&clock).build());
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(0), MS(9)), 3, &clock).unwrap();
     time.block_on(async {
         let store = Arc::new(network.client("a").store(backend.clone()));
-        let directory =
-            ShardDirectory::builder(store, "orders").clock(&clock).create(&ShardMap::lookup()).await.unwrap();
+        let directory = ShardDirectory::builder(store, "orders", Default::default())
+            .clock(&clock)
+            .create(&ShardMap::lookup())
+            .await
+            .unwrap();
         let changes = (0..20_u64).map(|key| directory.change(move |map| map.pin(&key, ShardId(0))));
         assert!(futures::future::join_all(changes).await.iter().all(Result::is_ok));
         assert_eq!((directory.map().version(), directory.map().chunks().len()), (21, 21));
@@ -748,10 +761,10 @@ fn concurrent_changes_are_all_made() {
 #[test]
 fn a_directory_counts_routed_calls() {
     let (clock, time) = Clock::manual();
-    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
     let meter = ShardMeter::new(10);
     time.block_on(async {
-        let builder = ShardDirectory::builder(store, "orders").clock(&clock).meter(&meter);
+        let builder = ShardDirectory::builder(store, "orders", Default::default()).clock(&clock).meter(&meter);
         let directory = builder.create(&ShardMap::hashed(64, &ids(2)).unwrap()).await.unwrap();
         for key in 0..100_u64 {
             directory.route(&(key / 50), |_| async { Ok::<_, ShardError<()>>(()) }).await.unwrap();

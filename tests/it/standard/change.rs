@@ -50,8 +50,14 @@ fn document(text: &str) -> StandardConfig {
 }
 
 fn stack(clock: &Clock, text: &str) -> Standard {
-    let stack = Standard::new(document(text)).unwrap().named("billing").with_clock(clock);
-    stack.with_entropy(&Entropy::from_seed(7)).with_gauge("cpu", Gauge::new()).unwrap()
+    let stack = Standard::builder(document(text))
+        .name("billing")
+        .clock(clock)
+        .entropy(&Entropy::from_seed(7))
+        .gauge("cpu", Gauge::new())
+        .build()
+        .unwrap();
+    stack
 }
 
 // Guarantee: standard 3.

@@ -30,8 +30,12 @@ struct Stage {
 impl Stage {
     fn new(document: &str, script: &str) -> Self {
         let (clock, time) = Clock::manual();
-        let stack = Standard::new(toml::from_str(document).unwrap()).unwrap();
-        let stack = stack.named("drone").with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+        let stack = Standard::builder(toml::from_str(document).unwrap())
+            .name("drone")
+            .clock(&clock)
+            .entropy(&Entropy::from_seed(1))
+            .build()
+            .unwrap();
         Self { stack, service: ScriptedService::new(script, &clock).unwrap(), clock, time }
     }
 

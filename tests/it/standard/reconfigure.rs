@@ -26,8 +26,8 @@ use steadfast::{
     testing::{ManualClock, ScriptedService, drop_at_every_await},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, DegradationEvent, Gauge, KeyedRateLimiter, QueueOrder,
-        Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig, ThrottlingEvent,
+        ConcurrencyLimiter, Degradation, DegradationConfig, DegradationEvent, Gauge, KeyedRateLimitConfig,
+        KeyedRateLimiter, QueueOrder, Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig, ThrottlingEvent,
     },
     time::Clock,
     timeout::Timeout,
@@ -71,7 +71,7 @@ async fn takes(clock: &Clock, time: Duration) -> Result<(), ()> {
 
 fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (RateLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
@@ -80,7 +80,7 @@ fn drain(limiter: &RateLimiter) -> u32 {
 
 fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (ConcurrencyLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 #[test]
@@ -224,25 +224,32 @@ fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
 #[test]
 fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(4))
-        .unwrap()
-        .with_tiers(&[Quota::per_second(100)], |key: &u32| (*key >= 10).then_some(0))
-        .unwrap()
-        .with_clock(&clock);
+    let limiter =
+        KeyedRateLimiter::builder(KeyedRateLimitConfig::from(Quota::per_second(4)).tiers([Quota::per_second(100)]))
+            .tier_of(|key: &u32| (*key >= 10).then_some(0))
+            .clock(&clock)
+            .build()
+            .unwrap();
     let clone = limiter.clone();
     limiter.try_acquire_n(&1, 2).unwrap();
     limiter.try_acquire_n(&10, 50).unwrap();
     let q = Quota::per_second;
-    let bad = vec![((q(0), vec![]), "permits"), ((q(1), vec![q(1), q(0)]), "tiers[1].permits")];
+    let of = |quota: Quota, tiers: &[Quota]| KeyedRateLimitConfig::from(quota).tiers(tiers.iter().copied());
+    let bad = vec![
+        (of(q(0), &[]), "limit.permits"),
+        (of(q(1), &[q(1), q(0)]), "tiers[1].permits"),
+        (of(q(1), &[]).max_keys(0), "max_keys"),
+        (RateLimitConfig::from(q(1)).strict().into(), "limit.mode"),
+    ];
     // The same rate over four and ten seconds, so that used permits return at another time.
-    let good = (Quota::new(8, S(4)), vec![Quota::new(10, S(10))]);
-    refuses_whole(|| clone.quotas(), |(quota, tiers)| limiter.reconfigure(quota, &tiers), bad, good);
+    let good = of(Quota::new(8, S(4)), &[Quota::new(10, S(10))]).max_keys(100);
+    refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
     // Each key is as full as before: half.
     let drain = |key| (0..).take_while(|_| clone.try_acquire(&key).is_ok()).count();
     assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
     // A key of a removed tier gets the default quota.
     time.advance(S(10));
-    limiter.reconfigure(q(3), &[]).unwrap();
+    limiter.reconfigure(q(3)).unwrap();
     assert_eq!((drain(1), drain(10), drain(12)), (3, 3, 3));
 }
 
@@ -251,7 +258,7 @@ fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
 #[test]
 fn a_changing_keyed_limit_creates_no_permits() {
     let (clock, _) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_minute(100)).unwrap().with_clock(&clock);
+    let limiter = KeyedRateLimiter::builder(Quota::per_minute(100)).clock(&clock).build().unwrap();
     let taken: Vec<AtomicU32> = (0..50).map(|_| AtomicU32::new(0)).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -267,7 +274,7 @@ fn a_changing_keyed_limit_creates_no_permits() {
         // Increased and decreased again: a used-up key stays used up.
         for round in 0..40 {
             let permits = if round % 2 == 0 { 50 } else { 100 };
-            limiter.reconfigure(Quota::per_minute(permits), &[]).unwrap();
+            limiter.reconfigure(Quota::per_minute(permits)).unwrap();
         }
     });
     for (key, taken) in taken.iter().enumerate() {
@@ -279,39 +286,29 @@ fn a_changing_keyed_limit_creates_no_permits() {
 
 #[test]
 fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
-    let (limiter, ..) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
+    let (limiter, ..) = places(ConcurrencyLimitConfig::of(2).queue(3).max_wait(S(5)));
     let clone = limiter.clone();
     let permit = clone.try_acquire().unwrap();
     let bad = vec![
-        (ConcurrencyLimitConfig::of(0).queue(9, S(9)), "capacity"),
-        (ConcurrencyLimitConfig::of(9).queue(9, Duration::ZERO), "max_wait"),
+        (ConcurrencyLimitConfig::of(0).queue(9).max_wait(S(9)), "capacity"),
+        (ConcurrencyLimitConfig::of(9).queue(9).max_wait(Duration::ZERO), "max_wait"),
     ];
-    let good = ConcurrencyLimitConfig::of(4).queue(1, S(1)).order(QueueOrder::NewestFirst);
+    let good = ConcurrencyLimitConfig::of(4).queue(1).max_wait(S(1)).order(QueueOrder::NewestFirst);
     refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
     assert_eq!(clone.available(), 3, "the call under way keeps its place");
     drop(permit);
-    assert_eq!((clone.available(), limiter.resize(0).unwrap_err().field()), (4, "capacity"));
+    assert_eq!(
+        (clone.available(), limiter.reconfigure(limiter.config().capacity(0)).unwrap_err().field()),
+        (4, "capacity")
+    );
 }
 
 // Guarantee: throttling 11.
-/// A limiter that is named, or put on another clock, after a `resize` has the new capacity, not
-/// that of its first settings.
-#[test]
-fn a_new_name_or_clock_keeps_the_resized_capacity() {
-    let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
-    limiter.resize(7).unwrap();
-    assert_eq!(limiter.clone().named("seven").capacity(), 7);
-    let later = limiter.clone().with_clock(&clock).weighing(2).named("seven");
-    assert_eq!((later.capacity(), later.available(), later.config()), (7, 7, limiter.config()));
-    limiter.reconfigure(ConcurrencyLimitConfig::of(9).queue(0, S(1))).unwrap();
-    assert_eq!(limiter.clone().named("nine").config(), ConcurrencyLimitConfig::of(9).queue(0, S(1)));
-}
-
 /// A waiting call is served or rejected by its place in the old order, under the new length of the
 /// queue.
 #[test]
 fn the_queue_of_a_concurrency_limit_survives_a_change() {
-    let config = ConcurrencyLimitConfig::of(1).queue(8, S(60));
+    let config = ConcurrencyLimitConfig::of(1).queue(8).max_wait(S(60));
     for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
         let (limiter, ..) = places(config);
         let running = limiter.try_acquire().unwrap();
@@ -319,7 +316,7 @@ fn the_queue_of_a_concurrency_limit_survives_a_change() {
         let mut cx = Context::from_waker(noop_waker_ref());
         turns.iter_mut().for_each(|turn| assert!(turn.as_mut().poll(&mut cx).is_pending()));
         // Two permits more, and room for one waiting call: two are served before one is rejected.
-        limiter.reconfigure(ConcurrencyLimitConfig::of(3).queue(1, S(60)).order(order)).unwrap();
+        limiter.reconfigure(ConcurrencyLimitConfig::of(3).queue(1).max_wait(S(60)).order(order)).unwrap();
         let answers: Vec<_> = turns.iter_mut().map(|turn| turn.as_mut().poll(&mut cx)).collect();
         let seen: Vec<_> = answers
             .iter()
@@ -333,6 +330,7 @@ fn the_queue_of_a_concurrency_limit_survives_a_change() {
         match order {
             QueueOrder::Fifo => assert_eq!(seen, ["runs", "runs", "waits", "full", "full"]),
             QueueOrder::NewestFirst => assert_eq!(seen, ["full", "full", "waits", "runs", "runs"]),
+            _ => unreachable!(),
         }
         assert_eq!((limiter.available(), limiter.waiting()), (0, 1));
         drop((answers, turns, running));
@@ -346,13 +344,13 @@ fn a_change_of_a_concurrency_limit_conserves_its_permits() {
     drop_at_every_await(
         &time,
         || async {
-            limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4, S(9))).unwrap();
+            limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4).max_wait(S(9))).unwrap();
             let call = || limiter.call(|| takes(&clock, MS(100)));
             let change = async {
                 clock.sleep(MS(50)).await;
-                limiter.reconfigure(ConcurrencyLimitConfig::of(2).queue(1, S(9))).unwrap();
+                limiter.reconfigure(ConcurrencyLimitConfig::of(2).queue(1).max_wait(S(9))).unwrap();
                 clock.sleep(MS(100)).await;
-                limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(0, S(9))).unwrap();
+                limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(9))).unwrap();
             };
             let _ = futures::join!(call(), call(), call(), call(), change);
         },
@@ -364,15 +362,15 @@ fn a_change_of_a_concurrency_limit_conserves_its_permits() {
 fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
     let (clock, time) = Clock::manual();
     let first = AdaptiveLimitConfig::default().limits(50, 1, 100);
-    let limiter = AdaptiveLimiter::new(first).unwrap().with_clock(&clock);
+    let limiter = AdaptiveLimiter::builder(first).clock(&clock).build().unwrap();
     let clone = limiter.clone();
     let bad = vec![
         (first.limits(0, 0, 5), "min"),
         (first.limits(9, 1, 5), "initial"),
-        (first.window(Duration::ZERO, 1), "window"),
+        (first.window(Duration::ZERO).min_calls(1), "window"),
         (first.shares(steadfast::throttling::PriorityShares::new(0.9, 0.5, 1.0)), "shares.normal"),
     ];
-    let good = first.limits(20, 10, 30).queue(2, S(1));
+    let good = first.limits(20, 10, 30).queue(2).max_wait(S(1));
     let runs = Pipeline::new().then(limiter.clone());
     // The limit has learned from these calls; otherwise it would start again at the new `initial`.
     assert!(time.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
@@ -396,8 +394,10 @@ fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
 /// The learned and the configured limit agree in the end, in any order of concurrent updates.
 #[test]
 fn an_adaptive_limit_stays_within_changing_bounds() {
-    let config =
-        AdaptiveLimitConfig::default().by(steadfast::throttling::Adaptation::Aimd).window(Duration::from_nanos(1), 1);
+    let config = AdaptiveLimitConfig::default()
+        .by(steadfast::throttling::Adaptation::Aimd)
+        .window(Duration::from_nanos(1))
+        .min_calls(1);
     let limiter = AdaptiveLimiter::new(config.limits(50, 1, 100)).unwrap();
     let pipeline = Pipeline::new().then(limiter.clone()).classify(|answer: &Result<bool, ()>| match answer {
         Ok(true) => Verdict::success(),
@@ -425,7 +425,7 @@ fn an_adaptive_limit_stays_within_changing_bounds() {
 fn an_invalid_change_of_a_client_throttle_changes_nothing() {
     let (clock, time) = Clock::manual();
     let first = ClientThrottleConfig::sre().min_rps(1e6).window(S(12));
-    let throttle = ClientThrottle::new(first).unwrap().with_clock(&clock);
+    let throttle = ClientThrottle::builder(first).clock(&clock).build().unwrap();
     let (clone, mut events) = (throttle.clone(), throttle.events());
     (0..30).for_each(|_| clone.try_acquire().unwrap().record(Verdict::failure(FailureKind::Overloaded)));
     let (before, under_way) = (clone.try_acquire().unwrap(), clone.try_acquire().unwrap());
@@ -455,7 +455,7 @@ fn an_invalid_change_of_a_client_throttle_changes_nothing() {
 fn an_invalid_change_of_a_shedder_changes_nothing() {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
     let first = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(S(3600));
-    let shedder = Shedder::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
+    let shedder = Shedder::builder(first.clone()).clock(&clock).gauge("load", load.clone()).build().unwrap();
     let clone = shedder.clone();
     load.set(0.5);
     assert_eq!(clone.shed_share(Normal), 0.5);
@@ -489,7 +489,7 @@ fn a_shedder_that_changes_during_a_reading_reads_again() {
         }
         1.0
     };
-    let shedder = Shedder::new(first).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
+    let shedder = Shedder::builder(first).clock(&clock).gauge("load", reads).build().unwrap();
     let _ = own.set(shedder.clone());
     assert!(shedder.try_acquire(High).is_ok(), "read by the old limits");
     assert!(shedder.try_acquire(High).is_err(), "and by the new ones at once");
@@ -498,9 +498,8 @@ fn a_shedder_that_changes_during_a_reading_reads_again() {
 #[test]
 fn an_invalid_change_of_a_degradation_changes_nothing() {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
-    let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).times(S(1), S(10));
-    let degradation =
-        Degradation::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
+    let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).step(S(1)).hold(S(10));
+    let degradation = Degradation::builder(first.clone()).clock(&clock).gauge("load", load.clone()).build().unwrap();
     let clone = degradation.clone();
     let [a, b, c] = ["a", "b", "c"].map(|name| degradation.feature(name).unwrap());
     load.set(0.5);
@@ -511,7 +510,7 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
         (first.clone().margin(-1.0), "margin"),
     ];
     let mut events = degradation.events();
-    let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).times(S(1), S(10));
+    let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).step(S(1)).hold(S(10));
     refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
     // One feature was off, and one is off now: the first of the new order. A removed feature is
     // always on.
@@ -531,8 +530,8 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
 #[test]
 fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
     let (clock, time) = Clock::manual();
-    let timeout = Timeout::new(S(1)).with_clock(&clock);
-    let clone = timeout.clone().named("clone");
+    let timeout = Timeout::builder(S(1)).clock(&clock).build();
+    let clone = timeout.clone();
     let service = ScriptedService::new("hang", &clock).unwrap();
     let start = time.now();
     let ended = time.block_on(async {
@@ -542,18 +541,18 @@ fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
         };
         let change = async {
             clock.sleep(MS(500)).await;
-            timeout.reconfigure(MS(100));
+            timeout.reconfigure(MS(100)).unwrap();
             call(&clone).await
         };
         futures::join!(call(&timeout), call(&clone), change)
     });
     assert_eq!(ended, (S(1), S(1), MS(600)));
     assert_eq!((clone.limit(), service.running(), service.dropped()), (MS(100), 0, 3));
-    timeout.reconfigure(Duration::MAX);
+    timeout.reconfigure(Duration::MAX).unwrap();
     assert_eq!(clone.limit(), Duration::MAX);
     assert!(time.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
     // A call dropped at any await point leaves nothing behind.
-    timeout.reconfigure(MS(100));
+    timeout.reconfigure(MS(100)).unwrap();
     drop_at_every_await(&time, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));
 }
 
@@ -562,8 +561,8 @@ fn an_invalid_change_of_a_retry_changes_nothing() {
     let (clock, time) = Clock::manual();
     let steady = |ms| BackoffConfig::default().between(MS(ms), MS(ms)).jitter(Jitter::None);
     let first = RetryConfig::default().idempotent(true).max_attempts(3).backoff(steady(100));
-    let retry = Retry::new(first).unwrap().with_clock(&clock);
-    let clone = retry.clone().named("clone");
+    let retry = Retry::builder(first).clock(&clock).build().unwrap();
+    let clone = retry.clone();
     let bad = vec![
         (first.max_attempts(0).retry_nested(true), "max_attempts"),
         (first.max_elapsed(Duration::ZERO), "max_elapsed"),
@@ -604,8 +603,7 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
         .idempotent(true)
         .max_attempts(2)
         .backoff(BackoffConfig::default().between(MS(1), MS(1)).jitter(Jitter::None));
-    let retry =
-        Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)).with_budget(&budget);
+    let retry = Retry::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).budget(&budget).build().unwrap();
     let (fails, goes) = (ScriptedService::new("503", &clock).unwrap(), ScriptedService::new("ok", &clock).unwrap());
     (0..100).for_each(|_| assert!(time.block_on(retry.call(|| goes.call())).is_ok()));
     assert_eq!(budget.balance(time.now()), 50);
@@ -615,17 +613,12 @@ fn an_invalid_change_of_a_budget_changes_nothing() {
         (first.ratio(-1.0).window(S(20)), "ratio"),
         (first.ratio(0.0), "ratio"),
         (first.window(Duration::ZERO), "window"),
-        (first.costs(0, 1), "cost"),
+        (first.cost(0).timeout_cost(1), "cost"),
     ];
     let clone = budget.clone();
-    refuses_whole(
-        || clone.config(),
-        |config| budget.reconfigure(config, time.now()),
-        bad,
-        first.ratio(0.25).window(S(20)),
-    );
+    refuses_whole(|| clone.config(), |config| budget.reconfigure(config), bad, first.ratio(0.25).window(S(20)));
     assert_eq!(clone.balance(time.now()), 10, "earned 30 and taken 20");
-    budget.reconfigure(first.ratio(0.25), time.now()).unwrap();
+    budget.reconfigure(first.ratio(0.25)).unwrap();
     assert_eq!(clone.balance(time.now()), 5, "earned 15 and taken 10: half of the window, half of each");
     // The change applies to all that share the budget, from now on.
     (0..30).for_each(|_| _ = time.block_on(retry.call(|| fails.call())));

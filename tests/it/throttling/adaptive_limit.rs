@@ -22,7 +22,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn limiter(config: AdaptiveLimitConfig) -> (AdaptiveLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, time)
+    (AdaptiveLimiter::builder(config).clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap(), clock, time)
 }
 
 /// Runs `callers` callers for `time`, each of which makes one call after another.
@@ -69,7 +69,7 @@ fn the_limit_recovers_from_a_lasting_shift_of_latency() {
 // Guarantee: throttling 14.
 #[test]
 fn dropped_calls_and_calls_of_an_earlier_limit_are_ignored() {
-    let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1), 1);
+    let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1)).min_calls(1);
     let (limiter, clock, time) = limiter(config);
     let overloaded = |result: &Result<(), ()>| match result {
         Ok(()) => Verdict::success(),
@@ -101,8 +101,8 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
     for (config, field) in [
         (config.limits(1, 0, 2), "min"),
         (config.limits(3, 1, 2), "initial"),
-        (config.window(S(0), 1), "window"),
-        (config.window(S(1), 0), "min_calls"),
+        (config.window(S(0)).min_calls(1), "window"),
+        (config.window(S(1)).min_calls(0), "min_calls"),
         (config.remeasure(S(0)), "remeasure"),
     ] {
         assert_eq!(AdaptiveLimiter::new(config).unwrap_err().field(), field);
@@ -139,7 +139,7 @@ impl Drop for Leaves<'_> {
 // Guarantee: queue_listener 12.
 #[test]
 fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
-    let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
+    let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000).max_wait(S(60)));
     let service = Service {
         clock: clock.clone(),
         permits: tokio::sync::Semaphore::new(20),
@@ -147,12 +147,11 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
         inside: AtomicU32::new(0),
     };
     let pipeline = Pipeline::new().then(limiter.clone());
-    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
     for _ in 0..300 {
         time.block_on(queue.send((0..1000).map(|_| Message::new("x")).collect())).unwrap();
     }
-    let listener = QueueListener::builder(queue.clone())
-        .config(QueueListenerConfig::default().tasks(64, 64))
+    let listener = QueueListener::builder(queue.clone(), QueueListenerConfig::default().tasks(64, 64))
         .clock(&clock)
         .build()
         .unwrap();
@@ -188,10 +187,13 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
 #[test]
 fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
     let (clock, time) = Clock::manual();
-    let rate = RateLimiter::new(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600))).unwrap();
-    let pipeline = Pipeline::new().then(rate.with_clock(&clock));
-    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-    let listener = QueueListener::builder(queue.clone()).clock(&clock).build().unwrap();
+    let rate = RateLimiter::builder(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600)))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let pipeline = Pipeline::new().then(rate);
+    let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+    let listener = QueueListener::builder(queue.clone(), Default::default()).clock(&clock).build().unwrap();
     let (served, by_second) = (AtomicU32::new(0), Mutex::new(vec![0; 60]));
     let start = clock.now();
     let run = listener.run(clock.sleep(S(59)), async |_: Work| {
@@ -217,9 +219,9 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
 #[test]
 fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     let (clock, time) = Clock::manual();
-    let queue = Arc::new(InMemoryQueue::new("jobs").bounded(50_000).with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(50_000).clock(&clock).build());
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
-    let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
+    let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build().unwrap();
     // The handler can process 12,800 a second; 10,000 a second arrive, and 50,000 a second for 10
     // s.
     let run = listener.run(clock.sleep(S(120)), async |_| clock.sleep(MS(5)).await);

@@ -16,7 +16,11 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn throttle(config: ClientThrottleConfig) -> (ClientThrottle, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (ClientThrottle::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, time)
+    (
+        ClientThrottle::builder(config).name("search").clock(&clock).entropy(&Entropy::from_seed(1)).build().unwrap(),
+        clock,
+        time,
+    )
 }
 
 fn sees(throttle: &ClientThrottle) -> (u64, u64) {
@@ -70,7 +74,7 @@ proptest! {
         let config = ClientThrottleConfig::sre().k(k).window(MS(window));
         let (clock, time) = Clock::manual();
         let (entropy, twin) = (Entropy::from_seed(9), Entropy::from_seed(9));
-        let throttle = ClientThrottle::new(config).unwrap().with_clock(&clock).with_entropy(&entropy);
+        let throttle = ClientThrottle::builder(config).clock(&clock).entropy(&entropy).build().unwrap();
         // The tick at which each request began, and `true` if it was accepted.
         let mut list: Vec<(u64, bool)> = Vec::new();
         let mut under_way = Vec::new();
@@ -211,7 +215,7 @@ fn only_refusals_count_as_not_accepted() {
 #[test]
 fn a_call_that_an_inner_policy_rejected_does_not_count() {
     let (throttle, clock, time) = throttle(ClientThrottleConfig::sre());
-    let rate = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    let rate = RateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(throttle.clone()).then(rate);
     for _ in 0..100 {
         let _ = time.block_on(pipeline.call(async || Ok::<_, ()>(())));
@@ -300,7 +304,6 @@ fn an_overloaded_service_gets_fewer_requests_and_recovers() {
 #[test]
 fn a_rejection_carries_its_policy_and_reason_and_is_an_event() {
     let (throttle, _, time) = throttle(ClientThrottleConfig::sre());
-    let throttle = throttle.named("search");
     let mut events = throttle.events();
     let pipeline = Pipeline::new().then(throttle.clone()).classify(|_: &Result<(), ()>| REFUSED);
     let mut calls = 0;

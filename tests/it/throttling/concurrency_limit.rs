@@ -25,7 +25,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (ConcurrencyLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
@@ -38,7 +38,7 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
 // Guarantee: throttling 11.
 #[test]
 fn no_more_calls_run_at_once_than_the_capacity() {
-    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(3).queue(100, MS(60_000)));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(3).queue(100).max_wait(MS(60_000)));
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
     let start = time.now();
     let answers = time.block_on(join_all((0..10).map(|_| limiter.call(|| service.call()))));
@@ -49,7 +49,7 @@ fn no_more_calls_run_at_once_than_the_capacity() {
 // Guarantee: throttling 12.
 #[test]
 fn a_full_queue_and_too_long_a_wait_are_different_rejections() {
-    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1).max_wait(MS(250)));
     let _taken = limiter.try_acquire().unwrap();
     let start = time.now();
     let (waits, refused) = time.block_on(join(limiter.acquire(), limiter.acquire()));
@@ -64,17 +64,17 @@ fn a_full_queue_and_too_long_a_wait_are_different_rejections() {
 // Guarantee: throttling 12.
 #[test]
 fn the_wait_is_clipped_to_the_deadline() {
-    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(1).max_wait(MS(5000)));
     let _taken = limiter.try_acquire().unwrap();
     let start = time.now();
-    let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
+    let pipeline = Pipeline::new().then(Timeout::builder(MS(300)).clock(&clock).build()).then(limiter.clone());
     let error = time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert_eq!((time.now() - start, limiter.waiting(), error.attempts()), (MS(300), 0, 0));
 }
 
 /// Returns the order in which four waiting calls are served.
 fn served(order: QueueOrder) -> Vec<u32> {
-    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(60_000)).order(order));
+    let (limiter, clock, time) = limiter(ConcurrencyLimitConfig::of(1).queue(9).max_wait(MS(60_000)).order(order));
     let log = Mutex::new(Vec::new());
     let taken = limiter.try_acquire().unwrap();
     time.block_on(async {
@@ -105,7 +105,7 @@ fn the_queue_is_served_in_the_configured_order() {
 // Guarantee: throttling 11.
 #[test]
 fn newest_first_rejects_the_oldest_call_of_a_full_queue() {
-    let config = ConcurrencyLimitConfig::of(1).queue(2, MS(60_000)).order(QueueOrder::NewestFirst);
+    let config = ConcurrencyLimitConfig::of(1).queue(2).max_wait(MS(60_000)).order(QueueOrder::NewestFirst);
     let (limiter, ..) = limiter(config);
     let taken = limiter.try_acquire().unwrap();
     let mut calls: Vec<_> = (0..3).map(|_| Box::pin(limiter.acquire())).collect();
@@ -121,7 +121,7 @@ fn newest_first_rejects_the_oldest_call_of_a_full_queue() {
 // Guarantee: throttling 11.
 #[test]
 fn no_new_call_overtakes_a_waiting_one() {
-    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2).queue(9, MS(1000)));
+    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2).queue(9).max_wait(MS(1000)));
     let one = limiter.try_acquire().unwrap();
     let large = limiter.weighing(2);
     let mut waits = pin!(large.acquire());
@@ -134,7 +134,7 @@ fn no_new_call_overtakes_a_waiting_one() {
 // Guarantee: throttling 11.
 #[test]
 fn a_weighted_call_takes_several_permits() {
-    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
+    let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(5).queue(0).max_wait(MS(0)));
     let heavy = limiter.weighing(3);
     let permit = heavy.try_acquire().unwrap();
     assert!(heavy.try_acquire().is_err());
@@ -147,32 +147,32 @@ fn a_weighted_call_takes_several_permits() {
 // Guarantee: throttling 11, 13, 19.
 #[test]
 fn the_capacity_changes_while_in_use() {
-    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(1000)));
+    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(1).queue(9).max_wait(MS(1000)));
     let first = limiter.try_acquire().unwrap();
     let mut second = pin!(limiter.acquire());
     assert!(poll(second.as_mut()).is_none());
-    limiter.resize(3).unwrap();
+    limiter.reconfigure(limiter.config().capacity(3)).unwrap();
     let second = poll(second.as_mut()).unwrap().unwrap();
     assert_eq!((limiter.capacity(), limiter.available()), (3, 1));
-    limiter.resize(1).unwrap();
+    limiter.reconfigure(limiter.config().capacity(1)).unwrap();
     assert_eq!(limiter.available(), -1);
     drop(first);
     assert!(limiter.try_acquire().is_err());
     drop(second);
     assert!(limiter.try_acquire().is_ok());
-    assert_eq!(limiter.resize(0).unwrap_err().field(), "capacity");
+    assert_eq!(limiter.reconfigure(limiter.config().capacity(0)).unwrap_err().field(), "capacity");
     assert_eq!(limiter.capacity(), 1);
 }
 
 // Guarantee: throttling 12.
 #[test]
 fn a_waiting_call_that_no_longer_fits_is_rejected() {
-    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(9, MS(1000)));
+    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(9).max_wait(MS(1000)));
     let _place = limiter.try_acquire().unwrap();
     let large = limiter.weighing(4);
     let mut waits = pin!(large.acquire());
     assert!(poll(waits.as_mut()).is_none());
-    limiter.resize(3).unwrap();
+    limiter.reconfigure(limiter.config().capacity(3)).unwrap();
     assert_eq!(poll(waits.as_mut()).unwrap().unwrap_err().reason(), Reason::TooLarge);
 }
 
@@ -191,7 +191,7 @@ fn a_panic_gives_its_permit_back() {
 fn permits_are_conserved_over_a_million_random_ends() {
     let draw = Entropy::from_seed(11);
     for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
-        let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(8, MS(1000)).order(order));
+        let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(8).max_wait(MS(1000)).order(order));
         let limiters = [limiter.clone(), limiter.weighing(2), limiter.weighing(3)];
         let mut waiting: Vec<Pin<Box<dyn Future<Output = _>>>> = Vec::new();
         let mut running = Vec::new();
@@ -237,7 +237,7 @@ fn permits_are_conserved_over_a_million_random_ends() {
 // Guarantee: throttling 13.
 #[test]
 fn permits_are_conserved_between_threads() {
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(64, MS(60_000))).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(64).max_wait(MS(60_000))).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..32u64)

@@ -22,9 +22,10 @@ fn config() -> DegradationConfig {
 
 fn degradation(config: DegradationConfig) -> (Degradation, Gauge, Clock, ManualClock) {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
-    let degradation = Degradation::new(config).unwrap().with_clock(&clock);
+    let degradation =
+        Degradation::builder(config).name("front").clock(&clock).gauge("load", load.clone()).build().unwrap();
     load.set(-1.0);
-    (degradation.with_gauge("load", load.clone()).unwrap(), load, clock, time)
+    (degradation, load, clock, time)
 }
 
 fn off(degradation: &Degradation) -> Vec<String> {
@@ -103,7 +104,7 @@ proptest! {
         step in 0u32..12, hold in 1u32..30, margin in 0.0f64..0.4,
         course in prop::collection::vec((prop_oneof![3 => -1.0f64..1.1, 1 => Just(f64::NAN)], 1usize..25), 1..40)
     ) {
-        let config = config().times(MS(100) * step, MS(100) * hold).margin(margin);
+        let config = config().step(MS(100) * step).hold(MS(100) * hold).margin(margin);
         let (degradation, load, _, time) = degradation(config);
         // In ticks of 100 ms: the value of each reading.
         let mut readings = Vec::new();
@@ -173,7 +174,6 @@ fn a_disabled_feature_rejects_calls_as_a_policy() {
 #[test]
 fn events_of_switching_come_in_order() {
     let (degradation, load, clock, time) = degradation(config());
-    let degradation = degradation.named("front");
     let mut events = degradation.events();
     let course = async {
         for value in [0.5, 1.0, -1.0] {
@@ -213,14 +213,14 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
         (DegradationConfig::of(["a", "b", "a"]), "features"),
         (config().limit("load", 1.0, 0.0), "limits.load.hard"),
         (config().sample_every(Duration::ZERO), "sample_every"),
-        (config().times(S(1), Duration::ZERO), "hold"),
+        (config().step(S(1)).hold(Duration::ZERO), "hold"),
         (config().margin(-0.1), "margin"),
         (config().margin(f64::NAN), "margin"),
     ];
     for (config, field) in refused {
         assert_eq!(Degradation::new(config).unwrap_err().field(), field);
     }
-    assert_eq!(Degradation::new(config()).unwrap().with_gauge("cpu", || 0.0).unwrap_err().field(), "limits.cpu");
+    assert_eq!(Degradation::builder(config()).gauge("cpu", || 0.0).build().unwrap_err().field(), "limits.cpu");
 }
 
 #[test]

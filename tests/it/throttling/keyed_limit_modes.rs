@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
 use steadfast::{
-    FailureKind, Hint, Pipeline, Reason, Verdict,
+    Builder, FailureKind, Hint, Pipeline, Reason, Verdict,
     call::AttemptInfo,
     testing::drop_at_every_await,
     throttling::{
-        KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event, try_acquire_all,
+        KeyedRateLimitConfig, KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event,
+        try_acquire_all,
     },
     time::{Clock, ManualClock},
 };
@@ -16,9 +17,14 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-fn limiter(config: impl Into<RateLimitConfig>) -> (KeyedRateLimiter<u32>, ManualClock) {
+fn limiter(config: impl Into<KeyedRateLimitConfig>) -> (KeyedRateLimiter<u32>, ManualClock) {
+    let (builder, time) = builder(config);
+    (builder.build().unwrap(), time)
+}
+
+fn builder(config: impl Into<KeyedRateLimitConfig>) -> (Builder<KeyedRateLimiter<u32>>, ManualClock) {
     let (clock, time) = Clock::manual();
-    (KeyedRateLimiter::new(config).unwrap().with_clock(&clock), time)
+    (KeyedRateLimiter::builder(config).clock(&clock), time)
 }
 
 fn strict(quota: Quota) -> RateLimitConfig {
@@ -47,8 +53,8 @@ proptest! {
         steps in prop::collection::vec((0u32..5, 1u32..4, 0u8..5, 0u64..700), 1..200), is_strict: bool,
     ) {
         let quota = Quota::per_second(3);
-        let (limiter, time) = limiter(if is_strict { strict(quota) } else { quota.into() });
-        let limiter = limiter.metered();
+        let (limiter, time) = builder(if is_strict { strict(quota) } else { quota.into() });
+        let limiter = limiter.metered().build().unwrap();
         let mut model = BTreeMap::<u32, (u64, u64)>::new();
         let mut read = BTreeMap::<u32, (u64, u64)>::new();
         for (key, n, method, ms) in steps {
@@ -84,7 +90,7 @@ proptest! {
         let quota = Quota::new(3, S(1));
         let config = if is_strict { strict(quota) } else { quota.into() };
         let (limiter, time) = limiter(config);
-        let own: Vec<_> = (0..3).map(|_| RateLimiter::new(config).unwrap().with_clock(&time.clock())).collect();
+        let own: Vec<_> = (0..3).map(|_| RateLimiter::builder(config).clock(&time.clock()).build().unwrap()).collect();
         for (key, n, method, ms) in steps {
             time.advance(MS(ms));
             let one = &own[key as usize];
@@ -169,10 +175,11 @@ fn a_strict_limit_of_a_key_holds_in_every_window_and_after_a_change() {
     assert_eq!(passed(20), 0);
     time.advance(MS(1));
     assert_eq!(passed(20), 5);
-    limiter.reconfigure(Quota::per_second(12), &[]).unwrap();
-    assert_eq!((passed(20), limiter.config().mode), (2, strict(Quota::per_second(1)).mode));
-    let burst = limiter.reconfigure(Quota::per_second(5).burst(2), &[]).unwrap_err();
-    assert_eq!(burst.field(), "burst");
+    limiter.reconfigure(strict(Quota::per_second(12))).unwrap();
+    assert_eq!((passed(20), limiter.config().limit.mode), (2, strict(Quota::per_second(1)).mode));
+    let burst = limiter.reconfigure(strict(Quota::per_second(5).burst(2))).unwrap_err();
+    assert_eq!(burst.field(), "limit.burst");
+    assert_eq!(limiter.reconfigure(Quota::per_second(5)).unwrap_err().field(), "limit.mode");
 }
 
 // Guarantee: throttling 4, 6.
@@ -201,9 +208,9 @@ fn the_limit_of_a_key_is_a_policy_that_waits_and_obeys_hints() {
 // Guarantee: throttling 3.
 #[test]
 fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
-    let (limiter, time) = limiter(Quota::new(2, S(10)));
-    let for_all = RateLimiter::new(Quota::new(3, S(60))).unwrap().with_clock(&time.clock());
-    let metered = limiter.metered();
+    let (limiter, time) = builder(Quota::new(2, S(10)));
+    let for_all = RateLimiter::builder(Quota::new(3, S(60))).clock(&time.clock()).build().unwrap();
+    let metered = limiter.metered().build().unwrap();
     let both = |key| try_acquire_all::<dyn Limit>(&[&metered.for_key(key), &for_all]);
     assert!(both(1).is_ok() && both(1).is_ok());
     assert_eq!(both(1).unwrap_err().retry_after(), Some(S(5)), "the tenant's own");
@@ -218,15 +225,16 @@ fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
 
 #[test]
 fn events_carry_the_name_of_the_key() {
-    let (limiter, time) = limiter(Quota::new(1, S(1)));
-    let limiter = limiter.named("tenants").named_by(|key| format!("tenant-{key}").into());
+    let (clock, time) = Clock::manual();
+    let limiter = KeyedRateLimiter::builder(Quota::new(1, S(1))).clock(&clock).name("tenants");
+    let limiter = limiter.name_by(|key| format!("tenant-{key}").into()).build().unwrap();
     let mut events = limiter.events();
     limiter.try_acquire(&1).unwrap();
     let refused = limiter.try_acquire(&1).unwrap_err();
     assert_eq!(refused.name(), Some("tenant-1"));
     time.block_on(limiter.acquire(&1)).unwrap();
     limiter.pause(&2, S(9));
-    limiter.reconfigure(Quota::new(1, S(2)), &[]).unwrap();
+    limiter.reconfigure(Quota::new(1, S(2))).unwrap();
     let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap())
         .map(|event| (event.source.map(|name| name.to_string()), event.what))
         .collect();
@@ -247,8 +255,7 @@ fn events_carry_the_name_of_the_key() {
 #[test]
 fn a_full_limiter_keeps_the_keys_that_used_most() {
     for config in [Quota::new(100, S(3_600)).into(), strict(Quota::new(100, S(3_600)))] {
-        let (limiter, _hand) = limiter(config);
-        let limiter = limiter.max_keys(1_000).unwrap();
+        let (limiter, _hand) = limiter(KeyedRateLimitConfig::from(config).max_keys(1_000));
         limiter.try_acquire_n(&0, 100).unwrap();
         for key in 1..20_000 {
             limiter.try_acquire(&key).unwrap();
@@ -257,5 +264,8 @@ fn a_full_limiter_keeps_the_keys_that_used_most() {
         assert!(limiter.len() > 700, "{}", limiter.len());
         assert!(limiter.try_acquire(&0).is_err(), "the busiest key is not forgotten");
     }
-    assert_eq!(limiter(Quota::per_second(1)).0.max_keys(0).unwrap_err().field(), "max_keys");
+    assert_eq!(
+        KeyedRateLimiter::<u32>::new(KeyedRateLimitConfig::default().max_keys(0)).unwrap_err().field(),
+        "max_keys"
+    );
 }

@@ -20,7 +20,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 /// Returns the share of calls that are rejected in an hour, by a service with a fixed latency.
 fn refused_share(config: AdaptiveLimitConfig, takes: Duration, every: Duration) -> f64 {
     let (clock, time) = Clock::manual();
-    let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
+    let limiter = AdaptiveLimiter::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(limiter);
     let (all, refused) = (Cell::new(0_u32), Cell::new(0_u32));
     let mut running = FuturesUnordered::new();
@@ -69,8 +69,8 @@ fn an_adaptive_limit_that_measures_a_slow_service_rejects_few_calls() {
 fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
     let (clock, time) = Clock::manual();
     let shares = PriorityShares::new(0.5, 1.0, 1.0);
-    let config = AdaptiveLimitConfig::default().limits(2, 1, 4).queue(1, S(9)).shares(shares);
-    let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
+    let config = AdaptiveLimitConfig::default().limits(2, 1, 4).queue(1).max_wait(S(9)).shares(shares);
+    let limiter = AdaptiveLimiter::builder(config).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(limiter.clone());
     let work = || async {
         clock.sleep(S(2)).await;
@@ -95,7 +95,7 @@ fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
 /// takes.
 #[test]
 fn a_rejection_by_a_concurrency_limit_has_no_time() {
-    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(1))).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0).max_wait(S(1))).unwrap();
     let _held = limiter.try_acquire().unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), None);
 }
@@ -105,8 +105,8 @@ fn a_rejection_by_a_concurrency_limit_has_no_time() {
 fn rejections_by_an_open_breaker_earn_no_retries() {
     let (clock, time) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(1)).unwrap();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget);
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
+    let retry = Retry::builder(RetryConfig::default()).clock(&clock).budget(&budget).build().unwrap();
     let pipeline = Pipeline::new().then(retry).then(breaker.clone());
     let floor = budget.balance(clock.now());
     breaker.isolate();
@@ -127,7 +127,8 @@ fn rejections_by_an_open_breaker_earn_no_retries() {
 fn breakers_by_key_remember_no_more_keys_than_configured_and_keep_what_is_open() {
     let (clock, time) = Clock::manual();
     let rules = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
-    let breakers = KeyedBreakers::new(KeyedBreakersConfig::from(rules).max_keys(1_000)).unwrap().with_clock(&clock);
+    let breakers =
+        KeyedBreakers::builder(KeyedBreakersConfig::from(rules).max_keys(1_000)).clock(&clock).build().unwrap();
     let fail = |key: u32| {
         if let Ok(permit) = breakers.get(&key).try_acquire() {
             permit.record(Verdict::failure(FailureKind::Connect));
@@ -162,9 +163,9 @@ fn a_gauge_that_is_not_a_number_changes_nothing_for_a_shedder_and_a_degradation(
     let (clock, time) = Clock::manual();
     let gauge = Gauge::new();
     let config = ShedderConfig::default().limit("cpu", 0.5, 1.0);
-    let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_gauge("cpu", gauge.clone()).unwrap();
+    let shedder = Shedder::builder(config).clock(&clock).gauge("cpu", gauge.clone()).build().unwrap();
     let config = DegradationConfig::of(["a", "b"]).limit("cpu", 0.5, 1.0);
-    let degradation = Degradation::new(config).unwrap().with_clock(&clock).with_gauge("cpu", gauge.clone()).unwrap();
+    let degradation = Degradation::builder(config).clock(&clock).gauge("cpu", gauge.clone()).build().unwrap();
     let (a, b) = (degradation.feature("a").unwrap(), degradation.feature("b").unwrap());
     let seen = |now| {
         gauge.set(now);

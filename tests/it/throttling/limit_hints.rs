@@ -51,7 +51,7 @@ impl Refuses {
 
 fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (RateLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 // Guarantee: throttling 6.
@@ -91,7 +91,7 @@ fn after_a_pause_a_smooth_limit_goes_on_evenly_and_a_strict_one_by_its_window() 
 #[test]
 fn after_a_hint_an_adaptive_limit_admits_no_call_before_the_time_is_over() {
     let (clock, time) = Clock::manual();
-    let limiter = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap().with_clock(&clock);
+    let limiter = AdaptiveLimiter::builder(AdaptiveLimitConfig::default()).clock(&clock).build().unwrap();
     let service = Refuses::default();
     let (sent, last) = service.calls(&limiter, &time, 10, Hint::UnavailableFor(S(60)));
     let last = last.unwrap();
@@ -120,7 +120,7 @@ fn a_hint_pauses_for_at_most_max_hint_and_a_shorter_one_ends_no_pause() {
     assert_eq!(service.calls(&limiter, &time, 10, never).0, 10);
     let (clock, time) = Clock::manual();
     let config = AdaptiveLimitConfig::default().max_hint(S(10));
-    let adaptive = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
+    let adaptive = AdaptiveLimiter::builder(config).clock(&clock).build().unwrap();
     assert_eq!(service.calls(&adaptive, &time, 2, never).1.unwrap().retry_after(), Some(S(10)));
     adaptive.reconfigure(config.max_hint(S(0))).unwrap();
     time.advance(S(10));
@@ -135,7 +135,7 @@ fn a_hint_of_a_year_pauses_for_a_bounded_time_by_default() {
     let service = Refuses::default();
     let year = Hint::RetryAfter(S(365 * 86_400));
     assert_eq!(service.calls(&limiter, &time, 2, year).1.unwrap().retry_after(), Some(S(900)));
-    let adaptive = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap().with_clock(&clock);
+    let adaptive = AdaptiveLimiter::builder(AdaptiveLimitConfig::default()).clock(&clock).build().unwrap();
     assert_eq!(service.calls(&adaptive, &time, 2, year).1.unwrap().retry_after(), Some(S(900)));
 }
 
@@ -162,7 +162,7 @@ fn a_waiting_call_waits_for_the_end_of_a_pause_or_is_rejected_at_once() {
 #[test]
 fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
     let (limiter, clock, time) = rate(Quota::new(1, S(60)).burst(3));
-    let spent = RateLimiter::new(Quota::new(1, S(600))).unwrap().with_clock(&clock);
+    let spent = RateLimiter::builder(Quota::new(1, S(600))).clock(&clock).build().unwrap();
     spent.try_acquire().unwrap();
     limiter.pause(S(30));
     assert!(try_acquire_all(&[&limiter, &spent]).is_err());
@@ -174,7 +174,7 @@ fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
         limiter.reconfigure(config).unwrap();
         assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     }
-    limiter.set_quota(Quota::per_second(3)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(3))).unwrap();
     limiter.reconfigure(Quota::per_second(3)).unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     time.advance(S(30));

@@ -5,7 +5,7 @@ use futures::{future::join_all, task::noop_waker_ref};
 use proptest::prelude::*;
 use steadfast::{
     Pipeline, Reason,
-    throttling::{KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, try_acquire_all},
+    throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, try_acquire_all},
     time::{Clock, Instant},
     timeout::Timeout,
 };
@@ -14,7 +14,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, steadfast::testing::ManualClock) {
     let (clock, time) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (RateLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 /// Takes all available permits and returns their number.
@@ -115,7 +115,7 @@ fn a_call_that_cannot_pass_in_time_is_rejected_at_once() {
     let error = time.block_on(limiter.acquire_n(1, MS(999))).unwrap_err();
     assert_eq!((time.now(), error.retry_after()), (start, Some(MS(1000))));
     // As a policy: by `max_wait`, and by the call's deadline.
-    let pipeline = Pipeline::new().then(Timeout::new(MS(800)).with_clock(&clock)).then(limiter.clone());
+    let pipeline = Pipeline::new().then(Timeout::builder(MS(800)).clock(&clock).build()).then(limiter.clone());
     let error = time.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!(time.now(), start);
@@ -138,12 +138,12 @@ fn the_limit_changes_while_in_use() {
         };
         let change = async {
             clock.sleep(MS(100)).await;
-            limiter.set_quota(Quota::per_second(10).burst(1)).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10).burst(1))).unwrap();
         };
         // 900 ms of one permit's wait were left; at ten times the pace, 90.
         assert_eq!(futures::join!(waits, change).0, MS(190));
     });
-    assert_eq!(limiter.set_quota(Quota::per_second(0)).unwrap_err().field(), "permits");
+    assert_eq!(limiter.reconfigure(limiter.config().with_quota(Quota::per_second(0))).unwrap_err().field(), "permits");
     assert_eq!(limiter.config().permits, 10);
 }
 
@@ -158,8 +158,8 @@ fn repeated_changes_neither_create_nor_lose_permits() {
         let (limiter, _, time) = limiter(config);
         drain(&limiter);
         for _ in 0..1000 {
-            limiter.set_quota(Quota::per_second(1000)).unwrap();
-            limiter.set_quota(Quota::per_second(10)).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1000))).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10))).unwrap();
         }
         assert_eq!(drain(&limiter), 0);
         time.advance(Duration::from_secs(2));
@@ -171,7 +171,7 @@ fn repeated_changes_neither_create_nor_lose_permits() {
 #[test]
 fn several_limits_are_all_or_nothing() {
     let (per_second, clock, _hand) = limiter(Quota::per_second(5));
-    let per_minute = RateLimiter::new(Quota::per_minute(3)).unwrap().with_clock(&clock);
+    let per_minute = RateLimiter::builder(Quota::per_minute(3)).clock(&clock).build().unwrap();
     for _ in 0..3 {
         try_acquire_all(&[&per_second, &per_minute]).unwrap();
     }
@@ -188,19 +188,19 @@ fn several_limits_are_all_or_nothing() {
 #[test]
 fn each_tenant_has_the_quota_of_its_tier() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(2))
-        .unwrap()
-        .with_tiers(&[Quota::per_second(5)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
-        .unwrap()
-        .with_clock(&clock);
+    let limiter =
+        KeyedRateLimiter::builder(KeyedRateLimitConfig::from(Quota::per_second(2)).tiers([Quota::per_second(5)]))
+            .tier_of(|tenant: &&str| tenant.starts_with("gold").then_some(0))
+            .clock(&clock)
+            .build()
+            .unwrap();
     let drain = |tenant| (0..).take_while(|_| limiter.try_acquire(&tenant).is_ok()).count();
     assert_eq!((drain("gold-1"), drain("tin-1"), drain("tin-2"), drain("tin-1")), (5, 2, 2, 0));
     assert_eq!(limiter.try_acquire(&"tin-1").unwrap_err().retry_after(), Some(MS(500)));
     assert_eq!(limiter.try_acquire_n(&"tin-1", 3).unwrap_err().reason(), Reason::TooLarge);
     time.advance(MS(500));
     assert_eq!((drain("gold-1"), drain("tin-1")), (2, 1));
-    let refused =
-        KeyedRateLimiter::<u8>::new(Quota::per_second(1)).unwrap().with_tiers(&[Quota::per_second(0)], |_| None);
+    let refused = KeyedRateLimiter::<u8>::new(KeyedRateLimitConfig::default().tiers([Quota::per_second(0)]));
     assert_eq!(refused.unwrap_err().field(), "tiers[0].permits");
 }
 
@@ -208,7 +208,7 @@ fn each_tenant_has_the_quota_of_its_tier() {
 #[test]
 fn idle_keys_make_room() {
     let (clock, time) = Clock::manual();
-    let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    let limiter = KeyedRateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
     for generation in 0..20u64 {
         for key in 0..10_000 {
             limiter.try_acquire(&(generation * 10_000 + key)).unwrap();

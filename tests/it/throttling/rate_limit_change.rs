@@ -23,7 +23,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
     let (clock, time) = Clock::manual();
-    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, time)
+    (RateLimiter::builder(config).clock(&clock).build().unwrap(), clock, time)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
@@ -59,13 +59,13 @@ fn a_call_that_no_longer_fits_is_rejected_and_creates_no_permit() {
             let mut too_large = waits(&limiter, 10, Duration::MAX);
             let left = waits(&limiter, 9, Duration::MAX);
             let mut small = waits(&limiter, 2, Duration::MAX);
-            limiter.set_quota(Quota::new(3, Duration::from_secs(3600))).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::new(3, Duration::from_secs(3600)))).unwrap();
             assert_eq!(poll(&mut too_large).unwrap().unwrap_err().reason(), Reason::TooLarge);
             assert!(poll(&mut small).is_none());
             drop(left);
             drop(small);
             assert_eq!(drain(&limiter), 0);
-            limiter.set_quota(Quota::new(10, Duration::from_secs(3600))).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::new(10, Duration::from_secs(3600)))).unwrap();
             assert_eq!(drain(&limiter), 0);
         }
         time.advance(Duration::from_secs(3600));
@@ -83,11 +83,11 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
     limiter.try_acquire().unwrap();
     let start = time.now();
     let error = time.block_on(async {
-        let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
+        let pipeline = Pipeline::new().then(Timeout::builder(MS(300)).clock(&clock).build()).then(limiter.clone());
         let call = pipeline.call(|| async { Ok::<_, ()>(()) });
         let slower = async {
             clock.sleep(MS(50)).await;
-            limiter.set_quota(Quota::per_second(1).burst(1)).unwrap();
+            limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1).burst(1))).unwrap();
         };
         futures::join!(call, slower).0.unwrap_err()
     });
@@ -114,13 +114,13 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
 fn a_lowered_limit_goes_on_at_its_new_pace() {
     let (limiter, _, time) = limiter(Quota::per_second(1000));
     assert_eq!(drain(&limiter), 1000);
-    limiter.set_quota(Quota::per_second(10)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10))).unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
     time.advance(MS(100));
     assert_eq!(drain(&limiter), 1);
     // A full limit is full after the change, in either direction.
     time.advance(Duration::from_secs(1));
-    limiter.set_quota(Quota::per_second(1000)).unwrap();
+    limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1000))).unwrap();
     assert_eq!(drain(&limiter), 1000);
 }
 
@@ -138,7 +138,7 @@ fn many_changes_cause_no_drift() {
         drain(&limiter);
         for round in 0..2_000 {
             match random.up_to(4) {
-                0 => limiter.set_quota(quotas[random.up_to(3) as usize]).unwrap(),
+                0 => limiter.reconfigure(limiter.config().with_quota(quotas[random.up_to(3) as usize])).unwrap(),
                 1 if !turns.is_empty() => drop(turns.swap_remove(random.up_to(turns.len() as u64 - 1) as usize)),
                 2 if round % 10 == 0 => time.advance(Duration::from_nanos(random.up_to(400_000_000))),
                 _ => {
@@ -151,7 +151,7 @@ fn many_changes_cause_no_drift() {
             turns.retain_mut(|turn| poll(turn).is_none());
         }
         turns.clear();
-        limiter.set_quota(quotas[0]).unwrap();
+        limiter.reconfigure(limiter.config().with_quota(quotas[0])).unwrap();
         time.advance(Duration::from_secs(3600));
         assert_eq!(drain(&limiter), 10, "strict: {strict}");
         assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(if strict { MS(1000) } else { MS(100) }));
@@ -177,7 +177,7 @@ fn the_largest_numbers_do_not_overflow() {
         // At the end of time nothing panics.
         time.advance(Duration::MAX);
         let _ = limiter.try_acquire_n(quota.largest());
-        limiter.set_quota(Quota::per_second(1)).unwrap();
+        limiter.reconfigure(limiter.config().with_quota(Quota::per_second(1))).unwrap();
         let _ = limiter.try_acquire();
     }
 }
@@ -206,7 +206,7 @@ fn several_limits_that_fail_together_take_nothing() {
         let config = RateLimitConfig::from(Quota::new(5, MS(500)));
         let config = if strict { config.strict() } else { config };
         let (first, clock, time) = limiter(config);
-        let last = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+        let last = RateLimiter::builder(Quota::per_minute(1)).clock(&clock).build().unwrap();
         last.try_acquire().unwrap();
         for _ in 0..100 {
             // The same limiter twice takes two permits, or none.
@@ -227,8 +227,8 @@ fn several_limits_return_the_time_when_all_are_ready() {
     for strict in [false, true] {
         let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
         let (second, clock, time) = limiter(with(Quota::per_second(1)));
-        let minute = RateLimiter::new(with(Quota::per_minute(1))).unwrap().named("minute").with_clock(&clock);
-        let ample = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
+        let minute = RateLimiter::builder(with(Quota::per_minute(1))).name("minute").clock(&clock).build().unwrap();
+        let ample = RateLimiter::builder(with(Quota::per_minute(7))).clock(&clock).build().unwrap();
         let all = [&ample, &second, &minute, &ample];
         try_acquire_all(&all).unwrap();
         time.advance(MS(500));

@@ -34,7 +34,7 @@ fn limiter(strict: bool) -> (RateLimiter, ManualClock) {
     let (clock, time) = Clock::manual();
     let config = RateLimitConfig::from(Quota::per_second(1));
     let config = if strict { config.strict() } else { config };
-    let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
+    let limiter = RateLimiter::builder(config).clock(&clock).build().unwrap();
     limiter.try_acquire().unwrap();
     (limiter, time)
 }
@@ -127,13 +127,13 @@ fn callers_in_a_queue_pass_as_early_as_a_faster_limit_allows() {
         let (limiter, time) = limiter(strict);
         let start = time.now();
         let crowd = crowd(&limiter, 10);
-        limiter.set_quota(Quota::per_second(10)).unwrap();
+        limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10))).unwrap();
         drop(crowd);
         let turns = || futures::future::join_all((0..10).map(|_| limiter.acquire_n(1, S(60))));
         time.block_on(async {
             futures::join!(turns(), async {
-                limiter.set_quota(Quota::per_second(2)).unwrap();
-                limiter.set_quota(Quota::per_second(10)).unwrap();
+                limiter.reconfigure(limiter.config().with_quota(Quota::per_second(2))).unwrap();
+                limiter.reconfigure(limiter.config().with_quota(Quota::per_second(10))).unwrap();
             })
         });
         assert!(time.now() - start <= S(2), "{:?}, strict: {strict}", time.now() - start);

@@ -7,7 +7,7 @@ use std::{
 
 use futures::future::join_all;
 use steadfast::{
-    Pipeline, Reason, Rejected,
+    Builder, Pipeline, Reason, Rejected,
     call::AttemptInfo,
     port::PortErrorKind,
     store::{InMemoryStore, Key, Store, StoreExt},
@@ -45,7 +45,7 @@ struct Shared {
 impl Shared {
     fn new() -> Self {
         let (clock, time) = Clock::manual();
-        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
         let network = FaultNetwork::new(FaultConfig::default(), 1, &clock).unwrap();
         Self { clock, time, store, network }
     }
@@ -58,9 +58,13 @@ impl Shared {
         self.limiter_at(process, config, WALL)
     }
 
-    fn limiter_at(&self, process: &str, config: SharedRateLimitConfig, wall: Timestamp) -> SharedRateLimiter {
+    fn builder(&self, process: &str, config: SharedRateLimitConfig) -> Builder<SharedRateLimiter> {
         let store = self.client(process).store(self.store.clone());
-        SharedRateLimiter::new(store, "payments", config).unwrap().with_clock(&self.clock).with_wall_time(wall)
+        SharedRateLimiter::builder(store, "payments", config).clock(&self.clock).wall_time(WALL)
+    }
+
+    fn limiter_at(&self, process: &str, config: SharedRateLimitConfig, wall: Timestamp) -> SharedRateLimiter {
+        self.builder(process, config).wall_time(wall).build().unwrap()
     }
 
     fn acquire(&self, limiter: &SharedRateLimiter) -> Result<(), Rejected> {
@@ -223,7 +227,7 @@ fn the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(5), MS(5)), 1, &world.clock).unwrap();
     let store = network.client("a").store(world.store.clone());
-    let limiter = SharedRateLimiter::new(store, "payments", leased()).unwrap().with_clock(&world.clock);
+    let limiter = SharedRateLimiter::builder(store, "payments", leased()).clock(&world.clock).build().unwrap();
     let ahead = limiter.clone();
     world.background.spawn(async move { ahead.run(std::future::pending()).await });
     world.turn();
@@ -246,7 +250,8 @@ fn the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
 #[test]
 fn a_loop_ends_on_shutdown() {
     let world = World::new();
-    let limiter = SharedRateLimiter::new(world.store.clone(), "payments", leased()).unwrap().with_clock(&world.clock);
+    let limiter =
+        SharedRateLimiter::builder(world.store.clone(), "payments", leased()).clock(&world.clock).build().unwrap();
     world.run(limiter.run(world.clock.sleep(MS(1))));
 }
 
@@ -385,11 +390,11 @@ fn an_answer_that_is_seen_too_late_counts_as_a_store_that_is_down() {
 #[test]
 fn each_tenant_has_a_row_and_a_quota_of_its_own() {
     let shared = Shared::new();
-    let tiers = |limiter: SharedRateLimiter| {
+    let tiers = |limiter: Builder<SharedRateLimiter>| {
         let gold = |tenant: &str| tenant.starts_with("gold").then_some(0);
-        limiter.with_tiers(&[Quota::per_second(100).burst(20)], gold).unwrap()
+        limiter.tiers(&[Quota::per_second(100).burst(20)], gold).build().unwrap()
     };
-    let (a, b) = (tiers(shared.limiter("a", ten())), tiers(shared.limiter("b", ten())));
+    let (a, b) = (tiers(shared.builder("a", ten())), tiers(shared.builder("b", ten())));
     for (tenant, burst) in [("plain", 2), ("gold-1", 20), ("all", 2)] {
         let (a, b) = (a.tenant(tenant).unwrap(), b.tenant(tenant).unwrap());
         let taken = (0..30).filter(|i| shared.acquire(if i % 2 == 0 { &a } else { &b }).is_ok()).count();
@@ -491,7 +496,7 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
     assert_eq!(refused(ten().call_timeout(Duration::ZERO)).field(), "call_timeout");
     assert_eq!(refused(ten().when_down(WhenDown::LocalShare(1.5))).field(), "when_down.local_share");
     assert_eq!(SharedRateLimiter::new(store(), "", ten()).unwrap_err().field(), "name");
-    let tiers = SharedRateLimiter::new(store(), "x", ten()).unwrap().with_tiers(&[Quota::per_second(0)], |_| None);
+    let tiers = SharedRateLimiter::builder(store(), "x", ten()).tiers(&[Quota::per_second(0)], |_| None).build();
     assert_eq!(tiers.unwrap_err().field(), "tiers[0].permits");
     let read = |text: &str| toml::from_str::<SharedRateLimitConfig>(text);
     assert_eq!(read("").unwrap(), SharedRateLimitConfig::default());

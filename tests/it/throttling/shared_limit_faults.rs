@@ -58,10 +58,14 @@ impl Store for Errs {
 
 fn world(conflicts: bool, config: SharedRateLimitConfig) -> (Arc<Errs>, SharedRateLimiter, ManualClock) {
     let (clock, time) = Clock::manual();
-    let store = InMemoryStore::new().with_clock(&clock);
+    let store = InMemoryStore::builder().clock(&clock).build();
     let store = Arc::new(Errs { store, misread: Mutex::default(), conflicts, asked: AtomicU64::new(0) });
-    let limiter = SharedRateLimiter::new(store.clone(), "payments", config).unwrap();
-    (store, limiter.with_clock(&clock).with_wall_time(Timestamp::from_millis(WALL)), time)
+    let limiter = SharedRateLimiter::builder(store.clone(), "payments", config)
+        .clock(&clock)
+        .wall_time(Timestamp::from_millis(WALL))
+        .build()
+        .unwrap();
+    (store, limiter, time)
 }
 
 fn closed() -> SharedRateLimitConfig {

@@ -37,8 +37,14 @@ fn config() -> ShedderConfig {
 
 fn shedder(config: ShedderConfig) -> (Shedder, Gauge, Clock, ManualClock) {
     let ((clock, time), load) = (Clock::manual(), Gauge::new());
-    let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
-    (shedder.with_gauge("load", load.clone()).unwrap(), load, clock, time)
+    let shedder = Shedder::builder(config)
+        .name("front")
+        .clock(&clock)
+        .entropy(&Entropy::from_seed(1))
+        .gauge("load", load.clone())
+        .build()
+        .unwrap();
+    (shedder, load, clock, time)
 }
 
 fn shares(shedder: &Shedder) -> [f64; 4] {
@@ -75,7 +81,7 @@ fn the_lowest_priority_is_shed_first_and_the_minimum_priority_never() {
 // Guarantee: throttling 17.
 #[test]
 fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
-    let (shedder, load, _, time) = shedder(config().times(S(1), S(9)));
+    let (shedder, load, _, time) = shedder(config().sustain(S(1)).recovery(S(9)));
     load.set(1.0);
     assert_eq!(shedder.shed_share(High), 1.0, "at once");
     load.set(0.0);
@@ -117,7 +123,7 @@ proptest! {
     fn hysteresis_holds_for_every_course_of_the_gauge(
         hold in 0u64..800, recover in 100u64..5_000, course in prop::collection::vec((-1.0f64..1.5, 0u64..400), 1..100)
     ) {
-        let (shedder, load, _, time) = shedder(config().times(MS(hold), MS(recover)));
+        let (shedder, load, _, time) = shedder(config().sustain(MS(hold)).recovery(MS(recover)));
         let cut = || shares(&shedder).iter().sum::<f64>();
         let (mut before, mut risen, mut sampled) = (0.0f64, time.now(), time.now());
         for (value, ms) in course {
@@ -152,12 +158,12 @@ fn the_gauge_with_the_highest_pressure_decides() {
     let config =
         ShedderConfig::default().limit("cpu", 0.7, 0.9).limit("depth", 1_000.0, 5_000.0).limit("idle", -0.4, -0.1);
     let read = depth.clone();
-    let shedder = Shedder::new(config)
-        .unwrap()
-        .with_clock(&clock)
-        .with_gauge("cpu", cpu.clone())
-        .unwrap()
-        .with_gauge("depth", move || f64::from(read.load(SeqCst)))
+    let shedder = Shedder::builder(config)
+        .name("front")
+        .clock(&clock)
+        .gauge("cpu", cpu.clone())
+        .gauge("depth", move || f64::from(read.load(SeqCst)))
+        .build()
         .unwrap();
     let cut = || {
         time.advance(S(10));
@@ -176,8 +182,11 @@ fn the_gauge_with_the_highest_pressure_decides() {
     depth.store(0, SeqCst);
     cpu.set(f64::NAN);
     assert_eq!(cut(), 0.0);
-    // Another gauge of the same name replaces it.
-    let shedder = shedder.with_gauge("cpu", || 0.9).unwrap();
+}
+
+#[test]
+fn a_gauge_of_the_same_name_replaces_the_earlier_one() {
+    let shedder = Shedder::builder(config()).gauge("load", || 0.0).gauge("load", || 9.0).build().unwrap();
     assert_eq!(shedder.shed_share(High), 1.0);
 }
 
@@ -190,13 +199,13 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
         (config().limit("load", f64::NAN, 0.9), "limits.load.soft"),
         (config().limit("load", 0.0, f64::INFINITY), "limits.load.hard"),
         (config().sample_every(Duration::ZERO), "sample_every"),
-        (config().times(S(1), Duration::ZERO), "recovery"),
+        (config().sustain(S(1)).recovery(Duration::ZERO), "recovery"),
         (config().min_priority(Low), "min_priority"),
     ];
     for (config, field) in refused {
         assert_eq!(Shedder::new(config).unwrap_err().field(), field);
     }
-    let unknown = Shedder::new(config()).unwrap().with_gauge("lod", || 0.0).unwrap_err();
+    let unknown = Shedder::builder(config()).gauge("lod", || 0.0).build().unwrap_err();
     assert_eq!(unknown.field(), "limits.lod");
     assert!(toml::from_str::<ShedderConfig>("limits.cpu = { soft = 0.7, hart = 0.9 }").is_err());
 }
@@ -207,10 +216,10 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
 fn a_gauge_is_read_once_per_interval() {
     let ((clock, time), reads) = (Clock::manual(), Arc::new(AtomicU32::new(0)));
     let counter = reads.clone();
-    let shedder = Shedder::new(config())
-        .unwrap()
-        .with_clock(&clock)
-        .with_gauge("load", move || f64::from(counter.fetch_add(1, SeqCst)) * 0.0)
+    let shedder = Shedder::builder(config())
+        .clock(&clock)
+        .gauge("load", move || f64::from(counter.fetch_add(1, SeqCst)) * 0.0)
+        .build()
         .unwrap();
     for expected in 1..=20 {
         (0..100).for_each(|_| shedder.try_acquire(Low).unwrap());
@@ -233,7 +242,7 @@ fn a_gauge_may_panic_or_call_the_shedder() {
         assert!(!fault.load(SeqCst), "the gauge is broken");
         1.0 - inner.get().map_or(0.0, |shedder| shedder.shed_share(Critical))
     };
-    let shedder = Shedder::new(config()).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
+    let shedder = Shedder::builder(config()).clock(&clock).gauge("load", reads).build().unwrap();
     let _ = own.set(shedder.clone());
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shedder.try_acquire(Low)));
     assert!(panics.is_err());
@@ -247,8 +256,7 @@ fn a_gauge_may_panic_or_call_the_shedder() {
 #[test]
 fn as_a_policy_a_shedder_uses_the_call_s_priority() {
     let (shedder, load, _, time) = shedder(config());
-    let pipeline = Pipeline::new().then(shedder.clone().named("front"));
-    // `named` made another shedder, which watches the same gauge.
+    let pipeline = Pipeline::new().then(shedder.clone());
     load.set(0.5);
     let call = |priority| time.block_on(pipeline.call(with_priority(priority, async || Ok::<_, ()>(priority))));
     assert_eq!((call(High).unwrap(), call(Critical).unwrap()), (High, Critical));
@@ -307,17 +315,18 @@ fn explain_warns_of_narrow_limits_and_missing_gauges() {
     let (good, ..) = shedder(config());
     assert!(!explain(good.clone()).contains("warning"), "{}", explain(good));
     assert!(explain(Shedder::new(config()).unwrap()).contains("no gauge is watched"));
-    let narrow = Shedder::new(config().limit("load", 0.9, 0.91)).unwrap().with_gauge("load", || 0.0).unwrap();
+    let narrow = Shedder::builder(config().limit("load", 0.9, 0.91)).gauge("load", || 0.0).build().unwrap();
     assert!(explain(narrow).contains("no head-room"));
-    let forgotten = Shedder::new(config().limit("cpu", 0.7, 0.9)).unwrap().with_gauge("load", || 0.0).unwrap();
+    let forgotten = Shedder::builder(config().limit("cpu", 0.7, 0.9)).gauge("load", || 0.0).build().unwrap();
     assert!(explain(forgotten).contains("`cpu`, which is not watched"));
 }
 
 /// Returns a limiter of a fixed limit, with shares.
 fn limiter(capacity: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
     let (clock, time) = Clock::manual();
-    let config = AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64, S(3600)).shares(shares);
-    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock), time)
+    let config =
+        AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64).max_wait(S(3600)).shares(shares);
+    (AdaptiveLimiter::builder(config).clock(&clock).build().unwrap(), time)
 }
 
 type Call<'a> = Pin<Box<dyn Future<Output = Option<Rejected>> + 'a>>;
@@ -439,7 +448,8 @@ impl Policy for Sees {
 fn a_priority_travels_inwards_with_its_call() {
     let ((clock, time), sees) = (Clock::manual(), Sees::default());
     let seen = || std::mem::take(&mut *sees.0.lock().unwrap());
-    let retry = || Retry::new(RetryConfig::default().idempotent(true).max_attempts(3)).unwrap().with_clock(&clock);
+    let retry =
+        || Retry::builder(RetryConfig::default().idempotent(true).max_attempts(3)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(retry()).then(sees.clone());
     let works = async || Ok::<_, ()>(());
     time.block_on(async {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached},
+    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, StaleConfig},
     entropy::Entropy,
     notify::InMemoryNotifier,
     store::InMemoryStore,
@@ -149,7 +149,7 @@ impl World {
         let mut max_age = Duration::ZERO;
         if seed % 4 == 1 {
             max_age = S(300);
-            config = config.stale(max_age, S(10)).soft_timeout(MS(200)).refresh_ahead(0.8);
+            config = config.stale(StaleConfig::new(max_age).throttle(S(10))).soft_timeout(MS(200)).refresh_ahead(0.8);
         }
         let (hard, remote) = (config.hard_timeout.unwrap(), config.remote);
         let beside = remote.timeout + remote.wait;
@@ -174,7 +174,7 @@ impl World {
             config,
             without,
         };
-        let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+        let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
         let notifier = Arc::new(InMemoryNotifier::new());
         let sent = Arc::default();
         for process in 0..PROCESSES {
@@ -202,9 +202,8 @@ impl World {
         let (life, spawner): (u64, Spawner) = (self.lives, self.exec.spawner.clone());
         let own = Entropy::from_seed(self.entropy.next_u64());
         let codec = codec(line.phase.clone(), own.clone(), self.truth.clone(), self.without);
-        let cache: Cache = CacheAside::builder()
-            .config(self.config)
-            .named("soak")
+        let cache: Cache = CacheAside::builder(self.config)
+            .name("soak")
             .clock(&self.clock)
             .entropy(&own)
             .spawner(move |task| spawner.spawn(life, task))

@@ -15,6 +15,7 @@ use std::time::Duration;
 use steadfast::Classify;
 use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, TripConfig};
 use steadfast::outcome::ErrIsFailure;
+use steadfast::time::Clock;
 use tower::{Layer, Service, ServiceExt};
 use tower_resilience::circuitbreaker::CircuitBreakerLayer;
 
@@ -77,11 +78,15 @@ fn circuitbreaker_rs() -> circuitbreaker_rs::CircuitBreaker<circuitbreaker_rs::D
 }
 
 fn steadfast(open: bool) -> CircuitBreaker {
+    on(open, &Clock::default())
+}
+
+fn on(open: bool, clock: &Clock) -> CircuitBreaker {
     let config = CircuitBreakerConfig::default()
         .count_window(100, 100)
         .trip(TripConfig::default().failure_rate(0.5))
         .open_for(OPEN_FOR, OPEN_FOR);
-    let breaker = CircuitBreaker::new(config).expect("a valid configuration");
+    let breaker = CircuitBreaker::builder(config).clock(clock).build().expect("a valid configuration");
     if open {
         breaker.force_open(OPEN_FOR);
     }
@@ -103,7 +108,7 @@ fn asynchronous(open: bool) -> Vec<Subject> {
             instance(move |_| poll_loop(async move || black_box(breaker).call(|| operation()).await))
         }),
         beside("steadfast call (quanta clock)", move || {
-            let breaker = leak(steadfast(open).with_clock(&steadfast::time::Clock::quanta()));
+            let breaker = leak(on(open, &Clock::quanta()));
             if open {
                 breaker.force_open(OPEN_FOR);
             }

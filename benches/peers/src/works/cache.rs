@@ -31,7 +31,7 @@ fn keys(misses: bool, thread: usize) -> impl Fn() -> u64 {
 }
 
 fn steadfast(clock: &Clock, config: CacheAsideConfig) -> &'static CacheAside<u64, u64> {
-    let cache = CacheAside::builder().config(config.capacity(CAPACITY as u64)).clock(clock).build();
+    let cache = CacheAside::builder(config.capacity(CAPACITY as u64)).clock(clock).build();
     let cache = cache.expect("a valid configuration");
     cache.prime((0..KEYS).map(|key| (key, key)));
     leak(cache)
@@ -47,7 +47,7 @@ fn miss() -> Vec<Subject> {
 
 fn subjects(misses: bool) -> Vec<Subject> {
     let by_clock = move |clock: Clock| {
-        let cache = steadfast(&clock, CacheAsideConfig::default().ttl(Duration::from_secs(3600), Duration::ZERO));
+        let cache = steadfast(&clock, CacheAsideConfig::default().ttl(Duration::from_secs(3600)).jitter(Duration::ZERO));
         instance(move |thread| {
             let keys = keys(misses, thread);
             poll_loop(async move || {

@@ -77,7 +77,7 @@ fn quota() -> Quota {
 
 fn steadfast(clock: &Clock) -> KeyedRateLimiter<u64> {
     let quota = steadfast::throttling::Quota::per_minute(1).burst(BURST.get());
-    KeyedRateLimiter::new(quota).expect("a valid configuration").with_clock(clock)
+    KeyedRateLimiter::builder(quota).clock(clock).build().expect("a valid configuration")
 }
 
 fn subjects(keys: u64) -> Vec<Subject> {

@@ -167,8 +167,8 @@ fn sampled() -> Subject {
 fn shedder() -> Vec<Subject> {
     vec![
         ours("steadfast try_acquire", || {
-            let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).expect("a valid configuration");
-            let shedder = leak(shedder.with_gauge("cpu", || black_box(0.1)).expect("limits for it"));
+            let shedder = Shedder::builder(ShedderConfig::default().limit("cpu", 0.7, 0.9)).gauge("cpu", || black_box(0.1));
+            let shedder = leak(shedder.build().expect("a valid configuration"));
             assert_eq!(shedder.config().sample_every, Duration::from_millis(100));
             instance(move |_| call_loop(move || black_box(shedder).try_acquire(Priority::Normal)))
         }),
@@ -180,8 +180,8 @@ fn degradation() -> Vec<Subject> {
     vec![
         ours("steadfast Feature::check", || {
             let config = DegradationConfig::of(["avatars"]).limit("cpu", 0.7, 0.9);
-            let degradation = Degradation::new(config).expect("a valid configuration");
-            let degradation = degradation.with_gauge("cpu", || black_box(0.1)).expect("limits for it");
+            let degradation =
+                Degradation::builder(config).gauge("cpu", || black_box(0.1)).build().expect("a valid configuration");
             let feature = leak(degradation.feature("avatars").expect("it is in the settings"));
             instance(move |_| call_loop(move || black_box(feature).ensure_enabled()))
         }),

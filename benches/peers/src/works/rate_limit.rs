@@ -18,7 +18,7 @@ pub const DENIED: Work =
 const BILLION: NonZeroU32 = NonZeroU32::new(1_000_000_000).unwrap();
 
 fn steadfast(quota: steadfast::throttling::Quota, clock: &Clock) -> steadfast::throttling::RateLimiter {
-    steadfast::throttling::RateLimiter::new(quota).expect("a valid configuration").with_clock(clock)
+    steadfast::throttling::RateLimiter::builder(quota).clock(clock).build().expect("a valid configuration")
 }
 
 /// One permit an hour, taken.

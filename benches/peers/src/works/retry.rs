@@ -49,7 +49,7 @@ fn subjects() -> Vec<Subject> {
         }),
         beside("steadfast, with a budget", || {
             let budget = RetryBudget::new(RetryBudgetConfig::default()).expect("a valid configuration");
-            let retry = Retry::new(RetryConfig::default()).expect("a valid configuration").with_budget(&budget);
+            let retry = Retry::builder(RetryConfig::default()).budget(&budget).build().expect("a valid configuration");
             let retry = leak(retry);
             instance(move |_| poll_loop(async move || black_box(retry).call(|| operation()).await))
         }),

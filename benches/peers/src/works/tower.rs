@@ -120,7 +120,8 @@ fn retry() -> Vec<Subject> {
 fn limit(denied: bool) -> Vec<Subject> {
     let (permits, per) = if denied { (1, OPEN_FOR) } else { (BILLION, Duration::from_secs(1)) };
     let ours_on = move |clock: fn() -> Clock| {
-        let limiter = RateLimiter::new(Quota::new(permits, per)).expect("a valid configuration").with_clock(&clock());
+        let limiter =
+            RateLimiter::builder(Quota::new(permits, per)).clock(&clock()).build().expect("a valid configuration");
         assert!(limiter.try_acquire().is_ok());
         layered(Pipeline::new().then(limiter))
     };

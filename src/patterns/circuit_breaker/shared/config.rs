@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::config::{ConfigError, human, require, require_some_time, setters};
 
 /// Configuration of a [`SharedCircuitBreaker`](super::SharedCircuitBreaker): plain data, from code
 /// or from a document.
@@ -41,6 +41,7 @@ pub struct SharedCircuitBreakerConfig {
 /// Number of other breakers that must have opened for a breaker to open with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Agreement {
     /// One other breaker.
     #[default]
@@ -69,32 +70,20 @@ impl Default for SharedCircuitBreakerConfig {
     }
 }
 
+setters! {
+    impl SharedCircuitBreakerConfig {
+        agreement: Agreement,
+        poll: Duration,
+        stale_after: Duration,
+        call_timeout: Duration,
+    }
+}
+
 impl SharedCircuitBreakerConfig {
     /// Sets the number of other breakers that must have opened.
     #[must_use]
     pub const fn quorum(mut self, n: u32) -> Self {
         self.agreement = Agreement::Quorum(n);
-        self
-    }
-
-    /// Sets the interval at which reports are read and renewed.
-    #[must_use]
-    pub const fn poll(mut self, every: Duration) -> Self {
-        self.poll = every;
-        self
-    }
-
-    /// Sets the lifetime of a report that is not renewed.
-    #[must_use]
-    pub const fn stale_after(mut self, d: Duration) -> Self {
-        self.stale_after = d;
-        self
-    }
-
-    /// Sets the time limit of one request to the store.
-    #[must_use]
-    pub const fn call_timeout(mut self, longest: Duration) -> Self {
-        self.call_timeout = longest;
         self
     }
 

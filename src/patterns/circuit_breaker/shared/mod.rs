@@ -34,9 +34,10 @@
 //! # let (clock, time) = Clock::manual();
 //! # time.block_on(async {
 //! // Or a store that other processes see.
-//! let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+//! let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
 //! let process = || {
-//!     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.with_clock(&clock);
+//!     let rules = CircuitBreakerConfig::default();
+//!     let breaker = CircuitBreaker::builder(rules).clock(&clock).build()?;
 //!     let config = SharedCircuitBreakerConfig::default();
 //!     SharedCircuitBreaker::new(breaker, store.clone(), "payments", config)
 //! };

@@ -14,6 +14,7 @@ use super::{
     report::Followed,
 };
 use crate::{
+    build::{Builder, Common, Component},
     config::{ConfigError, Name, require},
     notify::Notifier,
     observe::{Events, Subscription},
@@ -83,8 +84,6 @@ pub(super) const ROW: &str = "of ";
 impl SharedCircuitBreaker {
     /// Shares the openings of this breaker, under this name, through this store.
     ///
-    /// The process gets a random name; [`as_process`](Self::as_process) sets another.
-    ///
     /// # Errors
     /// If a setting is invalid, or the store lacks [`TimeToLive`](Capability::TimeToLive).
     pub fn new(
@@ -93,73 +92,18 @@ impl SharedCircuitBreaker {
         name: impl Into<Name>,
         config: SharedCircuitBreakerConfig,
     ) -> Result<Self, ConfigError> {
-        config.check()?;
-        let (name, can) = (name.into(), store.capabilities());
-        can.require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("store"))?;
-        let partition = format!("circuit breaker {name}");
-        require(!name.as_str().is_empty(), "name", "must not be empty")?;
-        require(partition.len() <= can.max_key(), "name", "must not be longer than the store's keys")?;
-        let life = breaker.0.shared.set.entropy.next_u64();
-        Ok(Self(Arc::new(Inner {
-            breaker,
-            store,
-            notifier: None,
-            name,
-            partition,
-            row: format!("{ROW}{life:016x}"),
-            life,
-            config: Mutex::new(config),
-            mine: Mutex::default(),
-            followed: Mutex::default(),
-            others: Mutex::default(),
-            store_down: AtomicBool::new(false),
-            events: Events::new(),
-        })))
+        Self::builder(breaker, store, name, config).build()
     }
 
-    /// Returns a copy with a change, before it is in use.
-    fn changed(self, change: impl FnOnce(&mut Inner)) -> Self {
-        let Inner { breaker, store, notifier, name, partition, row, life, .. } = &*self.0;
-        let mut inner = Inner {
-            breaker: breaker.clone(),
-            store: store.clone(),
-            notifier: notifier.clone(),
-            name: name.clone(),
-            partition: partition.clone(),
-            row: row.clone(),
-            life: *life,
-            config: Mutex::new(self.config()),
-            mine: Mutex::default(),
-            followed: Mutex::default(),
-            others: Mutex::default(),
-            store_down: AtomicBool::new(false),
-            events: Events::new(),
-        };
-        change(&mut inner);
-        Self(Arc::new(inner))
-    }
-
-    /// Returns a new one that sends hints through this notifier when it opens, and receives those
-    /// of others.
-    #[must_use]
-    pub fn with_notifier(self, notifier: Arc<dyn Notifier>) -> Self {
-        self.changed(|inner| inner.notifier = Some(notifier))
-    }
-
-    /// Returns a new one whose process has this name. Two processes must not have the same name:
-    /// they would ignore each other's reports.
-    ///
-    /// # Errors
-    /// If the name is empty, or longer than the store's keys.
-    pub fn as_process(self, process: &str) -> Result<Self, ConfigError> {
-        let row = format!("{ROW}{process}");
-        require(!process.is_empty(), "process", "must not be empty")?;
-        require(
-            row.len() <= self.0.store.capabilities().max_key(),
-            "process",
-            "must not be longer than the store's keys",
-        )?;
-        Ok(self.changed(|inner| inner.row = row))
+    /// Creates a builder with the arguments of [`new`](Self::new). Clock and randomness are those
+    /// of the breaker.
+    pub fn builder(
+        breaker: CircuitBreaker,
+        store: Arc<dyn Store>,
+        name: impl Into<Name>,
+        config: SharedCircuitBreakerConfig,
+    ) -> Builder<Self> {
+        Builder::new(SharedSpec { breaker, store, name: name.into(), config, notifier: None, process: None })
     }
 
     /// Replaces the configuration while it is in use, from the next poll on. A report in the store
@@ -208,6 +152,67 @@ impl SharedCircuitBreaker {
     /// Returns whether the last request to the store failed or timed out.
     pub fn is_store_down(&self) -> bool {
         self.0.store_down.load(Relaxed)
+    }
+}
+
+/// What a shared breaker is built from.
+pub struct SharedSpec {
+    breaker: CircuitBreaker,
+    store: Arc<dyn Store>,
+    name: Name,
+    config: SharedCircuitBreakerConfig,
+    notifier: Option<Arc<dyn Notifier>>,
+    process: Option<String>,
+}
+
+impl Builder<SharedCircuitBreaker> {
+    /// Sets the notifier through which the breaker sends hints when it opens, and receives those of
+    /// others.
+    pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
+        self.spec.notifier = Some(notifier);
+        self
+    }
+
+    /// Sets the name of this process, a random one by default. Two processes must not have the same
+    /// name: they would ignore each other's reports.
+    pub fn process(mut self, process: impl Into<String>) -> Self {
+        self.spec.process = Some(process.into());
+        self
+    }
+}
+
+impl Component for SharedCircuitBreaker {
+    type Built = Result<Self, ConfigError>;
+    type Spec = SharedSpec;
+
+    fn assemble(spec: SharedSpec, _: Common) -> Self::Built {
+        let SharedSpec { breaker, store, name, config, notifier, process } = spec;
+        config.check()?;
+        let can = store.capabilities();
+        can.require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("store"))?;
+        let partition = format!("circuit breaker {name}");
+        require(!name.as_str().is_empty(), "name", "must not be empty")?;
+        require(partition.len() <= can.max_key(), "name", "must not be longer than the store's keys")?;
+        let life = breaker.0.shared.set.entropy.next_u64();
+        let process = process.unwrap_or_else(|| format!("{life:016x}"));
+        let row = format!("{ROW}{process}");
+        require(!process.is_empty(), "process", "must not be empty")?;
+        require(row.len() <= can.max_key(), "process", "must not be longer than the store's keys")?;
+        Ok(Self(Arc::new(Inner {
+            breaker,
+            store,
+            notifier,
+            name,
+            partition,
+            row,
+            life,
+            config: Mutex::new(config),
+            mine: Mutex::default(),
+            followed: Mutex::default(),
+            others: Mutex::default(),
+            store_down: AtomicBool::new(false),
+            events: Events::new(),
+        })))
     }
 }
 

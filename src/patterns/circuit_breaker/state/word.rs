@@ -30,6 +30,7 @@ use crate::{
 
 /// State of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+// Exhaustive: a user shows or counts each state, and a new one would be another pattern.
 pub enum State {
     /// All calls pass.
     Closed,

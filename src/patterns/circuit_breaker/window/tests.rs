@@ -28,7 +28,7 @@ fn full(failed: f64) -> CircuitBreaker {
     let (clock, time) = Clock::manual();
     time.advance(Duration::from_secs(100));
     let config = CircuitBreakerConfig::default().time_window(Duration::from_secs(3_600), 10, 20);
-    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
     // One of each, so that the window has a failure.
     record(&breaker, success());
     record(&breaker, failure());

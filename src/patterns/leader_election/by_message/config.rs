@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::config::{ConfigError, human, require, require_some_time, setters};
 
 /// Settings of a [`MessageElection`](super::MessageElection).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,28 +32,15 @@ impl Default for MessageElectionConfig {
     }
 }
 
+setters! {
+    impl MessageElectionConfig {
+        heartbeat_interval: Duration,
+        election_timeout: Duration,
+        reply: Duration,
+    }
+}
+
 impl MessageElectionConfig {
-    /// Sets the time between two heartbeats of the leader.
-    #[must_use]
-    pub const fn heartbeat_interval(mut self, heartbeat_interval: Duration) -> Self {
-        self.heartbeat_interval = heartbeat_interval;
-        self
-    }
-
-    /// Sets the time without a message of the leader after which a node starts an election.
-    #[must_use]
-    pub const fn election_timeout(mut self, election_timeout: Duration) -> Self {
-        self.election_timeout = election_timeout;
-        self
-    }
-
-    /// Sets the time for which a node of a bully election waits for answers.
-    #[must_use]
-    pub const fn reply(mut self, reply: Duration) -> Self {
-        self.reply = reply;
-        self
-    }
-
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require_some_time(self.heartbeat_interval, "heartbeat_interval")?;
         require_some_time(self.reply, "reply")?;

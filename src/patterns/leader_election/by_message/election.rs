@@ -10,6 +10,7 @@ use super::{
     ring::Ring,
 };
 use crate::{
+    build::{Builder, Common, Component},
     config::{ConfigError, require},
     entropy::Entropy,
     race::{First, race},
@@ -30,53 +31,35 @@ pub struct MessageElection {
 }
 
 impl MessageElection {
-    /// Creates a node of a bully election among `nodes`, which may include its own id.
-    ///
-    /// # Errors
-    /// If a setting breaks a rule.
+    /// Creates a builder of a node of a bully election among `nodes`, which may include its own id.
     pub fn bully(
         id: NodeId,
         nodes: impl IntoIterator<Item = NodeId>,
         transport: impl Transport + 'static,
         config: MessageElectionConfig,
-    ) -> Result<Self, ConfigError> {
-        let node = node(id, nodes.into_iter().collect(), config)?;
-        Ok(Self::new(id, Box::new(Bully::new(node)), transport))
+    ) -> Builder<Self> {
+        Self::of(id, nodes.into_iter().collect(), transport, config, false)
     }
 
-    /// Creates a node of a ring election. All nodes must be given the same `ring`, in the same
-    /// order, with their own ids in it.
-    ///
-    /// # Errors
-    /// If a setting breaks a rule, if the node's own id is not in the ring, or if an id is in it
-    /// twice.
+    /// Creates a builder of a node of a ring election. All nodes must be given the same `ring`, in
+    /// the same order, with each id once, and their own ids in it.
     pub fn ring(
         id: NodeId,
         ring: impl IntoIterator<Item = NodeId>,
         transport: impl Transport + 'static,
         config: MessageElectionConfig,
-    ) -> Result<Self, ConfigError> {
-        let ring: Vec<NodeId> = ring.into_iter().collect();
-        let at = ring.iter().position(|other| *other == id);
-        let at = at.ok_or_else(|| ConfigError::new("ring", format!("must name the node's own id, {id}")))?;
-        let mut sorted = ring.clone();
-        sorted.sort_unstable();
-        require(sorted.windows(2).all(|pair| pair[0] != pair[1]), "ring", "must name each id once")?;
-        let after = [&ring[at + 1..], &ring[..at]].concat();
-        let node = node(id, ring, config)?;
-        Ok(Self::new(id, Box::new(Ring::new(node, after)), transport))
+    ) -> Builder<Self> {
+        Self::of(id, ring.into_iter().collect(), transport, config, true)
     }
 
-    fn new(id: NodeId, machine: Box<dyn Machine>, transport: impl Transport + 'static) -> Self {
-        let machine = Arc::new(Mutex::new(machine));
-        Self { id, machine, transport: Arc::new(transport), leader: watch::Sender::new(None), clock: Clock::default() }
-    }
-
-    /// Sets the clock. tokio's by default.
-    #[must_use]
-    pub fn with_clock(mut self, clock: &Clock) -> Self {
-        self.clock = clock.clone();
-        self
+    fn of(
+        id: NodeId,
+        nodes: Vec<NodeId>,
+        transport: impl Transport + 'static,
+        config: MessageElectionConfig,
+        is_ring: bool,
+    ) -> Builder<Self> {
+        Builder::new(MessageElectionSpec { id, nodes, transport: Arc::new(transport), config, is_ring })
     }
 
     /// Returns this node's id.
@@ -156,6 +139,37 @@ fn node(id: NodeId, nodes: Vec<NodeId>, config: MessageElectionConfig) -> Result
     peers.dedup();
     // Seeded by id, so that the nodes do not all start at the same moment.
     Ok(Node::new(id, peers, config, Entropy::from_seed(id.0)))
+}
+
+/// What a node is built from.
+pub struct MessageElectionSpec {
+    id: NodeId,
+    nodes: Vec<NodeId>,
+    transport: Arc<dyn Transport>,
+    config: MessageElectionConfig,
+    is_ring: bool,
+}
+
+impl Component for MessageElection {
+    type Built = Result<Self, ConfigError>;
+    type Spec = MessageElectionSpec;
+
+    fn assemble(spec: MessageElectionSpec, Common { clock, .. }: Common) -> Self::Built {
+        let MessageElectionSpec { id, nodes, transport, config, is_ring } = spec;
+        let machine: Box<dyn Machine> = if is_ring {
+            let at = nodes.iter().position(|other| *other == id);
+            let at = at.ok_or_else(|| ConfigError::new("ring", format!("must name the node's own id, {id}")))?;
+            let mut sorted = nodes.clone();
+            sorted.sort_unstable();
+            require(sorted.windows(2).all(|pair| pair[0] != pair[1]), "ring", "must name each id once")?;
+            let after = [&nodes[at + 1..], &nodes[..at]].concat();
+            Box::new(Ring::new(node(id, nodes, config)?, after))
+        } else {
+            Box::new(Bully::new(node(id, nodes, config)?))
+        };
+        let machine = Arc::new(Mutex::new(machine));
+        Ok(Self { id, machine, transport, leader: watch::Sender::new(None), clock })
+    }
 }
 
 impl fmt::Debug for MessageElection {

@@ -24,7 +24,7 @@
 //! let ids = [NodeId(1), NodeId(2), NodeId(3)];
 //! let nodes = ids.map(|id| {
 //!     let config = MessageElectionConfig::default();
-//!     MessageElection::bully(id, ids, network.join(id), config).unwrap().with_clock(&clock)
+//!     MessageElection::bully(id, ids, network.join(id), config).clock(&clock).build().unwrap()
 //! });
 //! let a_while = clock.sleep(Duration::from_secs(60));
 //! time.block_on(async {

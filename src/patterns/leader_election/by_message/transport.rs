@@ -19,6 +19,7 @@ impl fmt::Display for NodeId {
 /// A message between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Ballot {
     /// Proposes this node, unless the receiver knows a live one with a higher id.
     Elect(NodeId),

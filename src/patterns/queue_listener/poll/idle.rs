@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::scaled,
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
 };
 
 /// Delays between polls that find nothing.
@@ -34,21 +34,22 @@ impl Default for IdleConfig {
     }
 }
 
+setters! {
+    impl IdleConfig {
+        min: Duration,
+        max: Duration,
+        delta: Duration,
+    }
+}
+
 impl IdleConfig {
     /// Returns delays from `min` to `max`, with `min` as `delta`.
     pub const fn between(min: Duration, max: Duration) -> Self {
         Self { min, max, delta: min }
     }
 
-    /// Sets the step of the exponential growth.
-    #[must_use]
-    pub const fn delta(mut self, delta: Duration) -> Self {
-        self.delta = delta;
-        self
-    }
-
     /// Returns the delay after `n + 1` consecutive empty polls; `unit` is drawn from `0.0..1.0`.
-    pub fn delay(&self, n: u32, unit: f64) -> Duration {
+    pub(in super::super) fn delay(&self, n: u32, unit: f64) -> Duration {
         let grown = 2f64.powi(i32::try_from(n).unwrap_or(i32::MAX)) - 1.0;
         self.min.saturating_add(scaled(self.delta, grown * (0.8 + 0.4 * unit))).min(self.max)
     }

@@ -68,7 +68,7 @@ impl Scaler {
 
 /// Returns the number of tasks for a number of waiting messages: 10 below 100, 50 below 1,000, else
 /// 100. The default rule.
-pub fn tasks_by_depth(waiting: u64) -> u32 {
+pub(in super::super) fn tasks_by_depth(waiting: u64) -> u32 {
     match waiting {
         0..100 => 10,
         100..1_000 => 50,

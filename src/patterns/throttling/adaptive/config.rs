@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PriorityShares;
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     throttling::{ConcurrencyLimitConfig, rate::MAX_HINT},
 };
 
@@ -101,53 +101,31 @@ impl Default for AdaptiveLimitConfig {
     }
 }
 
-impl AdaptiveLimitConfig {
-    /// Sets the signal that the limit follows.
-    #[must_use]
-    pub const fn by(mut self, by: Adaptation) -> Self {
-        self.by = by;
-        self
+setters! {
+    impl AdaptiveLimitConfig {
+        by: Adaptation,
+        initial: u32,
+        min: u32,
+        max: u32,
+        window: Duration,
+        min_calls: u32,
+        tolerance: f64,
+        remeasure: Duration,
+        headroom: u32,
+        smoothing: f64,
+        decrease: f64,
+        queue: u32,
+        max_wait: Duration,
+        max_hint: Duration,
+        shares: Option<PriorityShares>,
     }
+}
 
+impl AdaptiveLimitConfig {
     /// Sets the initial, minimum and maximum limit.
     #[must_use]
     pub const fn limits(mut self, initial: u32, min: u32, max: u32) -> Self {
         (self.initial, self.min, self.max) = (initial, min, max);
-        self
-    }
-
-    /// Sets the length of a measurement window and its minimum number of calls.
-    #[must_use]
-    pub const fn window(mut self, window: Duration, min_calls: u32) -> Self {
-        (self.window, self.min_calls) = (window, min_calls);
-        self
-    }
-
-    /// Sets the interval between two measurements of the base latency.
-    #[must_use]
-    pub const fn remeasure(mut self, every: Duration) -> Self {
-        self.remeasure = every;
-        self
-    }
-
-    /// Sets the maximum number of waiting calls, and their maximum wait.
-    #[must_use]
-    pub const fn queue(mut self, calls: u32, max_wait: Duration) -> Self {
-        (self.queue, self.max_wait) = (calls, max_wait);
-        self
-    }
-
-    /// Sets the maximum time that a server's hint pauses the limiter.
-    #[must_use]
-    pub const fn max_hint(mut self, longest: Duration) -> Self {
-        self.max_hint = longest;
-        self
-    }
-
-    /// Sets the shares of the limit by priority.
-    #[must_use]
-    pub const fn shares(mut self, shares: PriorityShares) -> Self {
-        self.shares = Some(shares);
         self
     }
 

@@ -7,6 +7,7 @@ use super::{
     gradient::{Gradient, Sample},
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -59,12 +60,17 @@ impl AdaptiveLimiter {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: AdaptiveLimitConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), Entropy::default(), None))
+        Self::builder(config).build()
     }
 
-    pub(crate) fn make(config: AdaptiveLimitConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
-        let semaphore = ConcurrencyLimiter::make(config.semaphore_config(), clock.clone(), name.clone());
+    /// Creates a builder of a limiter.
+    pub fn builder(config: AdaptiveLimitConfig) -> Builder<Self> {
+        Builder::new(config)
+    }
+
+    pub(crate) fn make(config: AdaptiveLimitConfig, common: Common) -> Self {
+        let semaphore = ConcurrencyLimiter::make(config.semaphore_config(), common.clone());
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
         let gradient = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
         let shares = PriorityShares::by_priority(config.shares).map(|share| AtomicU64::new(share.to_bits()));
         let paused_until = AtomicU64::new(0);
@@ -103,28 +109,9 @@ impl AdaptiveLimiter {
                 return;
             }
             // The limit is at least one; only zero is refused.
-            let _ = self.0.semaphore.resize(limit);
+            self.0.semaphore.resize(limit);
             set = limit;
         }
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.config(), self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.config(), clock.clone(), self.0.entropy.clone(), self.0.name.clone())
-    }
-
-    /// Returns a new limiter with the same settings that draws the times of its measurements from
-    /// `entropy`. Seeded by the system by default.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        Self::make(self.config(), self.0.clock.clone(), entropy.clone(), self.0.name.clone())
     }
 
     /// Returns the current maximum number of calls at once.
@@ -263,7 +250,7 @@ impl AdaptiveLimiter {
         let now = self.0.clock.now();
         let unit = || self.0.entropy.unit();
         if let Some(limit) = self.gradient(|gradient| gradient.record((began, now), under_way, sample, unit)) {
-            let _ = self.0.semaphore.resize(limit);
+            self.0.semaphore.resize(limit);
             self.apply_limit(limit);
         }
     }
@@ -284,6 +271,19 @@ impl AdaptivePermit<'_> {
         self.limiter.learn(self.began, self.under_way, outcome);
     }
 }
+
+impl Component for AdaptiveLimiter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = AdaptiveLimitConfig;
+
+    fn assemble(spec: AdaptiveLimitConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for AdaptiveLimiter {}
+impl HasEntropy for AdaptiveLimiter {}
 
 impl Policy for AdaptiveLimiter {
     #[inline]

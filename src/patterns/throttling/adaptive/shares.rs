@@ -2,7 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, require, require_share},
+    config::{ConfigError, require, require_share, setters},
     outcome::Priority,
 };
 
@@ -38,6 +38,15 @@ pub struct PriorityShares {
 impl Default for PriorityShares {
     fn default() -> Self {
         Self::new(0.5, 0.8, 1.0)
+    }
+}
+
+setters! {
+    impl PriorityShares {
+        low: f64,
+        normal: f64,
+        high: f64,
+        critical: f64,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, human, require, require_share, require_some_time},
+    config::{ConfigError, human, require, require_share, require_some_time, setters},
     outcome::{FailureKind, KindSet},
 };
 
@@ -50,6 +50,17 @@ impl Default for ClientThrottleConfig {
     }
 }
 
+setters! {
+    impl ClientThrottleConfig {
+        k: f64,
+        window: Duration,
+        aggression: f64,
+        min_rps: f64,
+        max_rejection: f64,
+        refusals: KindSet,
+    }
+}
+
 impl ClientThrottleConfig {
     /// Returns the formula of the SRE book, with no floor and no maximum probability. After an
     /// outage of a whole window, hardly any call passes and finds out that it is over.
@@ -70,48 +81,6 @@ impl ClientThrottleConfig {
     pub const fn admission(threshold: f64) -> Self {
         let window = Duration::from_secs(30);
         Self { k: threshold.recip(), window, max_rejection: 0.8, refusals: KindSet::ALL, ..Self::sre() }
-    }
-
-    /// Sets the number of requests per accepted one above which requests are rejected.
-    #[must_use]
-    pub const fn k(mut self, k: f64) -> Self {
-        self.k = k;
-        self
-    }
-
-    /// Sets the time for which a request counts.
-    #[must_use]
-    pub const fn window(mut self, window: Duration) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// Sets the steepness of the rejection probability.
-    #[must_use]
-    pub const fn aggression(mut self, aggression: f64) -> Self {
-        self.aggression = aggression;
-        self
-    }
-
-    /// Sets the floor, in requests per second.
-    #[must_use]
-    pub const fn min_rps(mut self, floor: f64) -> Self {
-        self.min_rps = floor;
-        self
-    }
-
-    /// Sets the maximum rejection probability.
-    #[must_use]
-    pub const fn max_rejection(mut self, most: f64) -> Self {
-        self.max_rejection = most;
-        self
-    }
-
-    /// Sets the kinds of failure that mean that the service refused a request.
-    #[must_use]
-    pub const fn refusals(mut self, kinds: KindSet) -> Self {
-        self.refusals = kinds;
-        self
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {

@@ -4,6 +4,7 @@ use std::{fmt, future::Future, sync::Arc};
 
 use super::{ClientThrottleConfig, odds::Odds};
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -116,11 +117,16 @@ impl ClientThrottle {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: ClientThrottleConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
+        Self::builder(config).build()
     }
 
-    pub(crate) fn make(config: ClientThrottleConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+    /// Creates a builder of a throttle.
+    pub fn builder(config: ClientThrottleConfig) -> Builder<Self> {
+        Builder::new(config)
+    }
+
+    pub(crate) fn make(config: ClientThrottleConfig, common: Common) -> Self {
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
         Self(Arc::new(ThrottleCore {
             config: Mutex::new(config),
             live: LiveSettings::new(&config),
@@ -131,25 +137,6 @@ impl ClientThrottle {
             entropy,
             events: Events::new(),
         }))
-    }
-
-    /// Returns a new throttle with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.config(), self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
-    }
-
-    /// Returns a new throttle with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.config(), clock.clone(), self.0.entropy.clone(), self.0.name.clone())
-    }
-
-    /// Returns a new throttle with the same settings that draws from `entropy`. Seeded by the
-    /// system by default.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        Self::make(self.config(), self.0.clock.clone(), entropy.clone(), self.0.name.clone())
     }
 
     /// Returns the current settings.
@@ -283,6 +270,19 @@ impl fmt::Debug for ClientThrottlePermit<'_> {
         f.write_str("ClientThrottlePermit")
     }
 }
+
+impl Component for ClientThrottle {
+    type Built = Result<Self, ConfigError>;
+    type Spec = ClientThrottleConfig;
+
+    fn assemble(spec: ClientThrottleConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for ClientThrottle {}
+impl HasEntropy for ClientThrottle {}
 
 impl Policy for ClientThrottle {
     #[inline]

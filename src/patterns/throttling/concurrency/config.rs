@@ -3,11 +3,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require};
+use crate::config::{ConfigError, human, require, setters};
 
 /// The order in which waiting calls get a free permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum QueueOrder {
     /// First in, first out: the call that has waited longest is next.
     #[default]
@@ -51,33 +52,23 @@ impl Default for ConcurrencyLimitConfig {
     }
 }
 
+setters! {
+    impl ConcurrencyLimitConfig {
+        capacity: u32,
+        queue: u32,
+        max_wait: Duration,
+        order: QueueOrder,
+    }
+}
+
 impl ConcurrencyLimitConfig {
     /// Returns settings for at most `capacity` calls at once.
     pub fn of(capacity: u32) -> Self {
         Self { capacity, ..Self::default() }
     }
 
-    /// Sets the number of calls that wait, and their maximum wait.
-    #[must_use]
-    pub const fn queue(mut self, queue: u32, max_wait: Duration) -> Self {
-        self.queue = queue;
-        self.max_wait = max_wait;
-        self
-    }
-
-    /// Sets the order of the queue.
-    #[must_use]
-    pub const fn order(mut self, order: QueueOrder) -> Self {
-        self.order = order;
-        self
-    }
-
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        check_capacity(self.capacity)?;
+        require(self.capacity >= 1, "capacity", "must be at least 1")?;
         require(self.queue == 0 || !self.max_wait.is_zero(), "max_wait", "must be longer than zero unless `queue` is 0")
     }
-}
-
-pub(super) fn check_capacity(capacity: u32) -> Result<(), ConfigError> {
-    require(capacity >= 1, "capacity", "must be at least 1")
 }

@@ -10,10 +10,10 @@ use std::{
 
 use super::{
     ConcurrencyLimitConfig, QueueOrder,
-    config::check_capacity,
     semaphore::{Admission, Semaphore},
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -48,27 +48,19 @@ impl ConcurrencyLimiter {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: ConcurrencyLimitConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Clock::tokio(), None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a limiter.
+    pub fn builder(config: ConcurrencyLimitConfig) -> Builder<Self> {
+        Builder::new(config)
     }
 
     /// Creates a limiter by settings that were validated before.
-    pub(crate) fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: ConcurrencyLimitConfig, Common { name, clock, .. }: Common) -> Self {
         let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
         let max_wait = AtomicU64::new(nanos(config.max_wait));
         Self { inner: Arc::new(ConcurrencyCore { max_wait, name, clock, semaphore, events: Events::new() }), weight: 1 }
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self { weight: self.weight, ..Self::make(self.config(), self.inner.clock.clone(), Some(name.into())) }
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self { weight: self.weight, ..Self::make(self.config(), clock.clone(), self.inner.name.clone()) }
     }
 
     /// Returns the same limiter, for calls that take `weight` permits each.
@@ -103,20 +95,15 @@ impl ConcurrencyLimiter {
         self.inner.events.subscribe()
     }
 
-    /// Changes the number of permits while the limiter is in use. Running calls go on. A waiting
-    /// call with a weight above the new capacity is rejected.
-    ///
-    /// # Errors
-    /// If the capacity is zero; then nothing has changed.
-    pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
-        check_capacity(capacity)?;
-        self.inner.semaphore.resize(capacity);
+    /// Changes the number of permits alone, to at least one.
+    pub(crate) fn resize(&self, capacity: u32) {
+        self.inner.semaphore.resize(capacity.max(1));
         self.inner.emit_change();
-        Ok(())
     }
 
-    /// Changes all settings while the limiter is in use. Running calls go on, and waiting calls
-    /// keep their maximum wait. If the queue becomes shorter, excess calls are rejected: the newest
+    /// Changes the settings while the limiter is in use. Running calls go on, and waiting calls
+    /// keep their maximum wait. A waiting call with a weight above the new capacity is rejected. If
+    /// the queue becomes shorter, excess calls are rejected: the newest
     /// ones, or with [`QueueOrder::NewestFirst`] the oldest ones.
     ///
     /// # Errors
@@ -296,6 +283,18 @@ impl Drop for WaiterGuard<'_> {
         }
     }
 }
+
+impl Component for ConcurrencyLimiter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = ConcurrencyLimitConfig;
+
+    fn assemble(spec: ConcurrencyLimitConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(spec, common))
+    }
+}
+
+impl HasName for ConcurrencyLimiter {}
 
 impl Policy for ConcurrencyLimiter {
     #[inline]

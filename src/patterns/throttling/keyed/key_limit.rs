@@ -66,7 +66,7 @@ where
             Ok(()) => {
                 let outcome = inner.attempt(cx).await;
                 if outcome.is_failure() {
-                    let longest = self.limiter.config().max_hint;
+                    let longest = self.limiter.0.max_hint();
                     let time = inner.call_state().hint().retry_after().unwrap_or_default().min(longest);
                     if time > Duration::ZERO {
                         self.limiter.pause(&self.key, time);
@@ -79,7 +79,7 @@ where
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let config = self.limiter.config();
+        let config = self.limiter.config().limit;
         let settings = format!("{} calls every {:?}, for each key", config.permits, config.per);
         explanation.push(Layer::new(PolicyKind::RateLimit, self.limiter.name_of(&self.key), settings));
     }

@@ -2,22 +2,24 @@
 use std::{
     hash::{BuildHasher, Hash, RandomState},
     sync::Arc,
+    time::Duration,
 };
 
 use hashbrown::HashTable;
 
 use super::{
+    KeyedRateLimitConfig,
     shard::{Metered, ShardState, Tiers, of},
-    take::checked,
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     config::{ConfigError, Name, require},
     observe::{Events, Subscription},
     outcome::Rejected,
     sharded::Sharded,
     sync::{AtomicU64, Mutex, Ordering},
-    throttling::{Quota, RateLimitConfig, ThrottlingEvent},
-    time::Clock,
+    throttling::{Quota, RateMode, ThrottlingEvent},
+    time::{Clock, nanos},
 };
 
 /// A [`RateLimiter`](crate::throttling::RateLimiter) for each key: each tenant, host or user.
@@ -25,17 +27,17 @@ use crate::{
 /// A clone is the same limiter. A remembered key takes its own size and 8 bytes. Once all its
 /// permits have returned, a key equals one that was never seen, and is removed when the table would
 /// grow. In strict mode, and while calls wait for it, a key has a complete limiter. At most
-/// [`max_keys`](Self::max_keys) keys are remembered. Keys are hashed by SipHash with random seeds,
-/// so that an attacker who chooses keys cannot make them collide.
+/// [`max_keys`](field@KeyedRateLimitConfig::max_keys) keys are remembered. Keys are hashed by
+/// SipHash with random seeds, so that an attacker who chooses keys cannot make them collide.
 ///
 /// ```
-/// use steadfast::throttling::{KeyedRateLimiter, Quota};
+/// use steadfast::throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota};
 ///
-/// let limiter = KeyedRateLimiter::new(Quota::per_second(100))
-///     .unwrap()
-///     .with_tiers(&[Quota::per_second(1000)], |tenant: &String| {
-///         if tenant.starts_with("gold-") { Some(0) } else { None }
-///     })
+/// let quota = Quota::per_second(100);
+/// let config = KeyedRateLimitConfig::from(quota).tiers([Quota::per_second(1000)]);
+/// let limiter = KeyedRateLimiter::builder(config)
+///     .tier_of(|tenant: &String| tenant.starts_with("gold-").then_some(0))
+///     .build()
 ///     .unwrap();
 /// let tenant = "gold-7".to_owned();
 /// assert!(limiter.try_acquire(&tenant).is_ok());
@@ -50,14 +52,19 @@ impl<K, S> Clone for KeyedRateLimiter<K, S> {
 }
 
 /// The function that returns the tier of a key.
-type TierOf<K> = Arc<dyn Fn(&K) -> Option<usize> + Send + Sync>;
+type TierOf<K> = Box<dyn Fn(&K) -> Option<usize> + Send + Sync>;
 
-type NameOf<K> = Arc<dyn Fn(&K) -> Name + Send + Sync>;
+type NameOf<K> = Box<dyn Fn(&K) -> Name + Send + Sync>;
 
 pub(super) struct KeyedCore<K, S> {
     /// Version and value of the quotas.
     pub(super) tiers: Mutex<(u64, Tiers)>,
     changes: AtomicU64,
+    /// Nanoseconds. This one and the next two are single values, read by themselves, so `Relaxed`
+    /// suffices: a call reads either the old or the new one.
+    max_wait: AtomicU64,
+    max_hint: AtomicU64,
+    max_keys: AtomicU64,
     pub(super) parts: KeyedParts<K, S>,
     pub(super) events: Events<ThrottlingEvent>,
     pub(super) shards: Sharded<ShardState<K>>,
@@ -65,24 +72,22 @@ pub(super) struct KeyedCore<K, S> {
 
 /// The parts of a limiter beside its quotas.
 pub(super) struct KeyedParts<K, S> {
-    /// Its quota is the default quota at the beginning.
-    pub(super) config: RateLimitConfig,
+    pub(super) mode: RateMode,
     pub(super) tier_of: Option<TierOf<K>>,
     pub(super) name: Option<Name>,
     pub(super) name_of: Option<NameOf<K>>,
     pub(super) hasher: S,
     pub(super) clock: Clock,
-    pub(super) max_keys: usize,
     pub(super) is_metered: bool,
 }
 
-impl<K, S: Clone> Clone for KeyedParts<K, S> {
-    fn clone(&self) -> Self {
-        let Self { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered } = self;
-        let (tier_of, name_of) = (tier_of.clone(), name_of.clone());
-        let (name, hasher, clock) = (name.clone(), hasher.clone(), clock.clone());
-        Self { config: *config, tier_of, name, name_of, hasher, clock, max_keys: *max_keys, is_metered: *is_metered }
-    }
+/// What a limiter is built from.
+pub struct KeyedLimiterSpec<K, S> {
+    config: KeyedRateLimitConfig,
+    tier_of: Option<TierOf<K>>,
+    name_of: Option<NameOf<K>>,
+    hasher: S,
+    is_metered: bool,
 }
 
 /// The permits of one key at one moment.
@@ -98,21 +103,91 @@ pub struct KeyUsage {
     pub quota: Quota,
 }
 
-/// Default maximum number of remembered keys: about a million.
-const MAX_KEYS: usize = 1 << 20;
-
 /// Maximum number of rounds in which a change asks for the tiers of new keys. Keys that appear
 /// later get the default quota.
 pub(super) const MAX_ROUNDS: u32 = 8;
 
 impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
-    /// Creates a limiter that gives each key this quota. A whole [`RateLimitConfig`] allows strict
-    /// mode too.
+    /// Creates a limiter that gives each key this quota. A
+    /// [`RateLimitConfig`](crate::throttling::RateLimitConfig) allows strict mode too, a whole
+    /// [`KeyedRateLimitConfig`] also tiers.
     ///
     /// # Errors
     /// If a setting is invalid.
-    pub fn new(config: impl Into<RateLimitConfig>) -> Result<Self, ConfigError> {
-        Self::with_hasher(config, RandomState::new())
+    pub fn new(config: impl Into<KeyedRateLimitConfig>) -> Result<Self, ConfigError> {
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a limiter. Errors and events of all keys carry the builder's
+    /// [`name`](Builder::name), unless [`name_by`](Builder::name_by) gives each key its own.
+    pub fn builder(config: impl Into<KeyedRateLimitConfig>) -> Builder<Self> {
+        let (config, hasher) = (config.into(), RandomState::new());
+        Builder::new(KeyedLimiterSpec { config, tier_of: None, name_of: None, hasher, is_metered: false })
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Builder<KeyedRateLimiter<K, S>> {
+    /// Gives some keys the quotas of [`tiers`](field@KeyedRateLimitConfig::tiers). `tier_of`
+    /// returns the index of a key's tier; `None`, or an index out of range, selects the default
+    /// quota.
+    pub fn tier_of(mut self, tier_of: impl Fn(&K) -> Option<usize> + Send + Sync + 'static) -> Self {
+        self.spec.tier_of = Some(Box::new(tier_of));
+        self
+    }
+
+    /// Names each key's errors and events by the key.
+    pub fn name_by(mut self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self {
+        self.spec.name_of = Some(Box::new(name_of));
+        self
+    }
+
+    /// Counts what each key takes and is refused: see [`readings`](KeyedRateLimiter::readings).
+    pub fn metered(mut self) -> Self {
+        self.spec.is_metered = true;
+        self
+    }
+
+    /// Sets the hasher of keys. Seeded by the system by default.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<KeyedRateLimiter<K, T>> {
+        let KeyedLimiterSpec { config, tier_of, name_of, is_metered, .. } = self.spec;
+        Builder { spec: KeyedLimiterSpec { config, tier_of, name_of, hasher, is_metered }, common: self.common }
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedRateLimiter<K, S> {
+    type Built = Result<Self, ConfigError>;
+    type Spec = KeyedLimiterSpec<K, S>;
+
+    fn assemble(spec: Self::Spec, Common { name, clock, .. }: Common) -> Self::Built {
+        let KeyedLimiterSpec { config, tier_of, name_of, hasher, is_metered } = spec;
+        let (mode, tiers) = (config.limit.mode, config.checked()?);
+        Ok(Self(Arc::new(KeyedCore {
+            shards: Sharded::new(|| ShardState::new(tiers.clone(), is_metered)),
+            tiers: Mutex::new((0, tiers)),
+            changes: AtomicU64::new(0),
+            max_wait: AtomicU64::new(nanos(config.limit.max_wait)),
+            max_hint: AtomicU64::new(nanos(config.limit.max_hint)),
+            max_keys: AtomicU64::new(config.max_keys.into()),
+            parts: KeyedParts { mode, tier_of, name, name_of, hasher, clock, is_metered },
+            events: Events::new(),
+        })))
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasName for KeyedRateLimiter<K, S> {}
+
+impl<K, S> KeyedCore<K, S> {
+    pub(super) fn max_wait(&self) -> Duration {
+        Duration::from_nanos(self.max_wait.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn max_hint(&self) -> Duration {
+        Duration::from_nanos(self.max_hint.load(Ordering::Relaxed))
+    }
+
+    /// Returns the maximum number of keys in one shard.
+    pub(super) fn most(&self) -> usize {
+        self.shards.share(usize::try_from(self.max_keys.load(Ordering::Relaxed)).unwrap_or(usize::MAX))
     }
 }
 
@@ -128,110 +203,9 @@ impl<K, S> KeyedRateLimiter<K, S> {
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
-    /// Creates a limiter as [`new`](KeyedRateLimiter::new) does, with another hasher.
-    ///
-    /// # Errors
-    /// If a setting is invalid.
-    pub fn with_hasher(config: impl Into<RateLimitConfig>, hasher: S) -> Result<Self, ConfigError> {
-        let config = config.into();
-        let tiers = checked(&config, config.quota(), &[])?;
-        let (clock, max_keys) = (Clock::tokio(), MAX_KEYS);
-        let (tier_of, name, name_of, is_metered) = (None, None, None, false);
-        Ok(Self::make(tiers, KeyedParts { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered }))
-    }
-
-    fn make(tiers: Tiers, parts: KeyedParts<K, S>) -> Self {
-        let shards = Sharded::new(|| ShardState::new(tiers.clone(), parts.is_metered));
-        let tiers = Mutex::new((0, tiers));
-        Self(Arc::new(KeyedCore { tiers, changes: AtomicU64::new(0), parts, events: Events::new(), shards }))
-    }
-
-    /// Returns a new limiter with the same quotas and changed parts.
-    fn with(&self, change: impl FnOnce(&mut KeyedParts<K, S>)) -> Self
-    where
-        S: Clone,
-    {
-        let mut parts = self.0.parts.clone();
-        change(&mut parts);
-        Self::make(self.tiers(), parts)
-    }
-
-    /// Returns a new limiter that gives some keys other quotas. `tier_of` returns the index of a
-    /// key's quota in `tiers`; `None`, or an index out of range, selects the default quota.
-    ///
-    /// # Errors
-    /// If a quota is invalid.
-    pub fn with_tiers(
-        self,
-        tiers: &[Quota],
-        tier_of: impl Fn(&K) -> Option<usize> + Send + Sync + 'static,
-    ) -> Result<Self, ConfigError>
-    where
-        S: Clone,
-    {
-        let tiers = checked(&self.0.parts.config, self.quotas().0, tiers)?;
-        let mut parts = self.0.parts.clone();
-        parts.tier_of = Some(Arc::new(tier_of));
-        Ok(Self::make(tiers, parts))
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.clock = clock.clone())
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.name = Some(name.into()))
-    }
-
-    /// Returns a new limiter with the same settings whose errors and events carry the name that
-    /// `name_of` returns for the key.
-    #[must_use]
-    pub fn named_by(self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.name_of = Some(Arc::new(name_of)))
-    }
-
-    /// Returns a new limiter with the same settings that remembers at most `most` keys, rounded up
-    /// to a multiple of 64; 1,048,576 by default. To make room, the limiter forgets keys whose
-    /// permits have all returned, and if there are none, an eighth of the others. Those are the
-    /// keys whose permits return soonest, since forgetting a key gives it a whole burst. Keys with
-    /// waiting calls are kept.
-    ///
-    /// # Errors
-    /// If `most` is zero.
-    pub fn max_keys(self, most: usize) -> Result<Self, ConfigError>
-    where
-        S: Clone,
-    {
-        require(most >= 1, "max_keys", "must be at least 1")?;
-        Ok(self.with(|parts| parts.max_keys = most))
-    }
-
-    /// Returns a new limiter with the same settings that counts what each key takes and is refused:
-    /// see [`readings`](Self::readings).
-    #[must_use]
-    pub fn metered(self) -> Self
-    where
-        S: Clone,
-    {
-        self.with(|parts| parts.is_metered = true)
-    }
-
     /// Returns what each key took and was refused since the last reading, in any order, if the
-    /// limiter is [`metered`](Self::metered). Between two readings it counts for at most `max_keys`
-    /// keys, those that come first.
+    /// limiter is [`metered`](Builder::metered). Between two readings it counts for at most
+    /// `max_keys` keys, those that come first.
     pub fn readings(&self) -> Vec<(K, Metered)> {
         let read = |shard: &Mutex<ShardState<K>>| {
             let mut state = shard.lock();
@@ -266,28 +240,35 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
         keys
     }
 
-    /// Returns the current default quota and the quotas of the tiers.
-    pub fn quotas(&self) -> (Quota, Vec<Quota>) {
-        let tiers = self.tiers();
-        (tiers[0].quota, tiers[1..].iter().map(|tier| tier.quota).collect())
+    /// Returns the current settings.
+    pub fn config(&self) -> KeyedRateLimitConfig {
+        let (tiers, max_keys) = (self.tiers(), self.0.max_keys.load(Ordering::Relaxed));
+        let mut limit = self.0.parts.config_of(tiers[0].quota);
+        (limit.max_wait, limit.max_hint) = (self.0.max_wait(), self.0.max_hint());
+        let tiers = tiers[1..].iter().map(|tier| tier.quota).collect();
+        KeyedRateLimitConfig { limit, tiers, max_keys: u32::try_from(max_keys).unwrap_or(u32::MAX) }
     }
 
-    /// Returns the current settings of a key without a tier.
-    pub fn config(&self) -> RateLimitConfig {
-        self.0.parts.config_of(self.tiers()[0].quota)
-    }
-
-    /// Changes the default quota and those of the tiers while they are in use. The mode and the
-    /// tier of each key stay. A tier that no longer exists becomes the default. In smooth mode each
-    /// key keeps the used share of its burst; in strict mode, its used permits.
+    /// Changes the settings while they are in use. The mode and the tier of each key stay. A tier
+    /// that no longer exists becomes the default. In smooth mode each key keeps the used share of
+    /// its burst; in strict mode, its used permits.
     ///
     /// The change visits all remembered keys, one shard at a time: some milliseconds for a hundred
     /// thousand keys. Calls meanwhile pass by the old quotas or the new ones.
     ///
     /// # Errors
-    /// If a quota is invalid; then nothing has changed.
-    pub fn reconfigure(&self, quota: Quota, tiers: &[Quota]) -> Result<(), ConfigError> {
-        let tiers = checked(&self.0.parts.config, quota, tiers)?;
+    /// If a setting is invalid, or the mode is another one; then nothing has changed.
+    pub fn reconfigure(&self, config: impl Into<KeyedRateLimitConfig>) -> Result<(), ConfigError> {
+        let config = config.into();
+        let tiers = config.checked()?;
+        require(
+            config.limit.mode == self.0.parts.mode,
+            "limit.mode",
+            "must stay as it is while the limiter is in use",
+        )?;
+        self.0.max_wait.store(nanos(config.limit.max_wait), Ordering::Relaxed);
+        self.0.max_hint.store(nanos(config.limit.max_hint), Ordering::Relaxed);
+        self.0.max_keys.store(config.max_keys.into(), Ordering::Relaxed);
         let change = {
             let mut current = self.0.tiers.lock();
             let change = self.0.changes.fetch_add(1, Ordering::Relaxed) + 1;
@@ -305,7 +286,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     /// Subscribes to the events of all keys from now on. They carry the key's name if the limiter
-    /// is [named by](Self::named_by) key.
+    /// is [named by](Builder::name_by) key.
     pub fn events(&self) -> Subscription<ThrottlingEvent> {
         self.0.events.subscribe()
     }

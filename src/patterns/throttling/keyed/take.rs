@@ -12,18 +12,15 @@ use hashbrown::HashTable;
 use super::{
     KeyedRateLimiter,
     limiter::{KeyedCore, KeyedParts, MAX_ROUNDS},
-    shard::{ShardState, Tier, Tiers, of},
+    shard::{ShardState, Tiers, of},
 };
 use crate::{
-    config::ConfigError,
+    build::Common,
     outcome::{PolicyKind, Reason, Rejected},
     sync::Mutex,
     throttling::{
         Quota, RateLimitConfig, RateLimiter, RateMode, ThrottlingEvent,
-        rate::{
-            gcra::Pace,
-            turns::{Refusal, Taken},
-        },
+        rate::turns::{Refusal, Taken},
     },
     time::{Instant, nanos},
 };
@@ -55,11 +52,11 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Takes a permit, or waits for it until the call's deadline and for at most `max_wait`.
     pub(super) async fn acquire_for(&self, key: &K, deadline: Option<Instant>) -> Result<(), Rejected> {
-        let KeyedParts { config, clock, .. } = &self.0.parts;
-        if config.max_wait.is_zero() {
+        let max_wait = self.0.max_wait();
+        if max_wait.is_zero() {
             return self.try_acquire(key);
         }
-        let patience = clock.now() + config.max_wait;
+        let patience = self.0.parts.clock.now() + max_wait;
         self.acquire_by(key, 1, deadline.map_or(patience, |deadline| deadline.min(patience))).await
     }
 
@@ -112,7 +109,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     fn take_unmetered(&self, key: &K, n: u32) -> Result<Taken, Refusal> {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
-        let is_strict = this.parts.config.mode == RateMode::Strict;
+        let is_strict = this.parts.mode == RateMode::Strict;
         let mut state = this.shards.of(hash).lock();
         if is_strict || !state.limiters.is_empty() {
             let limiter = state.limiters.find(hash, |(k, _)| k == key).map(|(_, limiter)| limiter.clone());
@@ -194,7 +191,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             return limiter.clone();
         }
         let quota = of(&state.tiers, tier).quota;
-        let limiter = RateLimiter::make(&this.parts.config_of(quota), this.parts.clock.clone(), None);
+        let limiter = RateLimiter::make(
+            &this.parts.config_of(quota),
+            Common { clock: this.parts.clock.clone(), ..Common::default() },
+        );
         if let Ok(entry) = state.table.find_entry(hash, |(k, _)| k == key) {
             limiter.turns().start_at(entry.remove().0.1);
         }
@@ -218,31 +218,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 }
 
 impl<K, S> KeyedParts<K, S> {
-    /// Returns the settings with this quota.
+    /// Returns a limit of this quota in the mode of all keys.
     pub(super) fn config_of(&self, quota: Quota) -> RateLimitConfig {
-        RateLimitConfig { permits: quota.permits, per: quota.per, burst: quota.burst, ..self.config }
+        RateLimitConfig { mode: self.mode, ..RateLimitConfig::from(quota) }
     }
-}
-
-/// Returns the quotas if all of them are valid, also for the mode.
-pub(super) fn checked(config: &RateLimitConfig, quota: Quota, tiers: &[Quota]) -> Result<Tiers, ConfigError> {
-    let tier = |quota: Quota| {
-        RateLimitConfig { permits: quota.permits, per: quota.per, burst: quota.burst, ..*config }.check()?;
-        Ok(Tier { quota, pace: Pace::new(&quota) })
-    };
-    let numbered =
-        |(i, quota): (usize, &Quota)| tier(*quota).map_err(|e: ConfigError| e.within(&format!("tiers[{i}]")));
-    std::iter::once(tier(quota)).chain(tiers.iter().enumerate().map(numbered)).collect()
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
     pub(super) fn now(&self) -> u64 {
         self.parts.clock.now().as_nanos()
-    }
-
-    /// Returns the maximum number of keys in one shard.
-    fn most(&self) -> usize {
-        self.shards.share(self.parts.max_keys)
     }
 
     /// Returns the key's hash, the time, and the index of its quota. Calls foreign code: the caller
@@ -289,7 +273,9 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
                 let limiter: Vec<_> = limiter.collect();
                 drop(state);
                 // Wakes waiting calls, which is foreign code. The quotas were validated before.
-                limiter.into_iter().for_each(|(quota, limiter)| drop(limiter.set_quota(quota)));
+                limiter
+                    .into_iter()
+                    .for_each(|(quota, limiter)| drop(limiter.reconfigure(limiter.config().with_quota(quota))));
                 return;
             }
             drop(state);

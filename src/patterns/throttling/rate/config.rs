@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::config::{ConfigError, human, require, require_some_time, setters};
 
 /// A number of permits per period.
 ///
@@ -16,6 +16,7 @@ use crate::config::{ConfigError, human, require, require_some_time};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Quota {
     /// Number of permits in each period.
     pub permits: u32,
@@ -25,6 +26,14 @@ pub struct Quota {
     /// Number of permits that may be taken at one moment. Equal to `permits` by default.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<u32>,
+}
+
+setters! {
+    impl Quota {
+        permits: u32,
+        per: Duration,
+        burst: Option<u32>,
+    }
 }
 
 impl Quota {
@@ -41,13 +50,6 @@ impl Quota {
     /// Returns a quota of `permits` every minute.
     pub const fn per_minute(permits: u32) -> Self {
         Self::new(permits, Duration::from_secs(60))
-    }
-
-    /// Returns the same quota with at most `burst` permits at one moment.
-    #[must_use]
-    pub const fn burst(mut self, burst: u32) -> Self {
-        self.burst = Some(burst);
-        self
     }
 
     /// Returns the largest number of permits that can be taken at one moment.
@@ -77,6 +79,7 @@ impl Quota {
 /// The algorithm by which a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum RateMode {
     /// Permits return one by one at even intervals (GCRA, a leaky bucket as a meter). Takes 8
     /// bytes, lock-free. After a quiet period, one window of `per` may admit a burst and then the
@@ -135,30 +138,34 @@ impl From<Quota> for RateLimitConfig {
     }
 }
 
+setters! {
+    impl RateLimitConfig {
+        permits: u32,
+        per: Duration,
+        burst: Option<u32>,
+        mode: RateMode,
+        max_wait: Duration,
+        max_hint: Duration,
+    }
+}
+
 impl RateLimitConfig {
     /// Returns the limit as a quota.
     pub const fn quota(&self) -> Quota {
         Quota { permits: self.permits, per: self.per, burst: self.burst }
     }
 
+    /// Sets the permits, the period and the burst to those of `quota`.
+    #[must_use]
+    pub const fn with_quota(mut self, quota: Quota) -> Self {
+        (self.permits, self.per, self.burst) = (quota.permits, quota.per, quota.burst);
+        self
+    }
+
     /// Selects strict mode: at most `permits` in any window.
     #[must_use]
     pub const fn strict(mut self) -> Self {
         self.mode = RateMode::Strict;
-        self
-    }
-
-    /// Sets the maximum time that a call waits for its turn.
-    #[must_use]
-    pub const fn max_wait(mut self, longest: Duration) -> Self {
-        self.max_wait = longest;
-        self
-    }
-
-    /// Sets the maximum time that a server's hint pauses the limit.
-    #[must_use]
-    pub const fn max_hint(mut self, longest: Duration) -> Self {
-        self.max_hint = longest;
         self
     }
 

@@ -9,11 +9,12 @@ use std::{
 };
 
 use super::{
-    Limit, Quota, RateLimitConfig, RateMode,
+    Limit, RateLimitConfig, RateMode,
     limit::sealed::Sealed,
     turns::{Refusal, Taken, TurnStatus, Turns},
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -48,13 +49,16 @@ impl RateLimiter {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: impl Into<RateLimitConfig>) -> Result<Self, ConfigError> {
-        let config = config.into();
-        config.check()?;
-        Ok(Self::make(&config, Clock::tokio(), None))
+        Self::builder(config).build()
+    }
+
+    /// Creates a builder of a limiter.
+    pub fn builder(config: impl Into<RateLimitConfig>) -> Builder<Self> {
+        Builder::new(config.into())
     }
 
     /// Creates a limiter by settings that were validated before.
-    pub(crate) fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: &RateLimitConfig, Common { name, clock, .. }: Common) -> Self {
         Self(Arc::new(RateCore {
             max_wait: AtomicU64::new(nanos(config.max_wait)),
             max_hint: AtomicU64::new(nanos(config.max_hint)),
@@ -63,18 +67,6 @@ impl RateLimiter {
             turns: Turns::new(config.mode, config.quota()),
             events: Events::new(),
         }))
-    }
-
-    /// Returns a new limiter with the same settings and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(&self.config(), self.0.clock.clone(), Some(name.into()))
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(&self.config(), clock.clone(), self.0.name.clone())
     }
 
     /// Returns the current settings.
@@ -136,22 +128,14 @@ impl RateLimiter {
         self.wait_until(n, now, now + max_wait).await
     }
 
-    /// Changes the limit while it is in use. In smooth mode the used share of the burst is kept; in
-    /// strict mode, the used permits. Waiting calls reserve again at the new pace, in order. A call
-    /// whose turn would now come too late, or that asks for more permits than there can be, is
-    /// rejected at once.
+    /// Changes the settings while they are in use. In smooth mode the used share of the burst is
+    /// kept; in strict mode, the used permits. Waiting calls reserve again at the new pace, in
+    /// order. A call whose turn would now come too late, or that asks for more permits than there
+    /// can be, is rejected at once.
     ///
-    /// # Errors
-    /// If the quota is invalid; then nothing has changed.
-    pub fn set_quota(&self, quota: Quota) -> Result<(), ConfigError> {
-        let mut config = self.config();
-        (config.permits, config.per, config.burst) = (quota.permits, quota.per, quota.burst);
-        self.reconfigure(config)
-    }
-
-    /// Changes all settings while they are in use: the limit as [`set_quota`](Self::set_quota)
-    /// does, and the mode. Permits that are used in the old mode stay used in the new one, up to
-    /// its maximum. A call that races with the change passes in one of the two modes.
+    /// If the mode changes, permits that are used in the old mode stay used in the new one, up to
+    /// its maximum. A call that races with the change passes in one of the two modes. To change the
+    /// quota alone, pass `limiter.config().with_quota(quota)`.
     ///
     /// # Errors
     /// If a setting is invalid; then nothing has changed.
@@ -326,6 +310,18 @@ impl RateLimiter {
         call::call_alone(self, operation)
     }
 }
+
+impl Component for RateLimiter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = RateLimitConfig;
+
+    fn assemble(spec: RateLimitConfig, common: Common) -> Self::Built {
+        spec.check()?;
+        Ok(Self::make(&spec, common))
+    }
+}
+
+impl HasName for RateLimiter {}
 
 impl Policy for RateLimiter {
     #[inline]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Quota, rate::gcra::Pace};
 use crate::{
-    config::{ConfigError, human, require, require_share, require_some_time},
+    config::{ConfigError, human, require, require_share, require_some_time, setters},
     time::nanos,
 };
 
@@ -60,6 +60,7 @@ pub struct SharedRateLimitConfig {
 /// The way in which processes share one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum Sharing {
     /// Each admission is a compare-and-set on the limit's row. The smallest slack; each call waits
     /// for the store.
@@ -78,6 +79,7 @@ pub enum Sharing {
 /// The behaviour of a process while the store does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum WhenDown {
     /// Every call passes: better no limit than no calls.
     FailOpen,
@@ -110,6 +112,19 @@ impl From<Quota> for SharedRateLimitConfig {
     }
 }
 
+setters! {
+    impl SharedRateLimitConfig {
+        permits: u32,
+        per: Duration,
+        burst: Option<u32>,
+        sharing: Sharing,
+        when_down: WhenDown,
+        max_wait: Duration,
+        call_timeout: Duration,
+        rest: Duration,
+    }
+}
+
 impl SharedRateLimitConfig {
     /// Returns the limit as a quota.
     pub const fn quota(&self) -> Quota {
@@ -120,34 +135,6 @@ impl SharedRateLimitConfig {
     #[must_use]
     pub const fn leased(mut self, every: Duration) -> Self {
         self.sharing = Sharing::Leased { every };
-        self
-    }
-
-    /// Sets the behaviour of a process while the store is down.
-    #[must_use]
-    pub const fn when_down(mut self, when_down: WhenDown) -> Self {
-        self.when_down = when_down;
-        self
-    }
-
-    /// Sets the maximum time that a call waits for its turn.
-    #[must_use]
-    pub const fn max_wait(mut self, longest: Duration) -> Self {
-        self.max_wait = longest;
-        self
-    }
-
-    /// Sets the maximum time that the store takes.
-    #[must_use]
-    pub const fn call_timeout(mut self, longest: Duration) -> Self {
-        self.call_timeout = longest;
-        self
-    }
-
-    /// Sets the time for which a store that was down is not asked.
-    #[must_use]
-    pub const fn rest(mut self, rest: Duration) -> Self {
-        self.rest = rest;
         self
     }
 

@@ -16,6 +16,7 @@ use super::{
     SharedRateLimitConfig, SharedRateLimitEvent as Event, Sharing, WhenDown, account::Account, row::SharedTime,
 };
 use crate::{
+    build::{Builder, Common, Component},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name, require},
     observe::{Events, Subscription},
@@ -39,7 +40,7 @@ pub struct SharedRateLimiter {
 }
 
 /// The function that returns the tier of a tenant.
-type TierOf = Arc<dyn Fn(&str) -> Option<usize> + Send + Sync>;
+type TierOf = Box<dyn Fn(&str) -> Option<usize> + Send + Sync>;
 
 pub(super) struct SharedCore {
     pub(super) store: Arc<dyn Store>,
@@ -47,7 +48,6 @@ pub(super) struct SharedCore {
     pub(super) name: Name,
     pub(super) clock: Clock,
     pub(super) time: SharedTime,
-    wall: Option<Timestamp>,
     settings: Mutex<Arc<SharedSettings>>,
     tier_of: Option<TierOf>,
     /// The limit of all calls, and those of tenants.
@@ -94,83 +94,17 @@ impl SharedRateLimiter {
         name: impl Into<Name>,
         config: impl Into<SharedRateLimitConfig>,
     ) -> Result<Self, ConfigError> {
+        Self::builder(store, name, config).build()
+    }
+
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    pub fn builder(
+        store: Arc<dyn Store>,
+        name: impl Into<Name>,
+        config: impl Into<SharedRateLimitConfig>,
+    ) -> Builder<Self> {
         let (name, config) = (name.into(), config.into());
-        config.check()?;
-        let can = store.capabilities();
-        can.require(Capability::Linearizable).map_err(|lacks| lacks.refuse("store"))?;
-        can.require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("store"))?;
-        let partition = format!("rate limit {name}");
-        require(!name.as_str().is_empty(), "name", "must not be empty")?;
-        require(partition.len() <= can.max_key(), "name", "must not be longer than the store's keys")?;
-        let set = SharedSettings { config, tiers: Vec::new() };
-        Ok(Self::make(SharedParts { store, name, clock: Clock::default(), wall: None, set, tier_of: None }))
-    }
-
-    fn make(parts: SharedParts) -> Self {
-        let SharedParts { store, name, clock, wall, set, tier_of } = parts;
-        let inner = SharedCore {
-            store,
-            partition: format!("rate limit {name}"),
-            name,
-            time: SharedTime::new(clock.clone(), wall.unwrap_or_else(|| clock.wall())),
-            clock,
-            wall,
-            settings: Mutex::new(Arc::new(set)),
-            tier_of,
-            all: Arc::new(Account::new("all".to_owned(), None)),
-            tenants: Mutex::default(),
-            down_until: AtomicU64::new(0),
-            wanted: Mutex::default(),
-            want: Notify::new(),
-            loops: AtomicU32::new(0),
-            events: Events::new(),
-        };
-        Self { account: inner.all.clone(), inner: Arc::new(inner), tenant: None }
-    }
-
-    fn parts(&self) -> SharedParts {
-        let SharedCore { store, name, clock, wall, tier_of, .. } = &*self.inner;
-        let set = self.inner.settings();
-        SharedParts {
-            store: store.clone(),
-            name: name.clone(),
-            clock: clock.clone(),
-            wall: *wall,
-            set: SharedSettings { config: set.config, tiers: set.tiers.clone() },
-            tier_of: tier_of.clone(),
-        }
-    }
-
-    /// Returns a new limiter with the same settings on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(SharedParts { clock: clock.clone(), ..self.parts() })
-    }
-
-    /// Returns a new limiter with the same settings that takes `wall` for the wall clock's time at
-    /// its beginning, for tests. The system's wall clock by default.
-    #[must_use]
-    pub fn with_wall_time(self, wall: Timestamp) -> Self {
-        Self::make(SharedParts { wall: Some(wall), ..self.parts() })
-    }
-
-    /// Returns a new limiter that gives some tenants other quotas. `tier_of` returns the index of a
-    /// tenant's quota in `tiers`; `None`, or an index out of range, selects the default quota. All
-    /// processes must agree on it.
-    ///
-    /// # Errors
-    /// If a quota is invalid.
-    pub fn with_tiers(
-        self,
-        tiers: &[Quota],
-        tier_of: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
-    ) -> Result<Self, ConfigError> {
-        for (i, quota) in tiers.iter().enumerate() {
-            quota.check().map_err(|e| e.within(&format!("tiers[{i}]")))?;
-        }
-        let mut parts = self.parts();
-        parts.set.tiers = tiers.to_vec();
-        Ok(Self::make(SharedParts { tier_of: Some(Arc::new(tier_of)), ..parts }))
+        Builder::new(SharedSpec { store, name, config, tiers: Vec::new(), tier_of: None, wall: None })
     }
 
     /// Returns the limit of this tenant, which has a row of its own under the same settings. Keep
@@ -289,14 +223,67 @@ impl SharedRateLimiter {
     }
 }
 
-/// The parts of which a limiter is made.
-struct SharedParts {
+/// What a shared limiter is built from.
+pub struct SharedSpec {
     store: Arc<dyn Store>,
     name: Name,
-    clock: Clock,
-    wall: Option<Timestamp>,
-    set: SharedSettings,
+    config: SharedRateLimitConfig,
+    tiers: Vec<Quota>,
     tier_of: Option<TierOf>,
+    wall: Option<Timestamp>,
+}
+
+impl Builder<SharedRateLimiter> {
+    /// Sets the wall clock's time at the limiter's beginning, for tests. By default the clock's
+    /// [wall time](Clock::wall).
+    pub fn wall_time(mut self, wall: Timestamp) -> Self {
+        self.spec.wall = Some(wall);
+        self
+    }
+
+    /// Gives some tenants other quotas. `tier_of` returns the index of a tenant's quota in `tiers`;
+    /// `None`, or an index out of range, selects the default quota. All processes must agree on it.
+    pub fn tiers(mut self, tiers: &[Quota], tier_of: impl Fn(&str) -> Option<usize> + Send + Sync + 'static) -> Self {
+        self.spec.tiers = tiers.to_vec();
+        self.spec.tier_of = Some(Box::new(tier_of));
+        self
+    }
+}
+
+impl Component for SharedRateLimiter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = SharedSpec;
+
+    fn assemble(spec: SharedSpec, Common { clock, .. }: Common) -> Self::Built {
+        let SharedSpec { store, name, config, tiers, tier_of, wall } = spec;
+        config.check()?;
+        for (i, quota) in tiers.iter().enumerate() {
+            quota.check().map_err(|e| e.within(&format!("tiers[{i}]")))?;
+        }
+        let can = store.capabilities();
+        can.require(Capability::Linearizable).map_err(|lacks| lacks.refuse("store"))?;
+        can.require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("store"))?;
+        let partition = format!("rate limit {name}");
+        require(!name.as_str().is_empty(), "name", "must not be empty")?;
+        require(partition.len() <= can.max_key(), "name", "must not be longer than the store's keys")?;
+        let inner = SharedCore {
+            store,
+            partition,
+            name,
+            time: SharedTime::new(clock.clone(), wall.unwrap_or_else(|| clock.wall())),
+            clock,
+            settings: Mutex::new(Arc::new(SharedSettings { config, tiers })),
+            tier_of,
+            all: Arc::new(Account::new("all".to_owned(), None)),
+            tenants: Mutex::default(),
+            down_until: AtomicU64::new(0),
+            wanted: Mutex::default(),
+            want: Notify::new(),
+            loops: AtomicU32::new(0),
+            events: Events::new(),
+        };
+        Ok(Self { account: inner.all.clone(), inner: Arc::new(inner), tenant: None })
+    }
 }
 
 impl SharedCore {

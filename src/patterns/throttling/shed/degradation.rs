@@ -7,6 +7,7 @@ use super::{
     gauge::{Due, Gauges, Reading, read_until},
 };
 use crate::{
+    build::{Builder, Common, Component, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -29,8 +30,8 @@ use crate::{
 /// let (clock, driver) = Clock::manual();
 /// let cpu = Gauge::new();
 /// let config = DegradationConfig::of(["recommendations", "avatars"]).limit("cpu", 0.7, 0.9);
-/// let degradation = Degradation::new(config).unwrap().with_clock(&clock);
-/// let degradation = degradation.with_gauge("cpu", cpu.clone()).unwrap();
+/// let degradation =
+///     Degradation::builder(config).clock(&clock).gauge("cpu", cpu.clone()).build().unwrap();
 /// let (recommendations, avatars) =
 ///     (degradation.feature("recommendations").unwrap(), degradation.feature("avatars").unwrap());
 ///
@@ -106,37 +107,12 @@ impl Degradation {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: DegradationConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Gauges::default(), Clock::tokio(), None))
+        Self::builder(config).build()
     }
 
-    fn make(config: DegradationConfig, gauges: Gauges, clock: Clock, name: Option<Name>) -> Self {
-        let state = Mutex::new(DegradationState::new(config));
-        Self(Arc::new(DegradationCore { gauges, name, clock, due: Due::new(), state, events: Events::new() }))
-    }
-
-    /// Returns a new degradation with the same settings that also watches this gauge: a closure, or
-    /// a [`Gauge`](crate::throttling::Gauge). A gauge of the same name is replaced.
-    ///
-    /// # Errors
-    /// If the settings have no limits for a gauge of this name.
-    pub fn with_gauge(self, name: impl Into<Name>, gauge: impl Reading) -> Result<Self, ConfigError> {
-        let (config, DegradationCore { gauges, clock, name: old_name, .. }) = (self.config(), &*self.0);
-        let gauges = gauges.clone().with(name.into(), gauge, &config.limits)?;
-        Ok(Self::make(config, gauges, clock.clone(), old_name.clone()))
-    }
-
-    /// Returns a new degradation with the same settings and gauges and a name, for errors and
-    /// events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.config(), self.0.gauges.clone(), self.0.clock.clone(), Some(name.into()))
-    }
-
-    /// Returns a new degradation with the same settings and gauges on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.config(), self.0.gauges.clone(), clock.clone(), self.0.name.clone())
+    /// Creates a builder of a degradation.
+    pub fn builder(config: DegradationConfig) -> Builder<Self> {
+        Builder::new(DegradationSpec { config, gauges: Gauges::default() })
     }
 
     /// Returns the current settings.
@@ -214,6 +190,38 @@ impl Degradation {
         explanation
     }
 }
+
+/// What a degradation is built from.
+#[derive(Debug)]
+pub struct DegradationSpec {
+    config: DegradationConfig,
+    gauges: Gauges,
+}
+
+impl Builder<Degradation> {
+    /// Watches this gauge: a closure, or a [`Gauge`](crate::throttling::Gauge). The settings must
+    /// have limits for its name. A gauge of the same name is replaced.
+    pub fn gauge(mut self, name: impl Into<Name>, gauge: impl Reading) -> Self {
+        self.spec.gauges = self.spec.gauges.and(name.into(), gauge);
+        self
+    }
+}
+
+impl Component for Degradation {
+    type Built = Result<Self, ConfigError>;
+    type Spec = DegradationSpec;
+
+    fn assemble(spec: DegradationSpec, common: Common) -> Self::Built {
+        let DegradationSpec { config, gauges } = spec;
+        config.check()?;
+        gauges.all_have(&config.limits)?;
+        let Common { name, clock, .. } = common;
+        let state = Mutex::new(DegradationState::new(config));
+        Ok(Self(Arc::new(DegradationCore { gauges, name, clock, due: Due::new(), state, events: Events::new() })))
+    }
+}
+
+impl HasName for Degradation {}
 
 impl DegradationCore {
     /// Reads the gauges if a reading is due.

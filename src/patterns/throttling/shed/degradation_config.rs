@@ -7,7 +7,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Limits, gauge::check_limits};
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::config::{ConfigError, human, require, require_some_time, setters};
 
 /// Settings of a [`Degradation`](crate::throttling::Degradation).
 ///
@@ -61,6 +61,17 @@ impl Default for DegradationConfig {
     }
 }
 
+setters! {
+    impl DegradationConfig {
+        features: [impl Into<String>],
+        limits: impl Into<BTreeMap<String, Limits>>,
+        sample_every: Duration,
+        step: Duration,
+        hold: Duration,
+        margin: f64,
+    }
+}
+
 impl DegradationConfig {
     /// Returns settings with these features, in the order in which they are switched off.
     pub fn of<F: Into<String>>(features: impl IntoIterator<Item = F>) -> Self {
@@ -71,28 +82,6 @@ impl DegradationConfig {
     #[must_use]
     pub fn limit(mut self, gauge: impl Into<String>, soft: f64, hard: f64) -> Self {
         self.limits.insert(gauge.into(), Limits::new(soft, hard));
-        self
-    }
-
-    /// Sets the interval between two readings of the gauges.
-    #[must_use]
-    pub const fn sample_every(mut self, every: Duration) -> Self {
-        self.sample_every = every;
-        self
-    }
-
-    /// Sets the time between switching off two features, and the time for which the gauges must be
-    /// below before one is switched on.
-    #[must_use]
-    pub const fn times(mut self, step: Duration, hold: Duration) -> Self {
-        (self.step, self.hold) = (step, hold);
-        self
-    }
-
-    /// Sets the distance below the soft limit that counts as "below".
-    #[must_use]
-    pub const fn margin(mut self, share: f64) -> Self {
-        self.margin = share;
         self
     }
 

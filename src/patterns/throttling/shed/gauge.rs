@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, fmt, future::Future, sync::Arc, time::Duration}
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Name, require, setters},
     race::race,
     sync::{AtomicU64, Ordering},
     time::{Clock, Instant, nanos},
@@ -95,11 +95,19 @@ impl fmt::Debug for Gauge {
 /// The values of a gauge at which shedding begins and is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Limits {
     /// Value above which load is shed, gradually.
     pub soft: f64,
     /// Value from which on all load is shed that may be.
     pub hard: f64,
+}
+
+setters! {
+    impl Limits {
+        soft: f64,
+        hard: f64,
+    }
 }
 
 impl Limits {
@@ -132,14 +140,7 @@ pub(crate) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
 pub(crate) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
 
 impl Gauges {
-    /// Adds a gauge, or replaces one of the same name. Fails if a gauge has no limits.
-    pub(crate) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
-        let gauges = self.and(name, gauge);
-        gauges.all_have(limits)?;
-        Ok(gauges)
-    }
-
-    /// Adds a gauge, or replaces one of the same name, without a check of its limits.
+    /// Adds a gauge, or replaces one of the same name.
     pub(crate) fn and(mut self, name: Name, gauge: impl Reading) -> Self {
         self.0.retain(|(known, _)| *known != name);
         self.0.push((name, Arc::new(gauge)));

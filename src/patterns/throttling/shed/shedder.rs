@@ -7,6 +7,7 @@ use super::{
     shed_level::{ShedLevel, share},
 };
 use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -35,8 +36,7 @@ use crate::{
 /// let (clock, driver) = Clock::manual();
 /// let cpu = Gauge::new();
 /// let config = ShedderConfig::default().limit("cpu", 0.7, 0.9);
-/// let shedder = Shedder::new(config).unwrap().with_clock(&clock);
-/// let shedder = shedder.with_gauge("cpu", cpu.clone()).unwrap();
+/// let shedder = Shedder::builder(config).clock(&clock).gauge("cpu", cpu.clone()).build().unwrap();
 ///
 /// cpu.set(0.8); // half-way: one and a half of three classes
 /// assert!(shedder.try_acquire(Priority::Low).is_err());
@@ -77,17 +77,16 @@ impl Shedder {
     /// # Errors
     /// If a setting is invalid.
     pub fn new(config: ShedderConfig) -> Result<Self, ConfigError> {
-        config.check()?;
-        Ok(Self::make(config, Gauges::default(), Clock::tokio(), Entropy::from_os(), None))
+        Self::builder(config).build()
     }
 
-    pub(crate) fn make(
-        config: ShedderConfig,
-        gauges: Gauges,
-        clock: Clock,
-        entropy: Entropy,
-        name: Option<Name>,
-    ) -> Self {
+    /// Creates a builder of a shedder.
+    pub fn builder(config: ShedderConfig) -> Builder<Self> {
+        Builder::new(ShedderSpec { config, gauges: Gauges::default() })
+    }
+
+    pub(crate) fn make(config: ShedderConfig, gauges: Gauges, common: Common) -> Self {
+        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
         Self(Arc::new(ShedderCore {
             gauges,
             name,
@@ -98,39 +97,6 @@ impl Shedder {
             state: Mutex::new(ShedderState { config: Arc::new(config), level: ShedLevel::default() }),
             events: Events::new(),
         }))
-    }
-
-    /// Returns a new shedder with the same settings that also watches this gauge: a closure, or a
-    /// [`Gauge`](crate::throttling::Gauge). A gauge of the same name is replaced.
-    ///
-    /// # Errors
-    /// If the settings have no limits for a gauge of this name.
-    pub fn with_gauge(self, name: impl Into<Name>, gauge: impl Reading) -> Result<Self, ConfigError> {
-        let (config, ShedderCore { gauges, clock, entropy, name: own, .. }) = (self.config(), &*self.0);
-        let gauges = gauges.clone().with(name.into(), gauge, &config.limits)?;
-        Ok(Self::make(config, gauges, clock.clone(), entropy.clone(), own.clone()))
-    }
-
-    /// Returns a new shedder with the same settings and gauges and a name, for errors and events.
-    #[must_use]
-    pub fn named(self, name: impl Into<Name>) -> Self {
-        let ShedderCore { gauges, clock, entropy, .. } = &*self.0;
-        Self::make(self.config(), gauges.clone(), clock.clone(), entropy.clone(), Some(name.into()))
-    }
-
-    /// Returns a new shedder with the same settings and gauges on another clock.
-    #[must_use]
-    pub fn with_clock(self, clock: &Clock) -> Self {
-        let ShedderCore { gauges, entropy, name, .. } = &*self.0;
-        Self::make(self.config(), gauges.clone(), clock.clone(), entropy.clone(), name.clone())
-    }
-
-    /// Returns a new shedder with the same settings and gauges that draws from `entropy`. Seeded by
-    /// the system by default.
-    #[must_use]
-    pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        let ShedderCore { gauges, clock, name, .. } = &*self.0;
-        Self::make(self.config(), gauges.clone(), clock.clone(), entropy.clone(), name.clone())
     }
 
     /// Returns the current settings.
@@ -200,6 +166,37 @@ impl Shedder {
         call::call_alone(self, operation)
     }
 }
+
+/// What a shedder is built from.
+#[derive(Debug)]
+pub struct ShedderSpec {
+    config: ShedderConfig,
+    gauges: Gauges,
+}
+
+impl Builder<Shedder> {
+    /// Watches this gauge: a closure, or a [`Gauge`](crate::throttling::Gauge). The settings must
+    /// have limits for its name. A gauge of the same name is replaced.
+    pub fn gauge(mut self, name: impl Into<Name>, gauge: impl Reading) -> Self {
+        self.spec.gauges = self.spec.gauges.and(name.into(), gauge);
+        self
+    }
+}
+
+impl Component for Shedder {
+    type Built = Result<Self, ConfigError>;
+    type Spec = ShedderSpec;
+
+    fn assemble(spec: ShedderSpec, common: Common) -> Self::Built {
+        let ShedderSpec { config, gauges } = spec;
+        config.check()?;
+        gauges.all_have(&config.limits)?;
+        Ok(Self::make(config, gauges, common))
+    }
+}
+
+impl HasName for Shedder {}
+impl HasEntropy for Shedder {}
 
 impl ShedderCore {
     /// Returns the amount of shedding, and reads the gauges if a reading is due.

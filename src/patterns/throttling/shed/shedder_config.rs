@@ -8,7 +8,7 @@ use super::{
     gauge::{LimitsByName, check_limits},
 };
 use crate::{
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require, require_some_time, setters},
     outcome::Priority,
 };
 
@@ -23,8 +23,11 @@ use crate::{
 ///     limits.depth = { soft = 1000, hard = 5000 }
 /// "#).unwrap();
 /// let depth = Gauge::new();
-/// let shedder = Shedder::new(config).unwrap().with_gauge("cpu", || 0.3).unwrap();
-/// let shedder = shedder.with_gauge("depth", depth.clone()).unwrap();
+/// let shedder = Shedder::builder(config)
+///     .gauge("cpu", || 0.3)
+///     .gauge("depth", depth.clone())
+///     .build()
+///     .unwrap();
 /// assert!(shedder.try_acquire(steadfast::Priority::Low).is_ok());
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,33 +64,21 @@ impl Default for ShedderConfig {
     }
 }
 
+setters! {
+    impl ShedderConfig {
+        limits: impl Into<BTreeMap<String, Limits>>,
+        sample_every: Duration,
+        sustain: Duration,
+        recovery: Duration,
+        min_priority: Priority,
+    }
+}
+
 impl ShedderConfig {
     /// Sets the limits of a gauge.
     #[must_use]
     pub fn limit(mut self, gauge: impl Into<String>, soft: f64, hard: f64) -> Self {
         self.limits.insert(gauge.into(), Limits::new(soft, hard));
-        self
-    }
-
-    /// Sets the interval between two readings of the gauges.
-    #[must_use]
-    pub const fn sample_every(mut self, every: Duration) -> Self {
-        self.sample_every = every;
-        self
-    }
-
-    /// Sets the time for which the amount at a peak is sustained, and the minimum time in which it
-    /// falls to nothing.
-    #[must_use]
-    pub const fn times(mut self, sustain: Duration, recovery: Duration) -> Self {
-        (self.sustain, self.recovery) = (sustain, recovery);
-        self
-    }
-
-    /// Sets the lowest priority that is never shed.
-    #[must_use]
-    pub const fn min_priority(mut self, min_priority: Priority) -> Self {
-        self.min_priority = min_priority;
         self
     }
 

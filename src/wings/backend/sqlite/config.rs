@@ -3,7 +3,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::config::{ConfigError, human, require, require_some_time, setters};
 
 /// The failures that an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -41,6 +41,16 @@ pub struct SqliteConfig {
     pub deduplication_window: Duration,
 }
 
+setters! {
+    impl SqliteConfig {
+        path: impl Into<PathBuf>,
+        durability: Durability,
+        lock_wait: Duration,
+        poll: Duration,
+        deduplication_window: Duration,
+    }
+}
+
 impl SqliteConfig {
     /// Creates the default settings for this file.
     pub fn at(path: impl Into<PathBuf>) -> Self {
@@ -63,35 +73,6 @@ impl SqliteConfig {
 
     const fn window_default() -> Duration {
         Duration::from_secs(300)
-    }
-
-    /// Sets the failures that an acknowledged write survives.
-    #[must_use]
-    pub const fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
-
-    /// Sets the maximum time for which a write waits for writers that do not take the lock beside
-    /// the file.
-    #[must_use]
-    pub const fn lock_wait(mut self, wait: Duration) -> Self {
-        self.lock_wait = wait;
-        self
-    }
-
-    /// Sets the interval at which to poll for changes by other processes.
-    #[must_use]
-    pub const fn poll(mut self, every: Duration) -> Self {
-        self.poll = every;
-        self
-    }
-
-    /// Sets the time for which a queue remembers a de-duplication id.
-    #[must_use]
-    pub const fn deduplication_window(mut self, window: Duration) -> Self {
-        self.deduplication_window = window;
-        self
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

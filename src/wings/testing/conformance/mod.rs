@@ -8,7 +8,7 @@
 //!
 //!     steadfast::store_conformance!(async || {
 //!         let (clock, time) = Clock::manual();
-//!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
+//!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
 //!         Fixture::new(store).on_manual_time(&time)
 //!     });
 //! }
@@ -19,13 +19,19 @@
 //! suite then waits for fractions of a second.
 #![allow(clippy::expect_used, reason = "a suite is made of tests")]
 mod fixture;
+#[doc(hidden)]
 pub mod lease;
+#[doc(hidden)]
 pub mod notify;
+#[doc(hidden)]
 pub mod queue;
 pub mod safety;
+#[doc(hidden)]
 pub mod store;
 
-pub use fixture::{Fixture, run};
+pub use fixture::Fixture;
+#[doc(hidden)]
+pub use fixture::run;
 
 /// Defines one named test for each case of a suite.
 #[doc(hidden)]

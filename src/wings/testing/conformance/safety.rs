@@ -84,6 +84,7 @@ async fn final_record(fixture: &Fixture<dyn Store>) -> Option<Record> {
 // Guarantee: store 8.
 /// Three clients read and compare-and-set in turns: the counter is at least the number of confirmed
 /// increments, and exceeds it by at most the number of unknown ones.
+#[doc(hidden)]
 pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dyn Store>) {
     let (store, entropy) = (fixture.port(), Entropy::from_seed(1));
     let number = |record: &Option<Record>| -> u64 {
@@ -114,6 +115,7 @@ pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dy
 // Guarantee: store 1.
 /// Five clients write with the same version: at most one receives a success, in each of many
 /// rounds.
+#[doc(hidden)]
 pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn Store>) {
     for round in 0..STEPS / 5 {
         let when = match final_record(fixture).await {
@@ -142,6 +144,7 @@ pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn 
 
 // Guarantee: store 6.
 /// Writes under random tokens: after a success, no lower token succeeds.
+#[doc(hidden)]
 pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::Fencing) {
         return;
@@ -166,6 +169,7 @@ pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
 
 // Guarantee: store 4.
 /// Two rows that are always written together are equal at every read.
+#[doc(hidden)]
 pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::AtomicBatch) {
         return;
@@ -182,6 +186,7 @@ pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
 
 // Guarantee: store 2.
 /// No two writes return the same version, over puts and deletes.
+#[doc(hidden)]
 pub async fn a_version_is_given_once(fixture: &Fixture<dyn Store>) {
     let entropy = Entropy::from_seed(5);
     let mut given: BTreeSet<Version> = BTreeSet::new();
@@ -216,6 +221,7 @@ async fn send_all(queue: &dyn Queue, messages: u64) -> BTreeSet<String> {
 
 // Guarantee: queue 1.
 /// Every accepted message is received and completed in the end, despite the faults.
+#[doc(hidden)]
 pub async fn an_accepted_message_is_delivered_until_it_is_completed(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {
         return;
@@ -247,6 +253,7 @@ pub async fn an_accepted_message_is_delivered_until_it_is_completed(fixture: &Fi
 
 // Guarantee: queue 1.
 /// After a confirmed completion no message is delivered again.
+#[doc(hidden)]
 pub async fn a_completed_message_is_never_delivered_again(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {
         return;

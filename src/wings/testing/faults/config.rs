@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require};
+use crate::config::{ConfigError, human, require, setters};
 
 /// Settings of the faults of a [`FaultNetwork`](super::FaultNetwork). By default there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
@@ -26,35 +26,18 @@ pub struct FaultConfig {
     pub max_latency: Duration,
 }
 
+setters! {
+    impl FaultConfig {
+        errors: f64,
+        lost_replies: f64,
+        doubled: f64,
+        late: f64,
+        min_latency: Duration,
+        max_latency: Duration,
+    }
+}
+
 impl FaultConfig {
-    /// Sets the share of requests that fail before they are applied.
-    #[must_use]
-    pub const fn errors(mut self, share: f64) -> Self {
-        self.errors = share;
-        self
-    }
-
-    /// Sets the share of requests that are applied, and reported as failed.
-    #[must_use]
-    pub const fn lost_replies(mut self, share: f64) -> Self {
-        self.lost_replies = share;
-        self
-    }
-
-    /// Sets the share of requests that are applied a second time.
-    #[must_use]
-    pub const fn doubled(mut self, share: f64) -> Self {
-        self.doubled = share;
-        self
-    }
-
-    /// Sets the share of requests that are applied although the caller dropped them.
-    #[must_use]
-    pub const fn late(mut self, share: f64) -> Self {
-        self.late = share;
-        self
-    }
-
     /// Sets the minimum and the maximum latency of each direction.
     #[must_use]
     pub const fn latency(mut self, min: Duration, max: Duration) -> Self {

@@ -12,7 +12,7 @@
 //! // After a panic the seed is printed; `STEADFAST_SEED` runs that seed alone.
 //! for_each_seed(0..10, |seed| {
 //!     let (clock, time) = Clock::manual();
-//!     let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
+//!     let backend = Arc::new(InMemoryStore::builder().clock(&clock).build());
 //!     let faults = FaultConfig::default().lost_replies(0.5);
 //!     let network = FaultNetwork::new(faults, seed, &clock).unwrap();
 //!     let store = network.client("node-1").store(backend.clone());

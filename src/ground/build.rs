@@ -1,0 +1,118 @@
+//! The builder of all components: a component is built, then shared, then reconfigured.
+use std::fmt;
+
+use crate::{config::Name, entropy::Entropy, time::Clock};
+
+/// Builder of a component, from the component's `builder`, which takes the same arguments as its
+/// `new`.
+///
+/// What a component is built with besides its configuration is fixed from then on: clones share it,
+/// with all state. The configuration can be replaced while the component is in use, by its
+/// `reconfigure`.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast::{
+///     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+///     entropy::Entropy,
+///     time::Clock,
+/// };
+///
+/// # fn main() -> Result<(), steadfast::ConfigError> {
+/// // With the defaults:
+/// let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?;
+///
+/// // With a name for errors, events and metrics; in a test also with its own time and randomness:
+/// let (clock, time) = Clock::manual();
+/// let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default())
+///     .name("payments")
+///     .clock(&clock)
+///     .entropy(&Entropy::from_seed(1))
+///     .build()?;
+/// time.advance(Duration::from_secs(1));
+/// assert_eq!(breaker.name(), Some("payments"));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder builds nothing before `build`"]
+pub struct Builder<X: Component> {
+    pub(crate) spec: X::Spec,
+    pub(crate) common: Common,
+}
+
+/// Component that a [`Builder`] builds. No type outside this crate can be one.
+pub trait Component: Sized {
+    /// Result of [`Builder::build`]: the component, or a `Result` if a setting can be invalid.
+    type Built;
+
+    #[doc(hidden)]
+    type Spec;
+
+    #[doc(hidden)]
+    fn assemble(spec: Self::Spec, common: Common) -> Self::Built;
+}
+
+/// Component with a name of its own. Those whose `new` takes a name have no second one.
+pub trait HasName: Component {}
+
+/// Component that draws random numbers.
+pub trait HasEntropy: Component {}
+
+/// What all components are built with, beside their configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Common {
+    pub(crate) name: Option<Name>,
+    pub(crate) clock: Clock,
+    pub(crate) entropy: Option<Entropy>,
+}
+
+impl Common {
+    /// Returns the source of randomness, or one that the system has seeded.
+    pub(crate) fn entropy(&self) -> Entropy {
+        self.entropy.clone().unwrap_or_default()
+    }
+}
+
+impl<X: Component> Builder<X> {
+    pub(crate) fn new(spec: X::Spec) -> Self {
+        Self { spec, common: Common::default() }
+    }
+
+    /// Sets the clock. tokio's by default.
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.common.clock = clock.clone();
+        self
+    }
+
+    /// Builds the component.
+    ///
+    /// # Errors
+    /// Returns a [`ConfigError`](crate::ConfigError) with the name of the field if a setting is
+    /// invalid, or if a backend lacks a capability that the component needs. A component without
+    /// such settings is returned as it is.
+    pub fn build(self) -> X::Built {
+        X::assemble(self.spec, self.common)
+    }
+}
+
+impl<X: HasName> Builder<X> {
+    /// Sets the name that errors, events and metrics carry.
+    pub fn name(mut self, name: impl Into<Name>) -> Self {
+        self.common.name = Some(name.into());
+        self
+    }
+}
+
+impl<X: HasEntropy> Builder<X> {
+    /// Sets the source of randomness. Seeded by the system by default.
+    pub fn entropy(mut self, entropy: &Entropy) -> Self {
+        self.common.entropy = Some(entropy.clone());
+        self
+    }
+}
+
+impl<X: Component> fmt::Debug for Builder<X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("common", &self.common).finish_non_exhaustive()
+    }
+}
