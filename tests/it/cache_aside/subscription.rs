@@ -38,7 +38,7 @@ impl Notifier for HangsOnce {
 fn a_subscription_that_hangs_is_reported_and_made_again() {
     let world = World::new();
     let notifier = Arc::new(HangsOnce::default());
-    let builder = world.builder(plain()).named("numbers").remote(world.store.clone(), codec());
+    let builder = world.builder(plain()).name("numbers").remote(world.store.clone(), codec());
     let cache = builder.backplane(notifier.clone()).build().unwrap();
     let mut events = cache.events();
     let loops = cache.clone();
