@@ -66,8 +66,8 @@ pub trait Policy: Send + Sync {
     fn describe(&self, _explanation: &mut Explanation) {}
 
     /// Returns `true` if a policy of this crate in here runs the call's fallback by its own rules,
-    /// also after a rejection by an outer policy. A policy that is not asked, as it stands in one of
-    /// another crate, claims the fallback when a call reaches it.
+    /// also after a rejection by an outer policy. A policy that is not asked, as it stands in one
+    /// of another crate, claims the fallback when a call reaches it.
     #[doc(hidden)]
     fn has_fallback(&self) -> bool {
         false
