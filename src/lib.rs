@@ -73,8 +73,8 @@
 //! # Pages
 //!
 //! [Choosing a pattern](_docs::choosing), [reasons for the design](_docs::design), [effects of a
-//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare), [stability
-//! and versions](_docs::stability).
+//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare),
+//! [stability and versions](_docs::stability).
 //!
 //! # Features
 //!

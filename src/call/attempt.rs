@@ -13,6 +13,11 @@ use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected,
 ///
 /// A policy receives an attempt and passes it on, also as `&mut attempt`, if it needs it again.
 /// Only this crate implements the trait.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an attempt",
+    label = "expected the attempt that `Policy::around` receives",
+    note = "a policy passes on the attempt that it receives, or `&mut` of it; only steadfast implements `Attempt`"
+)]
 #[expect(private_bounds, reason = "seals the trait, and hides the methods that only policies of this crate use")]
 pub trait Attempt: AttemptInternals {
     /// Makes the attempt.
@@ -27,6 +32,11 @@ pub trait Attempt: AttemptInternals {
 }
 
 /// The methods of an attempt that only policies of this crate use.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot implement `Attempt`: only steadfast does",
+    label = "not an attempt of steadfast",
+    note = "a policy of your own implements `Policy`, and passes on the attempt that it receives"
+)]
 pub(crate) trait AttemptInternals: Send {
     /// Makes the attempt inside a standard stack: see [`Nested`](super::Nested).
     fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;

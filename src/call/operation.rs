@@ -62,6 +62,8 @@ pub trait Operation: Send {
     }
 }
 
+// No `#[diagnostic::do_not_recommend]`: a message of ours would replace the compiler's own, which
+// names the type that is no future, no `Result` or not `Send`, and the line that holds it.
 impl<T: Send, E: Send, F, Fut> Operation for F
 where
     F: FnMut() -> Fut + Send,

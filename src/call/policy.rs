@@ -44,6 +44,12 @@ use crate::outcome::Outcome;
 /// #     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result { Ok(()) }
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a policy",
+    label = "expected a policy, such as a `Timeout`, a `Retry` or a type that implements `Policy`",
+    note = "a constructor that checks its settings returns a `Result`: add `?` to use the policy in it",
+    note = "settings are not a policy: pass them to the policy's constructor, such as `Retry::new(config)?`"
+)]
 pub trait Policy: Send + Sync {
     /// Runs `inner` under this policy.
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
@@ -66,8 +72,8 @@ pub trait Policy: Send + Sync {
     fn describe(&self, _explanation: &mut Explanation) {}
 
     /// Returns `true` if a policy of this crate in here runs the call's fallback by its own rules,
-    /// also after a rejection by an outer policy. A policy that is not asked, as it stands in one of
-    /// another crate, claims the fallback when a call reaches it.
+    /// also after a rejection by an outer policy. A fallback policy inside a policy of another
+    /// crate is not asked. It claims the fallback when a call reaches it.
     #[doc(hidden)]
     fn has_fallback(&self) -> bool {
         false

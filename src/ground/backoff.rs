@@ -194,7 +194,9 @@ impl Iterator for Backoff {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use std::time::Duration;
+
+    use crate::backoff::{BackoffConfig, Curve};
 
     fn any_curve() -> impl Strategy<Value = Curve> {
         prop::sample::select(vec![Curve::Constant, Curve::Linear, Curve::Exponential, Curve::Fibonacci])

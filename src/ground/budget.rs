@@ -216,7 +216,12 @@ impl fmt::Debug for RetryBudget {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use crate::{
+        budget::{RetryBudget, RetryBudgetConfig},
+        time::Instant,
+    };
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 

@@ -58,7 +58,7 @@ pub trait HasName: Component {}
 /// Component that draws random numbers.
 pub trait HasEntropy: Component {}
 
-/// What all components are built with, beside their configuration.
+/// Arguments of every component: name, clock and randomness.
 #[derive(Debug, Clone, Default)]
 pub struct Common {
     pub(crate) name: Option<Name>,

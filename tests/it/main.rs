@@ -5,6 +5,7 @@ mod forward;
 
 mod cache_aside;
 mod call;
+mod capabilities;
 mod chaos;
 mod circuit_breaker;
 mod claim_check;

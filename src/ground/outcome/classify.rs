@@ -6,6 +6,11 @@ use super::{CallError, Cause, FailureKind, Hint, Verdict};
 /// Judges the result of an operation, both errors and values.
 ///
 /// Every `Fn(&Result<T, E>) -> Verdict` implements it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not classify results of type `Result<{T}, {E}>`",
+    label = "expected a classifier of `Result<{T}, {E}>`",
+    note = "a classifier is a closure `|result: &Result<{T}, {E}>| -> Verdict` or a type that implements `Classify<{T}, {E}>`"
+)]
 pub trait Classify<T, E>: Send + Sync {
     /// Returns the verdict on `result`.
     fn classify(&self, result: &Result<T, E>) -> Verdict;
@@ -74,6 +79,7 @@ impl<T, E> Classify<T, CallError<E>> for ByCallError {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T, E, F: Fn(&Result<T, E>) -> Verdict + Send + Sync> Classify<T, E> for F {
     #[inline]
     fn classify(&self, result: &Result<T, E>) -> Verdict {

@@ -26,7 +26,7 @@ use crate::{
     store::Store,
 };
 
-/// What a cache is built from.
+/// Arguments of a cache, beside name, clock and entropy.
 pub struct CacheAsideSpec<K, V> {
     config: CacheAsideConfig,
     spawner: Spawner,

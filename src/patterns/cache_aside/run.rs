@@ -1,6 +1,6 @@
 //! The background work of a cache with other processes: receiving notices and delivering pending
 //! invalidations.
-use std::{future::Future, hash::Hash, pin::pin};
+use std::{future::Future, hash::Hash, pin::pin, time::Duration};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, RemoteCall,
@@ -11,9 +11,14 @@ use super::{
 };
 use crate::{
     notify::{Notice, Notices},
+    port::ask,
     race::race,
     store::Version,
 };
+
+/// Time limit of a subscription. Longer than that of a request, because a subscription may set up a
+/// connection, and no get waits for it.
+const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(10);
 
 impl<K, V> CacheAside<K, V>
 where
@@ -51,10 +56,11 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     async fn receive_notices(&self, shared: &Shared<K, V>) {
         let Some(backplane) = &shared.backplane else { return std::future::pending().await };
         loop {
-            match backplane.notifier.subscribe(&backplane.topic).await {
+            let subscribed = backplane.notifier.subscribe(&backplane.topic);
+            match ask(&self.report.clock, SUBSCRIBE_LIMIT, subscribed).await {
                 Ok(notices) => self.apply_notices(shared, backplane, notices).await,
                 Err(error) => {
-                    self.report.remote_failed(RemoteCall::Notify, Some(error.kind()));
+                    self.report.remote_failed(RemoteCall::Notify, error.kind());
                     self.report.sleep(shared.pause()).await;
                 }
             }

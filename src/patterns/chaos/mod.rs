@@ -38,7 +38,11 @@
 //!
 //! let (clock, time) = Clock::manual();
 //! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).attempts([1]);
-//! let chaos = Chaos::builder(ChaosConfig::of([rule])).clock(&clock).entropy(&Entropy::from_seed(7)).build().unwrap();
+//! let chaos = Chaos::builder(ChaosConfig::of([rule]))
+//!     .clock(&clock)
+//!     .entropy(&Entropy::from_seed(7))
+//!     .build()
+//!     .unwrap();
 //! let pipeline = Pipeline::new()
 //!     .then(retry)
 //!     .then(chaos.clone()); // innermost, before the real service

@@ -33,7 +33,7 @@ pub struct Chaos(Arc<Inner>);
 
 type Filter = dyn Fn(CallContext<'_>) -> bool + Send + Sync;
 
-/// What a chaos policy is built from.
+/// Arguments of a chaos policy, beside name, clock and entropy.
 pub struct ChaosSpec {
     config: ChaosConfig,
     filter: Option<Box<Filter>>,

@@ -56,7 +56,7 @@ pub struct KeyedBreakers<K, S = RandomState>(pub(super) Arc<Registry<K, S>>);
 
 type NameOf<K> = Box<dyn Fn(&K) -> Name + Send + Sync>;
 
-/// What a registry is built from.
+/// Arguments of a registry, beside name, clock and entropy.
 pub struct KeyedBreakersSpec<K, S> {
     config: KeyedBreakersConfig,
     name_of: Option<NameOf<K>>,

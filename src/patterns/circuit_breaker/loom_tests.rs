@@ -210,34 +210,6 @@ fn loom_breaker_a_rejection_does_not_combine_two_openings() {
     });
 }
 
-/// Bug: a breaker that was opened or isolated while it was open wrote the new values before the
-/// word. A rejection at that moment had the start of one opening and the end of another.
-#[test]
-fn loom_breaker_a_rejection_does_not_combine_an_opening_with_the_one_that_replaces_it() {
-    let (old, new) = (Instant::from_nanos(10), Instant::from_nanos(50));
-    let enter = |breaker: &Breaker, state, at| match state {
-        State::Open => breaker.core.open_manually(&breaker.set, at, Duration::from_nanos(90)),
-        _ => breaker.core.isolate(&breaker.set, at),
-    };
-    let states = [State::Open, State::Isolated];
-    for (first, second) in states.into_iter().flat_map(|first| states.map(|second| (first, second))) {
-        loom::model(move || {
-            let breaker = Breaker::new(CircuitBreakerConfig::default());
-            enter(&breaker, first, old);
-            let theirs = breaker.clone();
-            let thread = thread::spawn(move || enter(&theirs, second, new));
-            let seen = breaker.core.admit(&breaker.set, || Instant::from_nanos(20)).unwrap_err();
-            thread.join().unwrap();
-            let (rule, last) = (TripRule::Manual, None);
-            let expected = [(first, old, 80), (second, new, 120)].map(|(state, since, wait)| match state {
-                State::Open => Refusal::Open { since, rule, last, wait },
-                _ => Refusal::Isolated { since },
-            });
-            assert!(expected.contains(&seen), "{seen:?}");
-        });
-    }
-}
-
 /// Returns a half-open breaker with one of two probes in flight, which hangs at [`NOW`].
 fn hanging() -> (Arc<Breaker>, Ticket) {
     let mut config = CircuitBreakerConfig::default().half_open_calls(2, 1.0);

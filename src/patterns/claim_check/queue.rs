@@ -181,7 +181,7 @@ fn of_store(error: impl Failure) -> PortError {
     error.backend().cloned().unwrap_or_else(other)
 }
 
-/// What a claim check is built from.
+/// Arguments of a claim check, beside name, clock and entropy.
 pub struct ClaimCheckSpec {
     queue: Arc<dyn Queue>,
     store: Arc<dyn Store>,

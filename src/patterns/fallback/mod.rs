@@ -68,6 +68,8 @@
 //!
 //! In a pipeline without this policy [`call_or`](crate::Pipeline::call_or) falls back at the end of
 //! the call, by the default rules, without events and without a time-out.
+//! Inside a policy of your own this policy keeps its rules for every call that reaches it. A call
+//! that was rejected before falls back at its end.
 //!
 //! # Composing
 //!

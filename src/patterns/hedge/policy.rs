@@ -46,7 +46,7 @@ pub(super) struct HedgeSettings {
     latencies: Option<Arc<Latencies>>,
 }
 
-/// What a hedge is built from.
+/// Arguments of a hedge, beside name, clock and entropy.
 #[derive(Debug)]
 pub struct HedgeSpec {
     config: HedgeConfig,

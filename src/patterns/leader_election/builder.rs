@@ -12,7 +12,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// What an election is built from.
+/// Arguments of an election, beside name, clock and entropy.
 pub struct LeaderElectionSpec {
     leases: Arc<dyn Lease>,
     name: Name,

@@ -19,7 +19,7 @@ use crate::{
     queue::{IdempotencyFilter, Queue},
 };
 
-/// What a listener is built from.
+/// Arguments of a listener, beside name, clock and entropy.
 pub struct QueueListenerSpec {
     queues: Vec<(Arc<dyn Queue>, Level)>,
     order: PriorityOrder,

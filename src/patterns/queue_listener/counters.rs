@@ -7,7 +7,7 @@ use crate::{in_progress::InProgress, queue::Depth};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ListenerState {
-    /// Current number of tasks.
+    /// Current number of tasks, of all runs together.
     pub tasks: u32,
     /// Maximum number of tasks so far.
     pub most_tasks: u32,

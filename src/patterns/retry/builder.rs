@@ -11,7 +11,7 @@ pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
 pub(super) type DelaySource = Box<dyn Fn() -> Delays + Send + Sync>;
 
-/// What a retry is built from.
+/// Arguments of a retry, beside name, clock and entropy.
 pub struct RetrySpec {
     pub(super) config: RetryConfig,
     pub(super) budget: Option<RetryBudget>,

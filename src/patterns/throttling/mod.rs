@@ -238,8 +238,9 @@
 //! [`SharedRateLimiter`] bounds them together, through a store ([`shared`]).
 //!
 //! A limiter whose keys are chosen by strangers is bounded by
-//! [`max_keys`](field@KeyedRateLimitConfig::max_keys). Beyond it, the keys whose permits return soonest are
-//! forgotten first, so that an attacker who invents keys resets light users, not heavy ones. Calls
+//! [`max_keys`](field@KeyedRateLimitConfig::max_keys). Beyond it, the keys whose permits return
+//! soonest are forgotten first, so that an attacker who invents keys resets light users, not heavy
+//! ones. Calls
 //! that wait for a key learn of their turns from each other: a call that is kept and not polled
 //! delays those behind it.
 //!

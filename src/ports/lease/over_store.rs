@@ -63,7 +63,7 @@ struct Own {
 const LEASE: &str = "lease ";
 const REQUEST: &str = "release ";
 
-/// What a lease over a store is built from.
+/// Arguments of a lease over a store, beside name, clock and entropy.
 pub struct StoreLeaseSpec {
     store: Arc<dyn Store>,
     partition: Arc<str>,

@@ -81,3 +81,24 @@ pub(crate) async fn ask_on_time<T, E>(
     let answer = ask_until(clock, latest, request).await?;
     if clock.now() <= latest { Ok(answer) } else { Err(AskError::TimedOut) }
 }
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_seen_late_counts_as_a_time_out_where_its_age_matters() {
+        let (clock, time) = Clock::manual();
+        let limit = Duration::from_secs(1);
+        let answer = |after| {
+            let time = &time;
+            async move {
+                time.advance(after);
+                Ok::<_, PortError>(after)
+            }
+        };
+        assert!(matches!(time.block_on(ask_on_time(&clock, limit, answer(limit))), Ok(after) if after == limit));
+        assert!(matches!(time.block_on(ask_on_time(&clock, limit, answer(limit * 2))), Err(AskError::TimedOut)));
+        assert!(matches!(time.block_on(ask(&clock, limit, answer(limit * 2))), Ok(after) if after == limit * 2));
+    }
+}

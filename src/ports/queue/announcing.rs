@@ -50,7 +50,7 @@ const APART: Duration = Duration::from_millis(20);
 /// Time limit of one notice.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What an announcing queue is built from.
+/// Arguments of an announcing queue, beside name, clock and entropy.
 pub struct AnnouncingSpec {
     queue: Arc<dyn Queue>,
     notifier: Arc<dyn Notifier>,

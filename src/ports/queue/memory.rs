@@ -67,7 +67,7 @@ const CAN: Capabilities = Capabilities::of(
 /// Default time for which the queue remembers a de-duplication id.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// What a queue in memory is built from.
+/// Arguments of a queue in memory, beside name, clock and entropy.
 #[derive(Debug)]
 pub struct InMemoryQueueSpec {
     name: Name,

@@ -83,7 +83,7 @@ pub enum RequestError {
     Failed(#[from] QueueError),
 }
 
-/// What a requester is built from.
+/// Arguments of a requester, beside name, clock and entropy.
 pub struct RequesterSpec {
     requests: Arc<dyn Queue>,
     replies: Arc<dyn Queue>,

@@ -59,7 +59,7 @@ impl Parts {
     }
 }
 
-/// What a journal is built from.
+/// Arguments of a journal, beside name, clock and entropy.
 pub struct JournalSpec {
     queue: Arc<dyn Queue>,
     config: JournalConfig,

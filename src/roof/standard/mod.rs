@@ -60,7 +60,7 @@
 //! 4. [`explain`](Standard::explain) lists the parts in order, with warnings about their settings.
 //! 5. The type of a call is shallow enough to be called through several `async fn`s of the user. A
 //!    call that succeeds allocates nothing.
-//! 6. A stack works inside another stack. The inner one makes one allocation a call, as does a stack
+//! 6. A stack works inside another stack. The inner one makes one allocation a call, as does one
 //!    that is entered by [`call_within`](crate::Pipeline::call_within).
 mod config;
 mod parts;

@@ -34,7 +34,7 @@ pub(super) struct Surroundings {
     pub(super) gauges: Gauges,
 }
 
-/// What a stack is built from.
+/// Arguments of a stack, beside name, clock and entropy.
 #[derive(Debug)]
 pub struct StandardSpec {
     config: StandardConfig,

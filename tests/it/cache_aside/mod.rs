@@ -2,6 +2,7 @@
 mod guard;
 mod processes;
 mod slowness;
+mod subscription;
 mod tiers;
 pub(crate) mod world;
 

@@ -244,7 +244,12 @@ fn a_health_probe_that_panics_fails_and_the_panic_unwinds() {
 fn a_loop_dropped_at_any_await_frees_its_permits() {
     let (clock, time) = Clock::manual();
     let open = OpenConfig::default().initial_delay(S(1)).max_delay(S(1)).jitter(0.0);
-    let make = || CircuitBreaker::new(CircuitBreakerConfig::default().half_open_calls(2, 1.0).open(open)).unwrap();
+    let make = || {
+        CircuitBreaker::builder(CircuitBreakerConfig::default().half_open_calls(2, 1.0).open(open))
+            .clock(&clock)
+            .build()
+            .unwrap()
+    };
     let (service, current) =
         (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));
     let made = AtomicU32::new(0);

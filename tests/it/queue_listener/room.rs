@@ -133,3 +133,22 @@ fn a_drain_ends_when_the_last_working_task_is_aborted() {
     });
     assert_eq!((is_drained.get(), listener.state().tasks), (true, 1));
 }
+
+/// Bug: the number of tasks was that of the run that changed last. A run that ended set it to zero
+/// while another one had tasks, and each run admitted messages for the tasks of the other.
+#[test]
+fn the_tasks_of_two_runs_of_one_listener_add_up() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().tasks(2, 4), 1);
+    let run = |time| listener.run(world.clock.sleep(time), async |_: Work| Disposition::Complete);
+    let (first, second) = (run(S(10)), run(S(20)));
+    let began = world.now();
+    let looks = async {
+        for (at, tasks) in [(5, 4), (15, 2), (25, 0)] {
+            world.clock.sleep_until(began + S(at)).await;
+            assert_eq!((listener.state().tasks, listener.state().most_tasks), (tasks, 4), "after {at} s");
+        }
+    };
+    let (first, second, ()) = world.time.block_on(async { tokio::join!(first, second, looks) });
+    assert!(first.is_ok() && second.is_ok());
+}

@@ -155,7 +155,7 @@ impl SharedCircuitBreaker {
     }
 }
 
-/// What a shared breaker is built from.
+/// Arguments of a shared breaker, beside name, clock and entropy.
 pub struct SharedSpec {
     breaker: CircuitBreaker,
     store: Arc<dyn Store>,

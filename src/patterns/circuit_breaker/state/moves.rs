@@ -227,8 +227,8 @@ impl Core {
         }
     }
 
-    /// Marks the word of an open or isolated breaker, whose values in the gate are replaced from now
-    /// on. [`enter`](Self::enter) ends the mark. Called under the lock.
+    /// Marks the word of an open or isolated breaker, whose values in the gate are replaced next.
+    /// [`enter`](Self::enter) ends the mark. Called under the lock.
     fn begin_replacing(&self) {
         let word = self.word();
         if word.has_opening() {

@@ -141,7 +141,7 @@ fn node(id: NodeId, nodes: Vec<NodeId>, config: MessageElectionConfig) -> Result
     Ok(Node::new(id, peers, config, Entropy::from_seed(id.0)))
 }
 
-/// What a node is built from.
+/// Arguments of a node, beside name, clock and entropy.
 pub struct MessageElectionSpec {
     id: NodeId,
     nodes: Vec<NodeId>,

@@ -179,7 +179,7 @@ impl RunState {
     pub(crate) fn reserve(&self) -> usize {
         let config = &self.inner.config;
         let batch = config.batch as u64;
-        let tasks = self.inner.counters.tasks.load(Ordering::Relaxed);
+        let tasks = self.tasks.load(Ordering::Relaxed);
         let slots = (self.inner.rule)(batch).max(tasks).clamp(config.min_tasks.max(1), config.max_tasks);
         let slots = u64::from(slots);
         let intake = &self.intake;

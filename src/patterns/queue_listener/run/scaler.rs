@@ -9,8 +9,6 @@ pub(crate) struct Scaler {
     pub(crate) max: u32,
     /// Current number of tasks, including those to be started.
     pub(crate) tasks: u32,
-    /// Maximum number of tasks so far.
-    pub(crate) most: u32,
     /// Number of tasks to be started.
     to_start: u32,
     /// `true` if no more tasks start.
@@ -19,7 +17,7 @@ pub(crate) struct Scaler {
 
 impl Scaler {
     pub(crate) const fn new(min: u32, max: u32) -> Self {
-        Self { min, max, tasks: 0, most: 0, to_start: 0, closed: false }
+        Self { min, max, tasks: 0, to_start: 0, closed: false }
     }
 
     /// Grows to the wanted number of tasks, within the bounds. Returns the number of tasks to be
@@ -29,7 +27,6 @@ impl Scaler {
         let more = if self.closed { 0 } else { wanted.saturating_sub(self.tasks) };
         self.tasks += more;
         self.to_start += more;
-        self.most = self.most.max(self.tasks);
         more
     }
 

@@ -17,7 +17,7 @@
 //   `Relaxed` suffices.
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use tokio::sync::{Notify, watch};
@@ -62,6 +62,8 @@ pub(crate) struct RunState {
     /// `true` if the stage is not `Running`. Read for each message, without a lock.
     is_halted: AtomicBool,
     scaler: Mutex<Scaler>,
+    /// Number of tasks of the scaler. Read for each poll, without a lock.
+    pub(crate) tasks: AtomicU32,
     /// Number of calls: reasons to poll. A task that has not seen the latest must poll again before
     /// it ends.
     calls: AtomicU64,
@@ -111,6 +113,7 @@ impl RunState {
         let turns = Mutex::new(Turns::new(&inner.levels, inner.order, inner.clock.now()));
         Self {
             scaler,
+            tasks: AtomicU32::new(0),
             turns,
             stage: watch::Sender::new(Stage::Running),
             is_halted: AtomicBool::new(false),
@@ -199,11 +202,17 @@ impl RunState {
 
     pub(crate) fn scaler<T>(&self, change: impl FnOnce(&mut Scaler) -> T) -> T {
         let mut scaler = self.scaler.lock();
+        let before = scaler.tasks;
         let result = change(&mut scaler);
-        // Under the lock, so that the counter has the value of the latest change.
-        let counters = &self.inner.counters;
-        counters.tasks.store(scaler.tasks, Ordering::Relaxed);
-        counters.most_tasks.fetch_max(scaler.most, Ordering::Relaxed);
+        if scaler.tasks != before {
+            // Under the lock, so that it has the value of the latest change.
+            self.tasks.store(scaler.tasks, Ordering::Relaxed);
+            // The listener may have other runs, so their tasks are kept. The difference wraps.
+            let counters = &self.inner.counters;
+            let more = scaler.tasks.wrapping_sub(before);
+            let all = counters.tasks.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
+            counters.most_tasks.fetch_max(all, Ordering::Relaxed);
+        }
         result
     }
 

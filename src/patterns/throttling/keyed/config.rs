@@ -7,8 +7,8 @@ use crate::{
     throttling::{Quota, RateLimitConfig, rate::gcra::Pace},
 };
 
-/// Settings of a [`KeyedRateLimiter`](crate::throttling::KeyedRateLimiter): plain data, from code or
-/// from a document.
+/// Settings of a [`KeyedRateLimiter`](crate::throttling::KeyedRateLimiter): plain data, from code
+/// or from a document.
 ///
 /// ```
 /// use steadfast::throttling::{KeyedRateLimitConfig, KeyedRateLimiter};

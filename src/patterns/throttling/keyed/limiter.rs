@@ -81,7 +81,7 @@ pub(super) struct KeyedParts<K, S> {
     pub(super) is_metered: bool,
 }
 
-/// What a limiter is built from.
+/// Arguments of a limiter, beside name, clock and entropy.
 pub struct KeyedLimiterSpec<K, S> {
     config: KeyedRateLimitConfig,
     tier_of: Option<TierOf<K>>,

@@ -223,7 +223,7 @@ impl SharedRateLimiter {
     }
 }
 
-/// What a shared limiter is built from.
+/// Arguments of a shared limiter, beside name, clock and entropy.
 pub struct SharedSpec {
     store: Arc<dyn Store>,
     name: Name,

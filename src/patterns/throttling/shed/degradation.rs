@@ -191,7 +191,7 @@ impl Degradation {
     }
 }
 
-/// What a degradation is built from.
+/// Arguments of a degradation, beside name, clock and entropy.
 #[derive(Debug)]
 pub struct DegradationSpec {
     config: DegradationConfig,

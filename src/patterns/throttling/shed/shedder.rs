@@ -167,7 +167,7 @@ impl Shedder {
     }
 }
 
-/// What a shedder is built from.
+/// Arguments of a shedder, beside name, clock and entropy.
 #[derive(Debug)]
 pub struct ShedderSpec {
     config: ShedderConfig,
