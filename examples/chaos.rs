@@ -57,7 +57,7 @@ fn chaos() -> Result<Chaos, steadfast::ConfigError> {
         ChaosRule::hang(0.02),
         ChaosRule::panic(0.01),
     ];
-    Ok(Chaos::builder(ChaosConfig::of(rules)).name("storm").entropy(&Entropy::from_seed(SEED)).build()?)
+    Chaos::builder(ChaosConfig::of(rules)).name("storm").entropy(&Entropy::from_seed(SEED)).build()
 }
 
 /// Makes sequential calls, so that the seed determines all results.

@@ -89,6 +89,7 @@
 //! | `lz4` | compression of large bodies in claim checks |
 //! | `chaos` | `chaos`: fault injection; a build without the feature cannot inject faults |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a faulty network |
+//! | `local` | `Pipeline::call_local`: operations that are not `Send` |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
 //! None is on by default.

@@ -10,7 +10,7 @@ use super::{Operation, attempt::OperationAttempt};
 use crate::outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Rejected, TimedOut, Verdict};
 
 /// Creates the attempt of a call whose first attempt has failed with `error`.
-pub(crate) fn after_failure<O: Operation>(operation: O, error: O::Error) -> OperationAttempt<'static, O, ErrIsFailure> {
+pub(crate) fn after_failure<O: Operation>(operation: &mut O, error: O::Error) -> OperationAttempt<'_, O, ErrIsFailure> {
     let mut attempt = OperationAttempt::new(operation, &ErrIsFailure);
     let result = Err(error);
     let verdict = ErrIsFailure.classify(&result);

@@ -120,14 +120,14 @@ impl<A: Attempt> AttemptInternals for &mut A {
 /// attempts of the whole call, so that the count survives a time-out that drops everything in
 /// between.
 pub(crate) struct OperationAttempt<'c, O: Operation, C: ?Sized> {
-    operation: O,
+    operation: &'c mut O,
     classify: &'c C,
     pub(super) state: TypedCallState<O::Output, O::Error>,
 }
 
 impl<'c, O: Operation, C: ?Sized> OperationAttempt<'c, O, C> {
     #[inline]
-    pub(super) const fn new(operation: O, classify: &'c C) -> Self {
+    pub(super) const fn new(operation: &'c mut O, classify: &'c C) -> Self {
         Self { operation, classify, state: TypedCallState::new() }
     }
 
@@ -148,18 +148,20 @@ impl<'c, O: Operation, C: ?Sized> OperationAttempt<'c, O, C> {
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for OperationAttempt<'_, O, C> {
     #[inline]
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
-        if self.operation.is_spent() {
-            let reason = Reason::Custom("it cannot run again");
-            return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            if self.operation.is_spent() {
+                let reason = Reason::Custom("it cannot run again");
+                return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
+            }
+            self.state.attempts += 1;
+            let result = self.operation.run(cx).await;
+            let outcome = self.state.judge(result, self.classify);
+            if outcome.is_failure() && self.operation.is_spent() {
+                self.state.set_spent();
+            }
+            outcome
         }
-        self.state.attempts += 1;
-        let result = self.operation.run(cx).await;
-        let outcome = self.state.judge(result, self.classify);
-        if outcome.is_failure() && self.operation.is_spent() {
-            self.state.set_spent();
-        }
-        outcome
     }
 }
 
@@ -181,6 +183,6 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> AttemptInternals f
     #[inline]
     fn fork(&mut self) -> Option<impl Forks> {
         let Self { operation, classify, state } = self;
-        operation.can_overlap().then(|| OperationForks::new(operation, state, *classify))
+        operation.can_overlap().then(|| OperationForks::new(&mut **operation, state, *classify))
     }
 }

@@ -3,7 +3,11 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use super::{
     Answered, Attempt, AttemptInfo, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation,
-    Pipeline, Policy, WithAttempt, attempt::AttemptInternals, instead::run_or, pipeline::run,
+    Pipeline, Policy, WithAttempt,
+    attempt::AttemptInternals,
+    instead::run_or,
+    run::{Callee, run},
+    state::TypedCallState,
 };
 use crate::{
     config::Name,
@@ -35,7 +39,7 @@ pub struct BoxedPipeline<T, E> {
 
 impl<P: Policy + 'static, C> Pipeline<P, C> {
     /// Erases the types of the policies, for results of type `Result<T, E>`.
-    pub fn boxed<T: Send, E: Send>(self) -> BoxedPipeline<T, E>
+    pub fn boxed<T, E>(self) -> BoxedPipeline<T, E>
     where
         C: Classify<T, E> + 'static,
     {
@@ -53,9 +57,12 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call`].
-    pub async fn call<O: Operation<Output = T, Error = E>>(&self, operation: O) -> Result<T, CallError<E>> {
+    pub fn call<O: Operation<Output = T, Error = E>>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         let cx = CallContext::of(&operation);
-        run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
+        run(self.callee(), cx, operation, TypedCallState::result)
     }
 
     /// Runs `operation`, which receives the attempt's number and deadline, as
@@ -66,12 +73,12 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call`].
-    pub async fn call_with<F, Fut>(&self, operation: F) -> Result<T, CallError<E>>
+    pub fn call_with<F, Fut>(&self, operation: F) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
         F: FnMut(AttemptInfo) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        self.call(WithAttempt(operation)).await
+        self.call(WithAttempt(operation))
     }
 
     /// Runs `operation` inside an attempt of another pipeline, as [`Pipeline::call_within`].
@@ -81,13 +88,13 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call`].
-    pub async fn call_within<O: Operation<Output = T, Error = E>>(
+    pub fn call_within<O: Operation<Output = T, Error = E>>(
         &self,
         outer: AttemptInfo,
         operation: O,
-    ) -> Result<T, CallError<E>> {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         let frame = outer.frame(&operation);
-        run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, frame.context()).await
+        run(self.callee(), frame, operation, TypedCallState::result)
     }
 
     /// Runs `operation` with a fallback, as [`Pipeline::call_or`].
@@ -97,14 +104,14 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub async fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> Answered<O>
+    pub fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
         let cx = CallContext::of(&operation);
-        run_or(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, instead, cx).await
+        run_or(self.callee(), cx, operation, instead)
     }
 
     /// Runs `operation` with a fallback, inside an attempt of another pipeline, as
@@ -115,15 +122,19 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub async fn call_within_or<O, F, Fut>(&self, outer: AttemptInfo, operation: O, instead: F) -> Answered<O>
+    pub fn call_within_or<O, F, Fut>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Answered<O>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
         let frame = outer.frame(&operation);
-        let policies = Boxed(&*self.policies);
-        run_or(self.policies.name_dyn(), &policies, &*self.classify, operation, instead, frame.context()).await
+        run_or(self.callee(), frame, operation, instead)
     }
 
     /// Returns the name, if one is set, as [`Pipeline::name`].
@@ -139,6 +150,35 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     /// Describes the policies for calls of this operation, as [`Pipeline::explain_for`].
     pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
         self.explain().of(operation)
+    }
+}
+
+impl<T, E> BoxedPipeline<T, E> {
+    pub(super) fn callee(&self) -> BoxedCallee<'_, T, E> {
+        BoxedCallee { policies: Boxed(&*self.policies), classify: &*self.classify }
+    }
+}
+
+/// The parts of a boxed pipeline that a call needs.
+pub(super) struct BoxedCallee<'a, T, E> {
+    policies: Boxed<'a>,
+    pub(super) classify: &'a dyn Classify<T, E>,
+}
+
+impl<'a, T, E> Callee for BoxedCallee<'a, T, E> {
+    type Policy = Boxed<'a>;
+    type Classify = dyn Classify<T, E> + 'a;
+
+    fn name(&self) -> Option<&Name> {
+        self.policies.0.name_dyn()
+    }
+
+    fn policy(&self) -> &Boxed<'a> {
+        &self.policies
+    }
+
+    fn classify(&self) -> &(dyn Classify<T, E> + 'a) {
+        self.classify
     }
 }
 
@@ -271,7 +311,7 @@ impl Fork for ErasedFork<'_> {
 }
 
 /// The erased policies as one policy.
-struct Boxed<'a>(&'a dyn DynPolicy);
+pub(super) struct Boxed<'a>(&'a dyn DynPolicy);
 
 impl Policy for Boxed<'_> {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {

@@ -100,32 +100,29 @@ impl<'a> Deadline<'a> {
     /// not stored in a slot, as storing would copy it.
     #[inline]
     pub(crate) fn over(&self) -> Cold<impl Future<Output = ()>> {
-        Cold::new(self.passes())
-    }
-
-    async fn passes(&self) {
-        let at = self.at();
-        if at == Instant::FAR_FUTURE {
-            return pending().await;
-        }
-        poll_fn(|cx| {
-            if !self.is_covered(cx.waker()) {
-                return Poll::Ready(());
+        Cold::new(async move {
+            if self.at() == Instant::FAR_FUTURE {
+                return pending().await;
             }
-            self.cover_outer(cx.waker());
-            Poll::Pending
-        })
-        .await;
-        let _armed = Armed(self);
-        let mut timer = pin!(self.clock.sleep_until(at));
-        poll_fn(|cx| {
-            let over = timer.as_mut().poll(cx);
-            if over.is_pending() {
+            poll_fn(|cx| {
+                if !self.is_covered(cx.waker()) {
+                    return Poll::Ready(());
+                }
                 self.cover_outer(cx.waker());
-            }
-            over
+                Poll::Pending
+            })
+            .await;
+            let _armed = Armed(self);
+            let mut timer = pin!(self.clock.sleep_until(self.at()));
+            poll_fn(|cx| {
+                let over = timer.as_mut().poll(cx);
+                if over.is_pending() {
+                    self.cover_outer(cx.waker());
+                }
+                over
+            })
+            .await;
         })
-        .await;
     }
 
     /// Returns `true` if an inner timer wakes this task in time, and resets the mark. Called once

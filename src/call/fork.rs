@@ -4,7 +4,12 @@
 //! *fork* is everything inside a policy, on a separate run: the inner policies are the same, the
 //! operation is shared only while it starts, and each fork keeps its own result until one is
 //! chosen.
-use std::{convert::Infallible, future::Future};
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use super::{Attempt, CallContext, CallState, Operation, attempt::AttemptInternals, state::TypedCallState};
 use crate::{
@@ -46,12 +51,42 @@ impl<'a, O: Operation, C: ?Sized> OperationForks<'a, O, C> {
     ) -> Self {
         Self { shared: Mutex::new(SharedRun { operation, state }), classify }
     }
+
+    fn start(
+        &self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O, C>> {
+        let mut shared = self.shared.lock();
+        // Counted in the call's state, so that the count survives a drop of a fork.
+        shared.state.attempts += 1;
+        shared.operation.start(cx)
+    }
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Forks for OperationForks<'_, O, C> {
     #[inline]
     fn next(&self) -> impl Fork {
         OperationFork { forks: self, state: TypedCallState::new() }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A run that may not have started. A `match` on the option would store the future twice.
+    struct Started<W> {
+        #[pin]
+        work: Option<W>,
+    }
+}
+
+impl<W: Future> Future for Started<W> {
+    type Output = Option<W::Output>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().work.as_pin_mut() {
+            Some(work) => work.poll(task).map(Some),
+            None => Poll::Ready(None),
+        }
     }
 }
 
@@ -64,19 +99,16 @@ struct OperationFork<'f, 'a, O: Operation, C: ?Sized> {
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for OperationFork<'_, '_, O, C> {
     #[inline]
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
-        let work = {
-            let mut shared = self.forks.shared.lock();
-            // Counted in the call's state, so that the count survives a drop of this fork.
-            shared.state.attempts += 1;
-            shared.operation.start(cx)
-        };
-        match work {
-            Some(work) => self.state.judge(work.await, self.forks.classify),
-            None => self.refuse(Rejected::new(
-                PolicyKind::Custom("operation"),
-                Reason::Custom("`can_overlap` is true but `start` returned `None`"),
-            )),
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let work = Started { work: self.forks.start(cx) };
+            match work.await {
+                Some(result) => self.state.judge(result, self.forks.classify),
+                None => self.refuse(Rejected::new(
+                    PolicyKind::Custom("operation"),
+                    Reason::Custom("`can_overlap` is true but `start` returned `None`"),
+                )),
+            }
         }
     }
 }

@@ -6,13 +6,11 @@ use tracing::Instrument;
 use super::{
     AttemptInfo, CallContext, CallState, Forks, Operation, Policy,
     attempt::{Attempt, AttemptInternals, OperationAttempt},
+    run::{Callee, Entry},
     state::TypedCallState,
     traced::{self, Traced},
 };
-use crate::{
-    config::Name,
-    outcome::{CallError, Cause, Classify, FailureKind, KindSet, Outcome, Rejected, Verdict},
-};
+use crate::outcome::{CallError, Cause, Classify, FailureKind, KindSet, Outcome, Rejected, Verdict};
 
 /// The result of a call with a fallback: the operation's own value, or the fallback's, which is
 /// marked.
@@ -159,18 +157,22 @@ type InsteadOf<O> = Result<<O as Operation>::Output, CallError<<O as Operation>:
 /// The innermost attempt of a call with a fallback.
 struct AttemptWithFallback<'c, O: Operation, C: ?Sized, F> {
     inner: OperationAttempt<'c, O, C>,
-    instead: Option<F>,
+    instead: &'c mut Option<F>,
     /// The result that the fallback's value replaced.
     instead_of: Option<InsteadOf<O>>,
 }
 
-impl<O, C, F, Fut> AttemptWithFallback<'_, O, C, F>
+impl<'c, O, C, F, Fut> AttemptWithFallback<'c, O, C, F>
 where
     O: Operation,
     C: Classify<O::Output, O::Error> + ?Sized,
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
+    fn new(operation: &'c mut O, instead: &'c mut Option<F>, classify: &'c C) -> Self {
+        Self { inner: OperationAttempt::new(operation, classify), instead, instead_of: None }
+    }
+
     fn answer(&mut self) -> Answered<O> {
         let value = self.inner.result()?;
         Ok(match self.instead_of.take() {
@@ -242,44 +244,39 @@ where
     }
 }
 
-/// Runs `operation` under `policy`, with the fallback `instead`.
+/// Runs `operation` under the policies of `callee`, with the fallback `instead`.
 #[inline]
-pub(super) async fn run_or<P, C, O, F, Fut>(
-    name: Option<&Name>,
-    policy: &P,
-    classify: &C,
-    operation: O,
+pub(super) fn run_or<K, O, F, Fut>(
+    callee: K,
+    entry: impl Entry,
+    mut operation: O,
     instead: F,
-    cx: CallContext<'_>,
-) -> Answered<O>
+) -> impl Future<Output = Answered<O>> + Send
 where
-    P: Policy,
-    C: Classify<O::Output, O::Error> + ?Sized,
+    K: Callee,
+    K::Classify: Classify<O::Output, O::Error>,
     O: Operation,
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
-    if traced::wanted() {
-        let traced = async {
-            let mut attempt = AttemptWithFallback {
-                inner: OperationAttempt::new(Traced(operation), classify),
-                instead: Some(instead),
-                instead_of: None,
+    let mut instead = Some(instead);
+    async move {
+        let (policy, classify, cx) = (callee.policy(), callee.classify(), entry.context());
+        if traced::wanted() {
+            let mut operation = Traced(operation);
+            let traced = async move {
+                let mut attempt = AttemptWithFallback::new(&mut operation, &mut instead, classify);
+                go(policy, &mut attempt, cx).await;
+                let (attempts, answer) = (attempt.inner.state.attempts, attempt.answer());
+                traced::note(attempts, answer.is_ok());
+                answer
             };
-            go(policy, &mut attempt, cx).await;
-            let (attempts, answer) = (attempt.inner.state.attempts, attempt.answer());
-            traced::note(attempts, answer.is_ok());
-            answer
-        };
-        return Box::pin(traced.instrument(traced::call(name))).await;
+            return Box::pin(traced.instrument(traced::call(callee.name()))).await;
+        }
+        let mut attempt = AttemptWithFallback::new(&mut operation, &mut instead, classify);
+        go(policy, &mut attempt, cx).await;
+        attempt.answer()
     }
-    let mut attempt = AttemptWithFallback {
-        inner: OperationAttempt::new(operation, classify),
-        instead: Some(instead),
-        instead_of: None,
-    };
-    go(policy, &mut attempt, cx).await;
-    attempt.answer()
 }
 
 #[inline]

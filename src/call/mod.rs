@@ -45,11 +45,14 @@ mod deadline;
 mod explain;
 mod fork;
 mod instead;
+#[cfg(feature = "local")]
+mod local;
 mod nested;
 mod operation;
 mod pipeline;
 mod policy;
 mod repeats;
+mod run;
 mod state;
 mod switch;
 mod traced;
@@ -65,6 +68,8 @@ pub use explain::{Explanation, Layer};
 pub(crate) use fork::{Fork, Forks};
 pub use instead::{Answer, Answered, Failed};
 pub(crate) use instead::{FALL_BACK_ON, FellBack};
+#[cfg(feature = "local")]
+pub use local::LocalOperation;
 pub(crate) use nested::Nested;
 pub(crate) use operation::as_inside;
 pub use operation::{
@@ -72,9 +77,9 @@ pub use operation::{
     with_priority,
 };
 pub use pipeline::Pipeline;
-pub(crate) use pipeline::{call_alone, call_alone_or};
 pub(crate) use policy::Either;
 pub use policy::{Identity, Policy};
 pub(crate) use repeats::Repeats;
+pub(crate) use run::{call_alone, call_alone_or};
 pub(crate) use state::CallState;
 pub use switch::Switch;

@@ -154,7 +154,7 @@ pub(crate) use as_inside;
 
 /// An operation whose effect must not happen twice: see [`not_idempotent`].
 #[derive(Debug, Clone)]
-pub struct NotIdempotent<O>(O);
+pub struct NotIdempotent<O>(pub(super) O);
 
 /// Marks `operation` as one whose effect must not happen twice. A retry repeats it only after a
 /// failure that proves that the request was not sent: kind `connect`, or a rejection by a policy of
@@ -176,7 +176,7 @@ pub struct NotIdempotent<O>(O);
 /// assert_eq!(error.attempts(), 1);
 /// # });
 /// ```
-pub fn not_idempotent<O: Operation>(operation: O) -> NotIdempotent<O> {
+pub fn not_idempotent<O>(operation: O) -> NotIdempotent<O> {
     NotIdempotent(operation)
 }
 
@@ -197,7 +197,7 @@ impl<O: Operation> Operation for NotIdempotent<O> {
 
 /// An operation that may run twice: see [`idempotent`].
 #[derive(Debug, Clone)]
-pub struct Idempotent<O>(O);
+pub struct Idempotent<O>(pub(super) O);
 
 /// Marks `operation` as one whose second run changes nothing more than its first: a read, a write
 /// of a whole value, or a request with an idempotency key that the other side checks. A retry
@@ -222,7 +222,7 @@ pub struct Idempotent<O>(O);
 /// let error = time.block_on(pipeline.call(|| async { Err("no answer") })).unwrap_err();
 /// assert_eq!(error.attempts(), 1);
 /// ```
-pub fn idempotent<O: Operation>(operation: O) -> Idempotent<O> {
+pub fn idempotent<O>(operation: O) -> Idempotent<O> {
     Idempotent(operation)
 }
 
@@ -245,8 +245,8 @@ impl<O: Operation> Operation for Idempotent<O> {
 /// An operation with a priority: see [`with_priority`].
 #[derive(Debug, Clone)]
 pub struct Prioritized<O> {
-    priority: Priority,
-    operation: O,
+    pub(super) priority: Priority,
+    pub(super) operation: O,
 }
 
 /// Sets the priority of `operation`: under overload the lowest priorities are shed first, by a
@@ -270,7 +270,7 @@ pub struct Prioritized<O> {
 /// assert_eq!(answer.unwrap(), "paid");
 /// # });
 /// ```
-pub fn with_priority<O: Operation>(priority: Priority, operation: O) -> Prioritized<O> {
+pub fn with_priority<O>(priority: Priority, operation: O) -> Prioritized<O> {
     Prioritized { priority, operation }
 }
 
@@ -293,8 +293,8 @@ impl<O: Operation> Operation for Prioritized<O> {
 /// An operation that has a name: see [`named`].
 #[derive(Debug, Clone)]
 pub struct Named<O> {
-    name: &'static OperationName,
-    operation: O,
+    pub(super) name: &'static OperationName,
+    pub(super) operation: O,
 }
 
 /// Names `operation`, for a pipeline that serves several. Spans of its attempts carry the name, and
@@ -311,7 +311,7 @@ pub struct Named<O> {
 /// assert_eq!(price.unwrap(), 117);
 /// # });
 /// ```
-pub fn named<O: Operation>(name: &'static OperationName, operation: O) -> Named<O> {
+pub fn named<O>(name: &'static OperationName, operation: O) -> Named<O> {
     Named { name, operation }
 }
 

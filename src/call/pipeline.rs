@@ -1,18 +1,13 @@
 //! The pipeline: policies composed, outermost first.
-#[cfg(feature = "tower")]
-use std::sync::Arc;
-use std::{future::Future, pin::Pin};
-
-use tracing::Instrument;
+use std::future::Future;
 
 #[cfg(feature = "tower")]
-use super::Frame;
+use super::run::Entered;
 use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, WithAttempt,
-    attempt::OperationAttempt,
     instead::run_or,
-    nested::Inside,
-    traced::{self, Traced},
+    run::{Within, run},
+    state::TypedCallState,
 };
 use crate::{
     config::Name,
@@ -91,10 +86,8 @@ impl<P: Policy, C> Pipeline<P, C> {
     where
         C: Classify<O::Output, O::Error>,
     {
-        // Not an `async fn`, here and below: each `async fn` around another moves the result once
-        // more.
         let cx = CallContext::of(&operation);
-        run(self.name.as_ref(), &self.policy, &self.classify, operation, cx)
+        run(self, cx, operation, TypedCallState::result)
     }
 
     /// As [`call`](Self::call), for a closure that receives the attempt's number and deadline.
@@ -126,16 +119,17 @@ impl<P: Policy, C> Pipeline<P, C> {
     ///
     /// # Cancel safety
     /// As [`call`](Self::call).
-    pub async fn call_within<O: Operation>(
+    #[inline]
+    pub fn call_within<O: Operation>(
         &self,
         outer: AttemptInfo,
         operation: O,
-    ) -> Result<O::Output, CallError<O::Error>>
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
     where
         C: Classify<O::Output, O::Error>,
     {
         let frame = outer.frame(&operation);
-        run(self.name.as_ref(), &Inside(&self.policy), &self.classify, operation, frame.context()).await
+        run(Within::new(self), frame, operation, TypedCallState::result)
     }
 
     /// As [`call`](Self::call), with a fallback.
@@ -179,7 +173,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let cx = CallContext::of(&operation);
-        run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, cx)
+        run_or(self, cx, operation, instead)
     }
 
     /// As [`call_or`](Self::call_or), inside an attempt of another pipeline, as
@@ -190,47 +184,40 @@ impl<P: Policy, C> Pipeline<P, C> {
     ///
     /// # Cancel safety
     /// As [`call_or`](Self::call_or).
-    pub async fn call_within_or<O: Operation, F, Fut>(
+    #[inline]
+    pub fn call_within_or<O: Operation, F, Fut>(
         &self,
         outer: AttemptInfo,
         operation: O,
         instead: F,
-    ) -> Answered<O>
+    ) -> impl Future<Output = Answered<O>> + Send
     where
         C: Classify<O::Output, O::Error>,
         F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let frame = outer.frame(&operation);
-        run_or(self.name.as_ref(), &Inside(&self.policy), &self.classify, operation, instead, frame.context()).await
+        run_or(Within::new(self), frame, operation, instead)
     }
 
     /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all
-    /// its parts and stores none of them twice. The caller boxes it.
+    /// its parts. The caller boxes it.
     #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn call_owned<O: Operation, T>(
-        self: Arc<Self>,
+        self: std::sync::Arc<Self>,
         outer: Option<AttemptInfo>,
         operation: O,
-        finish: impl FnOnce(Result<O::Output, CallError<O::Error>>) -> T,
+        finish: impl FnOnce(Result<O::Output, CallError<O::Error>>) -> T + Send,
     ) -> impl Future<Output = T>
     where
         C: Classify<O::Output, O::Error>,
     {
-        let frame = outer.map(|outer| outer.frame(&operation));
-        async move {
-            let Self { policy, classify, name } = &*self;
-            let cx = frame.as_ref().map_or_else(|| CallContext::of(&operation), Frame::context);
-            if traced::wanted() {
-                let traced =
-                    Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name.as_ref())));
-                return finish(traced.await);
-            }
-            let mut attempt = OperationAttempt::new(operation, classify);
-            policy.around(&mut attempt, cx).await;
-            finish(attempt.result())
-        }
+        let entry = match outer {
+            Some(outer) => Entered::Inside(outer.frame(&operation)),
+            None => Entered::Top(CallContext::of(&operation)),
+        };
+        run(self, entry, operation, |state| finish(state.result()))
     }
 
     /// Describes the policies around a call, in order, with warnings about order and settings.
@@ -254,61 +241,4 @@ impl<P: Policy, C> Pipeline<P, C> {
     pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
         self.explain().of(operation)
     }
-}
-
-#[inline]
-pub(super) async fn run<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation>(
-    name: Option<&Name>,
-    policy: &P,
-    classify: &C,
-    operation: O,
-    cx: CallContext<'_>,
-) -> Result<O::Output, CallError<O::Error>> {
-    if traced::wanted() {
-        // On the heap, so that calls without a subscriber reserve no space for it.
-        let traced = Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name)));
-        return (traced as Pin<Box<dyn Future<Output = _> + Send + '_>>).await;
-    }
-    let mut attempt = OperationAttempt::new(operation, classify);
-    policy.around(&mut attempt, cx).await;
-    attempt.result()
-}
-
-async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation>(
-    policy: &P,
-    classify: &C,
-    operation: O,
-    cx: CallContext<'_>,
-) -> Result<O::Output, CallError<O::Error>> {
-    let mut attempt = OperationAttempt::new(Traced(operation), classify);
-    policy.around(&mut attempt, cx).await;
-    let attempts = attempt.state.attempts;
-    let result = attempt.state.result();
-    traced::note(attempts, result.is_ok());
-    result
-}
-
-/// Runs `operation` under a single policy; every `Err` is a failure.
-#[inline]
-pub(crate) fn call_alone<P: Policy, O: Operation>(
-    policy: &P,
-    operation: O,
-) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-    let cx = CallContext::of(&operation);
-    run(None, policy, &ErrIsFailure, operation, cx)
-}
-
-/// Runs `operation` under a single policy, with a fallback.
-#[inline]
-pub(crate) fn call_alone_or<P: Policy, O: Operation, F, Fut>(
-    policy: &P,
-    operation: O,
-    instead: F,
-) -> impl Future<Output = Answered<O>> + Send
-where
-    F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-    Fut: Future<Output = Result<O::Output, O::Error>> + Send,
-{
-    let cx = CallContext::of(&operation);
-    run_or(None, policy, &ErrIsFailure, operation, instead, cx)
 }

@@ -1,7 +1,7 @@
 //! The error of a call. It is flat: its shape does not depend on the policies or on their order.
 use std::{error::Error, fmt, time::Duration};
 
-use super::{FailureKind, Rejected, Verdict};
+use super::{CallErrorParts, FailureKind, Rejected, Verdict};
 use crate::config::Name;
 
 /// The error of a call through a pipeline, with the attempts that were made.
@@ -190,6 +190,13 @@ impl<E> CallError<E> {
     /// Returns the cause that ended the call, by value.
     pub fn into_cause(self) -> Cause<E> {
         self.cause
+    }
+
+    /// Returns all parts, by value.
+    pub fn into_parts(self) -> CallErrorParts<E> {
+        let Self { cause, verdict, attempts, more } = self;
+        let (history, fallback) = more.map_or((None, None), |more| (more.history, more.fallback));
+        CallErrorParts { cause, verdict, attempts, history, fallback }
     }
 
     /// Returns the operation's own error, if that ended the call.

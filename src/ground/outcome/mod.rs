@@ -16,9 +16,18 @@
 //! }
 //! assert!(judge(&Ok(503)).is_failure());
 //! ```
+//!
+//! # Errors and `?`
+//!
+//! A [`CallError`] is a standard [`Error`](std::error::Error) if the operation's error is one: `?`
+//! converts it to `anyhow::Error` or to a `Box<dyn Error>`, and the chain of sources continues with
+//! the source of the operation's error. An operation that itself fails with `anyhow::Error` or
+//! `Box<dyn Error + Send + Sync>` needs one word more, because these types are no standard errors:
+//! `.map_err(CallError::into_std)?`, see [`CallError::into_std`].
 mod classify;
 mod error;
 mod kind;
+mod parts;
 mod priority;
 mod rejected;
 mod verdict;
@@ -26,6 +35,7 @@ mod verdict;
 pub use classify::{ByCallError, Classify, ErrIsFailure};
 pub use error::{CallError, Cause, History, StopReason, TimedOut};
 pub use kind::{FailureKind, KindSet};
+pub use parts::{CallErrorParts, DynError};
 pub use priority::Priority;
 pub use rejected::{PolicyKind, Reason, Rejected, TripRule};
 pub use verdict::{Class, Hint, Verdict};

@@ -160,35 +160,32 @@ impl CircuitBreaker {
     #[inline]
     pub fn call<O: Operation>(
         &self,
-        operation: O,
+        mut operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        self.alone(operation)
-    }
-
-    /// Runs a call with no other policy around it.
-    #[inline]
-    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
-        if call::alone::is_traced() {
-            return Cold::new(Box::pin(call::call_alone(self, operation))).await;
-        }
-        let cx = CallContext::of(&operation);
-        let ticket = match self.0.admit() {
-            Ok(ticket) => ticket,
-            Err(refusal) => return Err(call::alone::refused(self.0.rejected(refusal))),
-        };
-        let mut permit = Permit::new(&self.0, ticket);
-        let result = {
-            let mut work = pin!(permit.run(|| operation.run(cx)));
-            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
-        };
-        match result {
-            Ok(value) => {
-                permit.settle(Verdict::success());
-                Ok(value)
+        // Not an `async fn`, which would store the operation twice.
+        async move {
+            if call::alone::is_traced() {
+                return Cold::new(Box::pin(call::call_alone(self, operation))).await;
             }
-            Err(error) => {
-                permit.settle_failure();
-                Err(call::alone::failed(error))
+            let cx = CallContext::of(&operation);
+            let ticket = match self.0.admit() {
+                Ok(ticket) => ticket,
+                Err(refusal) => return Err(call::alone::refused(self.0.rejected(refusal))),
+            };
+            let mut permit = Permit::new(&self.0, ticket);
+            let result = {
+                let mut work = pin!(permit.run(|| operation.run(cx)));
+                poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
+            };
+            match result {
+                Ok(value) => {
+                    permit.settle(Verdict::success());
+                    Ok(value)
+                }
+                Err(error) => {
+                    permit.settle_failure();
+                    Err(call::alone::failed(error))
+                }
             }
         }
     }
@@ -327,22 +324,24 @@ impl HasEntropy for CircuitBreaker {}
 
 impl Policy for CircuitBreaker {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let ticket = match self.0.admit() {
-            Ok(ticket) => ticket,
-            Err(refusal) => return inner.refuse(self.0.rejected(refusal)),
-        };
-        let mut permit = Permit::new(&self.0, ticket);
-        let outcome = {
-            let mut work = pin!(inner.attempt(cx));
-            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
-        };
-        if outcome == Outcome::Judged(Class::Success) {
-            permit.settle(Verdict::success());
-        } else {
-            permit.settle_other(outcome, inner.call_state());
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let ticket = match self.0.admit() {
+                Ok(ticket) => ticket,
+                Err(refusal) => return inner.refuse(self.0.rejected(refusal)),
+            };
+            let mut permit = Permit::new(&self.0, ticket);
+            let outcome = {
+                let mut work = pin!(inner.attempt(cx));
+                poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
+            };
+            if outcome == Outcome::Judged(Class::Success) {
+                permit.settle(Verdict::success());
+            } else {
+                permit.settle_other(outcome, inner.call_state());
+            }
+            outcome
         }
-        outcome
     }
 
     fn describe(&self, explanation: &mut Explanation) {

@@ -3,7 +3,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::atomic::Ordering::Relaxed,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -34,35 +34,30 @@ struct Began {
 }
 
 impl HedgeInner {
-    /// Makes a call that may be hedged. One `async fn` for both cases: each nests the type of the
-    /// call deeper.
+    /// Makes a call that may be hedged. One `async fn` for both cases, as each nests the type of
+    /// the call deeper, and one `.await` in each case: the compiler overlaps no variable that lives
+    /// across several, such as `work`, with the work of the other case.
     #[inline]
-    pub(super) async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        if self.may_hedge(cx)
-            && let Some(forks) = inner.fork()
-        {
-            let mut first = forks.next();
-            let won = {
-                let mut work = pin!(attempt(&mut first, cx));
-                let mut began = None;
-                let ended = match poll_fn(|task| Poll::Ready(work.as_mut().poll(task))).await {
-                    Poll::Ready(ended) => Some(ended),
-                    Poll::Pending => Cold::new(self.wait(work.as_mut(), &mut began, cx)).await,
+    pub(super) fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            if self.may_hedge(cx)
+                && let Some(forks) = &inner.fork()
+            {
+                let mut first = forks.next();
+                let won = {
+                    let work = pin!(attempt(&mut first, cx));
+                    FirstPoll::new(work, |work, ended| self.go_on(work, ended, forks, cx)).await
+                }; // all attempts but the winner are dropped by now
+                return match won {
+                    Won::First(outcome) => {
+                        first.keep();
+                        outcome
+                    }
+                    Won::Other(outcome) => outcome,
                 };
-                match ended {
-                    Some(ended) if ended.is_good() || self.ends_alone(&ended) => Won::First(ended.outcome),
-                    ended => crate::call::boxed(self.race(work, ended, &forks, cx, began)).await,
-                }
-            }; // all attempts but the winner are dropped by now
-            return match won {
-                Won::First(outcome) => {
-                    first.keep();
-                    outcome
-                }
-                Won::Other(outcome) => outcome,
-            };
+            }
+            inner.attempt(cx).await
         }
-        inner.attempt(cx).await
     }
 
     /// Returns `true` if the failure of a lone attempt ends the call.
@@ -87,19 +82,30 @@ impl HedgeInner {
         Began { at, delay: self.settings.load().delay(at) }
     }
 
-    /// Continues the first attempt alone until its delay ends; returns `None` then.
-    async fn wait(
+    /// Continues after the first poll of the first attempt: alone until its delay ends, then beside
+    /// others.
+    fn go_on<F: Forks>(
         &self,
-        work: Pin<&mut impl Future<Output = Ended>>,
-        began: &mut Option<Began>,
+        mut work: Pin<&mut (impl Future<Output = Ended> + Send)>,
+        mut ended: Option<Ended>,
+        forks: &F,
         cx: CallContext<'_>,
-    ) -> Option<Ended> {
-        let Began { at, delay } = *began.insert(self.begin(cx));
-        let ended = Timed::new(Continued::new(work, true), self.clock.sleep_until(at + delay)).await;
-        if ended.is_some_and(|ended| is_success(&ended)) {
-            self.record(at);
+    ) -> impl Future<Output = Won> + Send {
+        async move {
+            let mut began = None;
+            if ended.is_none() {
+                let Began { at, delay } = *began.insert(self.begin(cx));
+                let timer = self.clock.sleep_until(at + delay);
+                ended = Timed::new(Continued::new(work.as_mut(), true), timer).await;
+                if ended.is_some_and(|ended| is_success(&ended)) {
+                    self.record(at);
+                }
+            }
+            match ended {
+                Some(ended) if ended.is_good() || self.ends_alone(&ended) => Won::First(ended.outcome),
+                ended => crate::call::boxed(self.race(work, ended, forks, cx, began)).await,
+            }
         }
-        ended
     }
 
     /// Continues when the first attempt is late or has failed.
@@ -181,6 +187,51 @@ impl HedgeInner {
                 }
             })
             .await;
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The first attempt: its first poll, and `slow` if that is not enough.
+    #[project = FirstPollProj]
+    enum FirstPoll<'w, W, F, S> {
+        // `Some` until the first poll.
+        Begin { begin: Option<(Pin<&'w mut W>, F)> },
+        Slow { #[pin] slow: Cold<S> },
+    }
+}
+
+impl<'w, W, F, S> FirstPoll<'w, W, F, S> {
+    #[inline]
+    const fn new(work: Pin<&'w mut W>, slow: F) -> Self {
+        Self::Begin { begin: Some((work, slow)) }
+    }
+}
+
+impl<'w, W, F, S> Future for FirstPoll<'w, W, F, S>
+where
+    W: Future<Output = Ended>,
+    F: FnOnce(Pin<&'w mut W>, Option<Ended>) -> S,
+    S: Future<Output = Won>,
+{
+    type Output = Won;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Won> {
+        if let FirstPollProj::Begin { begin } = self.as_mut().project()
+            && let Some((mut work, slow)) = begin.take()
+        {
+            let ended = match work.as_mut().poll(task) {
+                Poll::Ready(ended) if ended.is_good() => return Poll::Ready(Won::First(ended.outcome)),
+                Poll::Ready(ended) => Some(ended),
+                Poll::Pending => None,
+            };
+            let slow = Cold::new(slow(work, ended));
+            self.set(Self::Slow { slow });
+        }
+        match self.project() {
+            FirstPollProj::Slow { slow } => slow.poll(task),
+            FirstPollProj::Begin { .. } => Poll::Pending, // polled again after it was ready
         }
     }
 }
@@ -276,10 +327,12 @@ fn is_success(ended: &Ended) -> bool {
 
 /// Makes the attempt.
 #[inline]
-async fn attempt(fork: &mut impl Fork, cx: CallContext<'_>) -> Ended {
-    let outcome = fork.attempt(cx).await;
-    let hint = if outcome.is_failure() { fork.call_state().hint() } else { Hint::None };
-    Ended { outcome, hint }
+fn attempt(fork: &mut impl Fork, cx: CallContext<'_>) -> impl Future<Output = Ended> + Send {
+    async move {
+        let outcome = fork.attempt(cx).await;
+        let hint = if outcome.is_failure() { fork.call_state().hint() } else { Hint::None };
+        Ended { outcome, hint }
+    }
 }
 
 /// Creates the future of a hedged attempt.

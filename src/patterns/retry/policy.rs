@@ -102,28 +102,26 @@ impl Retry {
     #[inline]
     pub fn call<O: Operation>(
         &self,
-        operation: O,
+        mut operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        self.alone(operation)
-    }
-
-    #[inline]
-    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
-        if call::alone::is_traced() {
-            return Cold::new(Box::pin(call::call_alone(self, operation))).await;
-        }
-        let this = &*self.0;
-        let cx = CallContext::of(&operation);
-        this.deposit(cx);
-        let mut started = None;
-        let first = {
-            let frame = this.frame(cx, 1);
-            let work = pin!(operation.run(frame.context()));
-            this.first(work, &mut started).await
-        };
-        match first {
-            Ok(value) => Ok(value),
-            Err(error) => call::boxed(this.go_on_alone(operation, error, started, cx)).await,
+        // Not an `async fn`, which would store the operation twice.
+        async move {
+            if call::alone::is_traced() {
+                return Cold::new(Box::pin(call::call_alone(self, operation))).await;
+            }
+            let this = &*self.0;
+            let cx = CallContext::of(&operation);
+            this.deposit(cx);
+            let mut started = None;
+            let first = {
+                let frame = this.frame(cx, 1);
+                let work = pin!(operation.run(frame.context()));
+                this.first(work, &mut started).await
+            };
+            match first {
+                Ok(value) => Ok(value),
+                Err(error) => call::boxed(this.go_on_alone(operation, error, started, cx)).await,
+            }
         }
     }
 }
@@ -131,12 +129,12 @@ impl Retry {
 impl RetryInner {
     async fn go_on_alone<O: Operation>(
         &self,
-        operation: O,
+        mut operation: O,
         error: O::Error,
         started: Option<Instant>,
         cx: CallContext<'_>,
     ) -> Result<O::Output, CallError<O::Error>> {
-        let mut attempt = call::alone::after_failure(operation, error);
+        let mut attempt = call::alone::after_failure(&mut operation, error);
         let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
         let mut call = self.began(started);
         if let Some(next) = call.failed(outcome, attempt.call_state(), cx) {
@@ -189,27 +187,29 @@ impl RetryInner {
 
 impl Policy for Retry {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let this = &*self.0;
-        let leaves_all = this.leaves_all(cx);
-        let deposited = !leaves_all && this.deposit(cx);
-        let mut started = None;
-        let outcome = {
-            let frame = this.frame(cx, 1);
-            let work = pin!(inner.attempt(if leaves_all { cx } else { frame.context() }));
-            this.first(work, &mut started).await
-        };
-        if !(outcome.is_failure() || outcome == Outcome::Rejected) {
-            return outcome;
-        }
-        // A rejection inside was no load on the target, so it earns no retries.
-        if let (Outcome::Rejected, true, Some(budget)) = (outcome, deposited, &this.budget) {
-            budget.refund(this.clock.now());
-        }
-        let mut call = this.began(started);
-        match call.failed(outcome, inner.call_state(), cx) {
-            Some(next) => call::boxed(call.go_on(inner, next, cx)).await,
-            None => outcome,
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let this = &*self.0;
+            let leaves_all = this.leaves_all(cx);
+            let deposited = !leaves_all && this.deposit(cx);
+            let mut started = None;
+            let outcome = {
+                let frame = this.frame(cx, 1);
+                let work = pin!(inner.attempt(if leaves_all { cx } else { frame.context() }));
+                this.first(work, &mut started).await
+            };
+            if !(outcome.is_failure() || outcome == Outcome::Rejected) {
+                return outcome;
+            }
+            // A rejection inside was no load on the target, so it earns no retries.
+            if let (Outcome::Rejected, true, Some(budget)) = (outcome, deposited, &this.budget) {
+                budget.refund(this.clock.now());
+            }
+            let mut call = this.began(started);
+            match call.failed(outcome, inner.call_state(), cx) {
+                Some(next) => call::boxed(call.go_on(inner, next, cx)).await,
+                None => outcome,
+            }
         }
     }
 

@@ -77,30 +77,27 @@ impl Timeout {
     #[inline]
     pub fn call<O: Operation>(
         &self,
-        operation: O,
+        mut operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        self.alone(operation)
+        // Not an `async fn`, which would store the operation twice.
+        async move {
+            if call::alone::is_traced() {
+                return Cold::new(Box::pin(call::call_alone(self, operation))).await;
+            }
+            let cx = CallContext::of(&operation);
+            let deadline = Deadline::new(&self.clock, &self.limit, cx);
+            let frame = cx.until(&deadline);
+            let done = Timed::new(operation.run(frame.context()), deadline.over()).await;
+            // The work is dropped by now, before the time-out is reported.
+            if let Some(result) = done {
+                return result.map_err(call::alone::failed);
+            }
+            Err(call::alone::timed_out(self.timed_out(&deadline)))
+        }
     }
 }
 
 impl Timeout {
-    /// Runs a call under this policy alone.
-    #[inline]
-    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
-        if call::alone::is_traced() {
-            return Cold::new(Box::pin(call::call_alone(self, operation))).await;
-        }
-        let cx = CallContext::of(&operation);
-        let deadline = Deadline::new(&self.clock, &self.limit, cx);
-        let frame = cx.until(&deadline);
-        let done = Timed::new(operation.run(frame.context()), deadline.over()).await;
-        // The work is dropped by now, before the time-out is reported.
-        if let Some(result) = done {
-            return result.map_err(call::alone::failed);
-        }
-        Err(call::alone::timed_out(self.timed_out(&deadline)))
-    }
-
     /// Returns `true` if the deadline of a call has passed before it begins.
     #[inline]
     fn is_late(&self, cx: CallContext<'_>) -> bool {
@@ -130,18 +127,20 @@ impl HasName for Timeout {}
 
 impl Policy for Timeout {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let deadline = Deadline::new(&self.clock, &self.limit, cx);
-        let frame = cx.until(&deadline);
-        if !self.is_late(cx) {
-            let done = Timed::new(inner.attempt(frame.context()), deadline.over()).await;
-            // The work is dropped by now, before the time-out is reported.
-            if let Some(outcome) = done {
-                return outcome;
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let deadline = Deadline::new(&self.clock, &self.limit, cx);
+            let frame = cx.until(&deadline);
+            if !self.is_late(cx) {
+                let done = Timed::new(inner.attempt(frame.context()), deadline.over()).await;
+                // The work is dropped by now, before the time-out is reported.
+                if let Some(outcome) = done {
+                    return outcome;
+                }
             }
+            inner.call_state().time_out(self.timed_out(&deadline));
+            Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
         }
-        inner.call_state().time_out(self.timed_out(&deadline));
-        Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }
 
     fn describe(&self, explanation: &mut Explanation) {

@@ -161,17 +161,19 @@ impl Admission {
 
 impl Policy for Admission {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let Admitted { place, adaptive } = match self.admit(cx).await {
-            Ok(admitted) => admitted,
-            Err(rejected) => return inner.refuse(rejected),
-        };
-        let outcome = inner.attempt(cx).await;
-        drop(place);
-        if let Some(permit) = adaptive {
-            permit.settle(outcome);
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let Admitted { place, adaptive } = match self.admit(cx).await {
+                Ok(admitted) => admitted,
+                Err(rejected) => return inner.refuse(rejected),
+            };
+            let outcome = inner.attempt(cx).await;
+            drop(place);
+            if let Some(permit) = adaptive {
+                permit.settle(outcome);
+            }
+            outcome
         }
-        outcome
     }
 
     fn describe(&self, explanation: &mut Explanation) {

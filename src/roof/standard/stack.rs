@@ -220,19 +220,21 @@ impl Policy for Standard {
 
 impl Policy for StandardInner {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.parts;
-        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
-        // bounds how deep they nest.
-        let stack = (timeout, (admission, (retry, (hedge, (guard, attempt_timeout)))));
-        let began_with = fallback.get();
-        if began_with.is_some() {
-            inner.claim_fallback();
-        }
-        let outcome = stack.around(Nested(&mut inner), cx).await;
-        match began_with.or_else(|| fallback.get()) {
-            Some(fallback) => fallback.settle(inner, outcome, cx).await,
-            None => outcome,
+    fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.parts;
+            // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
+            // bounds how deep they nest.
+            let stack = (timeout, (admission, (retry, (hedge, (guard, attempt_timeout)))));
+            let began_with = fallback.get();
+            if began_with.is_some() {
+                inner.claim_fallback();
+            }
+            let outcome = stack.around(Nested(&mut inner), cx).await;
+            match began_with.or_else(|| fallback.get()) {
+                Some(fallback) => fallback.settle(inner, outcome, cx).await,
+                None => outcome,
+            }
         }
     }
 }

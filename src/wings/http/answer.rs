@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
+#[cfg(feature = "tower")]
+use crate::outcome::Verdict;
 use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
 
 /// Returns the response to a request that a policy rejected: 429 for a rate limit, 503 for any
@@ -64,6 +66,12 @@ fn status_of_refusal(rejected: &Rejected) -> StatusCode {
         PolicyKind::RateLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
+}
+
+/// Returns the response to a request whose call timed out.
+#[cfg(feature = "tower")]
+pub(crate) fn timed_out<B: Default>(verdict: Verdict) -> Response<B> {
+    respond(StatusCode::GATEWAY_TIMEOUT, verdict.hint().retry_after())
 }
 
 fn respond<B: Default>(status: StatusCode, wait: Option<Duration>) -> Response<B> {

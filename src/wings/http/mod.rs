@@ -119,6 +119,8 @@ mod rate_limit;
 mod source;
 mod status;
 
+#[cfg(feature = "tower")]
+pub(crate) use answer::timed_out;
 pub use answer::{answer, refusal, retry_after_value, status_of};
 #[cfg(feature = "reqwest")]
 pub use by_reqwest::reqwest_error;

@@ -3,7 +3,7 @@ use std::{error::Error, fmt};
 
 use crate::outcome::CallError;
 #[cfg(feature = "http")]
-use crate::outcome::Cause;
+use crate::outcome::{CallErrorParts, Cause};
 
 /// The error type of stacks of layers: any error in a box.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -83,14 +83,13 @@ impl<B: Default, E> Finish<http::Response<B>, E> for Answering {
     type Error = E;
 
     fn finish(&self, result: Result<http::Response<B>, CallError<E>>) -> Result<http::Response<B>, E> {
-        result.or_else(|error| match error.cause() {
-            Cause::Rejected(_) | Cause::TimedOut(_) => Ok(crate::http::answer(&error)),
-            // The match above proves that the operation's error is the cause.
-            Cause::Operation(_) => match error.into_cause() {
+        result.or_else(|error| {
+            let CallErrorParts { cause, verdict, .. } = error.into_parts();
+            match cause {
                 Cause::Operation(own) => Err(own),
                 Cause::Rejected(rejected) => Ok(crate::http::refusal(&rejected)),
-                Cause::TimedOut(_) => Ok(http::Response::default()),
-            },
+                Cause::TimedOut(_) => Ok(crate::http::timed_out(verdict)),
+            }
         })
     }
 }

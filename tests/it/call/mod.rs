@@ -3,6 +3,7 @@ mod boxed;
 mod doors;
 mod drop_doors;
 mod drops;
+mod errors;
 mod event_senders;
 mod events;
 mod lease_drops;

@@ -49,9 +49,7 @@ impl<'a> Service<'a> {
 }
 
 fn breaker(world: &World, config: CircuitBreakerConfig, seed: u64) -> CircuitBreaker {
-    let breaker =
-        CircuitBreaker::builder(config).clock(&world.clock).entropy(&Entropy::from_seed(seed)).build().unwrap();
-    breaker
+    CircuitBreaker::builder(config).clock(&world.clock).entropy(&Entropy::from_seed(seed)).build().unwrap()
 }
 
 fn fill(world: &World, of: &str, messages: usize) {

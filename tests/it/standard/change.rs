@@ -50,14 +50,13 @@ fn document(text: &str) -> StandardConfig {
 }
 
 fn stack(clock: &Clock, text: &str) -> Standard {
-    let stack = Standard::builder(document(text))
+    Standard::builder(document(text))
         .name("billing")
         .clock(clock)
         .entropy(&Entropy::from_seed(7))
         .gauge("cpu", Gauge::new())
         .build()
-        .unwrap();
-    stack
+        .unwrap()
 }
 
 // Guarantee: standard 3.

@@ -1,0 +1,162 @@
+//! Operations that are not `Send`: `call_local`.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+use std::{
+    cell::{Cell, RefCell},
+    future::Future,
+    pin::pin,
+    rc::Rc,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use steadfast::{
+    CallError, FailureKind, Pipeline, Verdict,
+    call::{Policy, idempotent},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    hedge::{Hedge, HedgeConfig, HedgeDelay},
+    retry::{Retry, RetryConfig},
+    testing::ManualClock,
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// A value and an error that are not `Send`.
+type Answer = Result<Rc<str>, Rc<Cell<u32>>>;
+
+fn judge(answer: &Answer) -> Verdict {
+    match answer {
+        Ok(_) => Verdict::success(),
+        Err(status) if status.get() == 404 => Verdict::failure(FailureKind::Client),
+        Err(_) => Verdict::failure(FailureKind::Server),
+    }
+}
+
+fn stack() -> (Pipeline<impl Policy, fn(&Answer) -> Verdict>, CircuitBreaker, Clock, ManualClock) {
+    let (clock, time) = Clock::manual();
+    let retry = Retry::builder(RetryConfig::default().max_attempts(3)).clock(&clock).build().unwrap();
+    let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
+    let pipeline = Pipeline::new()
+        .then(Timeout::builder(MS(60_000)).clock(&clock).build())
+        .then(retry)
+        .then(breaker.clone())
+        .then(Timeout::builder(MS(100)).clock(&clock).build())
+        .classify(judge as fn(&Answer) -> Verdict);
+    (pipeline, breaker, clock, time)
+}
+
+#[test]
+fn a_local_operation_is_judged_repeated_and_timed_out_as_any_other() {
+    let (pipeline, breaker, clock, time) = stack();
+    let runs = Rc::new(RefCell::new(Vec::new()));
+    let operation = || {
+        let (runs, clock) = (runs.clone(), clock.clone());
+        async move {
+            let n = runs.borrow().len();
+            runs.borrow_mut().push(n);
+            match n {
+                0 => Err(Rc::new(Cell::new(503))),
+                1 => {
+                    clock.sleep(MS(1_000)).await; // longer than the inner time-out
+                    Err(Rc::new(Cell::new(0)))
+                }
+                _ => Ok(Rc::from("third")),
+            }
+        }
+    };
+    let value = time.block_on(pipeline.call_local(idempotent(operation))).unwrap();
+    assert_eq!((&*value, runs.borrow().len()), ("third", 3));
+    assert_eq!(Rc::strong_count(&runs), 1, "nothing of the call is left");
+    assert_eq!(breaker.snapshot().failures, 2);
+
+    let gone = Rc::new(Cell::new(404));
+    let error: CallError<_> =
+        time.block_on(pipeline.call_local(idempotent(|| async { Err(gone.clone()) }))).unwrap_err();
+    assert_eq!((error.attempts(), error.verdict().kind()), (1, Some(FailureKind::Client)));
+    assert!(Rc::ptr_eq(&error.into_operation().unwrap(), &gone));
+    // Without a mark it might run twice, so it is not repeated.
+    let error = time.block_on(pipeline.call_local(|| async { Err(Rc::new(Cell::new(503))) })).unwrap_err();
+    assert_eq!(error.attempts(), 1);
+}
+
+#[test]
+fn a_local_call_dropped_at_any_await_leaves_nothing() {
+    for polls in 0..8 {
+        let (pipeline, breaker, _, time) = stack();
+        let held = Rc::new(());
+        let operation = || {
+            let held = held.clone();
+            async move {
+                for _ in 0..2 {
+                    tokio::task::yield_now().await;
+                }
+                let _held = held;
+                Err(Rc::new(Cell::new(503)))
+            }
+        };
+        {
+            let mut call = pin!(pipeline.call_local(idempotent(operation)));
+            for _ in 0..polls {
+                assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                time.advance(MS(1));
+            }
+        }
+        assert_eq!(Rc::strong_count(&held), 1, "after {polls} polls");
+        let seen = breaker.snapshot();
+        assert_eq!(seen.calls, seen.failures, "after {polls} polls");
+    }
+}
+
+#[test]
+fn a_local_operation_is_hedged() {
+    let (clock, time) = Clock::manual();
+    let hedge = Hedge::builder(HedgeConfig::default().delay(HedgeDelay::Fixed(MS(10)))).clock(&clock).build().unwrap();
+    let pipeline = Pipeline::new().then(hedge);
+    let runs = Rc::new(Cell::new(0));
+    let operation = || {
+        let (runs, clock) = (runs.clone(), clock.clone());
+        async move {
+            runs.set(runs.get() + 1);
+            let n = Rc::new(runs.get());
+            clock.sleep(if *n == 1 { MS(1_000) } else { MS(5) }).await;
+            Ok::<_, Rc<()>>(n)
+        }
+    };
+    assert_eq!(*time.block_on(pipeline.call_local(operation)).unwrap(), 2);
+    assert_eq!(Rc::strong_count(&runs), 1, "the slow attempt is dropped");
+}
+
+#[test]
+fn a_boxed_pipeline_calls_local_operations() {
+    let (pipeline, _, _, time) = stack();
+    let pipeline = pipeline.boxed::<Rc<str>, Rc<Cell<u32>>>();
+    let value = time.block_on(pipeline.call_local(|| async { Ok(Rc::from("boxed")) })).unwrap();
+    assert_eq!(&*value, "boxed");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_local_call_runs_in_a_local_set() {
+    let local = tokio::task::LocalSet::new();
+    let call = local.run_until(async {
+        tokio::task::spawn_local(async {
+            let pipeline = Pipeline::new().then(Timeout::new(Duration::MAX));
+            pipeline.call_local(|| async { Ok::<_, Rc<()>>(*Rc::new(7)) }).await.unwrap()
+        })
+        .await
+    });
+    assert_eq!(call.await.unwrap(), 7);
+}
+
+/// The future must not be `Send`, also if the operation is: it is dropped on the thread that wrapped it.
+#[test]
+fn the_future_of_a_local_call_is_not_send() {
+    trait AmbiguousIfSend<A> {
+        fn check(&self) {}
+    }
+    impl<T> AmbiguousIfSend<()> for T {}
+    impl<T: Send> AmbiguousIfSend<u8> for T {}
+    let pipeline = Pipeline::new();
+    // This line does not compile if the future is `Send`.
+    pipeline.call_local(|| async { Ok::<_, ()>(1) }).check();
+}
