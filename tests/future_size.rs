@@ -2,7 +2,7 @@
 //!
 //! An `async fn` stores an argument twice if it moves it into a local, and a caller's future grows
 //! with each such function around it. Sizes are compared with the operation alone.
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 use std::{
     future::{Future, ready},
     hint::black_box,

@@ -1,5 +1,5 @@
 //! Operations that are not `Send`: `call_local`.
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::type_complexity, reason = "tests")]
 use std::{
     cell::{Cell, RefCell},
     future::Future,
