@@ -120,7 +120,7 @@
 //! Several listeners of one process do not know of each other. A message that kills its process
 //! also ends the deliveries of the other listeners of that process, and makes their messages
 //! suspect. If a handler may kill its process, let one listener receive from all queues
-//! ([`source`](QueueListenerBuilder::source)), or run each queue in its own process.
+//! ([`source`](crate::Builder::source)), or run each queue in its own process.
 //!
 //! **A settlement that fails** for longer than a lease lets the message be delivered again, as if
 //! its handler had killed the process. The listener remembers the decisions on the latest 4,096
@@ -134,9 +134,9 @@
 //! Each empty poll lengthens the wait before the next one ([`IdleConfig`]). A task whose wait is
 //! the maximum ends, except for the last `min_tasks`. When a poll finds messages again, the depth
 //! of the queue decides how many tasks start (10 below 100 messages, 50 below 1,000, else 100, or a
-//! [rule](QueueListenerBuilder::scaling) of your own), up to `max_tasks`.
+//! [rule](crate::Builder::scaling) of your own), up to `max_tasks`.
 //!
-//! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](QueueListenerBuilder::notifier)) the
+//! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](crate::Builder::notifier)) the
 //! listener polls when a notice arrives. A notice is a hint and may be lost. With `min_tasks` of 1
 //! a slow poll finds the announced message within the maximum wait. With 0 no task polls, and the
 //! next notice finds it. While the subscription fails, one task polls in any case. Senders publish
@@ -163,7 +163,7 @@
 //!   limit](crate::throttling::AdaptiveLimiter) that let calls wait. Leases are renewed meanwhile,
 //!   and the service behind sees an even load. [`Disposition::of_call`] returns a message after the
 //!   delay of the rejection. Without a limit the listener only moves the peak on.
-//! - **Priority.** [`source`](QueueListenerBuilder::source) adds queues, in strict order or by
+//! - **Priority.** [`source`](crate::Builder::source) adds queues, in strict order or by
 //!   weight; [`max_wait`](Level::max_wait) bounds how long a queue is passed over. All levels share
 //!   the tasks; for separate pools, build several listeners.
 //! - **Duplicates.** [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store

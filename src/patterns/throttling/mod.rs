@@ -206,7 +206,7 @@
 //!    where one is known (the table above); over HTTP 429 or 503 with `retry-after`, by feature
 //!    `http`. (default)
 //! 4. A stop-gap while scaling out: [`RateLimiter::reconfigure`], [`KeyedRateLimiter::reconfigure`]
-//!    and [`ConcurrencyLimiter::resize`] follow the capacity while in use. The example
+//!    and [`ConcurrencyLimiter::reconfigure`] follow the capacity while in use. The example
 //!    `multi_tenant_surveys` doubles its quotas when a second instance starts. (option)
 //! 5. If scaling costs more than a short rejection, reject. (advice)
 //! 6. If demand exceeds the throttling itself, keep a reserve: a rejection costs some tens of
@@ -218,7 +218,7 @@
 //!    and by the value of a tenant (tiers); defer work that was shed
 //!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
 //! 8. Metering per tenant: [`KeyedRateLimiter::usage`] reads what a tenant uses of its quota now
-//!    (default); a [`metered`](KeyedRateLimiter::metered) limiter counts what each tenant took and
+//!    (default); a [`metered`](crate::Builder::metered) limiter counts what each tenant took and
 //!    was refused, for [`readings`](KeyedRateLimiter::readings).
 //!
 //! # Pitfalls

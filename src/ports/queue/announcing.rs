@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A queue that publishes a notice after a `send`, so that a listener whose
-/// [notifier](crate::queue_listener::QueueListenerBuilder::notifier) subscribes to the topic polls
+/// [notifier](crate::Builder::notifier) subscribes to the topic polls
 /// at once.
 ///
 /// Notices are at least 20 ms apart by default, so not every `send` has its own, and a flood of

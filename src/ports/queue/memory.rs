@@ -28,7 +28,7 @@ use crate::{
 
 /// A queue in this process's memory, for tests, and for work that may end with the process.
 ///
-/// A clone is the same queue. Without [`bounded`](Self::bounded) the queue grows while more
+/// A clone is the same queue. Without [`bounded`](Builder::bounded) the queue grows while more
 /// messages are sent than handled.
 #[derive(Clone)]
 pub struct InMemoryQueue {

@@ -64,9 +64,10 @@
 //! **at least once**, whatever process is killed. It is replayed twice if a process is killed
 //! between the call and its settlement. Every entry therefore has an **idempotency key**. Send it
 //! to the service (the header [`Idempotency-Key`](IDEMPOTENCY_KEY) is usual), which then performs
-//! the call once. If the service does not support keys, [`remembering`](Journal::remembering) makes
-//! a repetition rare. Its records belong to the journal's queue, whatever else the store holds. A
-//! key that is deferred twice within the queue's deduplication window is kept once.
+//! the call once. If the service does not support keys,
+//! [`remembering`](crate::Builder::remembering) makes a repetition rare. Its records belong to the
+//! journal's queue, whatever else the store holds. A key that is deferred twice within the queue's
+//! deduplication window is kept once.
 //!
 //! Entries of one [order key](Entry::in_order_of) are replayed one at a time, in the order in which
 //! they were deferred, over any number of processes.

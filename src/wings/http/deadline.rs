@@ -66,7 +66,7 @@ pub fn write(headers: &mut HeaderMap, left: Duration) {
     write_as(headers, TIMEOUT_MS, left);
 }
 
-/// Writes the remaining time in milliseconds into a header with another name, as [`write`] does.
+/// Writes the remaining time in milliseconds into a header with another name, as [`write()`] does.
 pub fn write_as(headers: &mut HeaderMap, name: HeaderName, left: Duration) {
     headers.insert(name, HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
 }

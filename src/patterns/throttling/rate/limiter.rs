@@ -44,7 +44,8 @@ struct RateCore {
 }
 
 impl RateLimiter {
-    /// Creates a limiter with all its permits, by these settings (or a [`Quota`] alone).
+    /// Creates a limiter with all its permits, by these settings (or a
+    /// [`Quota`](super::super::Quota) alone).
     ///
     /// # Errors
     /// If a setting is invalid.
