@@ -193,21 +193,21 @@ mod builder;
 mod config;
 mod error;
 mod event;
-mod load;
+mod load; // one load for all its callers
 mod loaded;
-mod local;
-mod miss;
-mod read;
-mod remote;
+mod local; // the tier in memory
+mod miss; // a key without a fresh value
+mod read; // `get_or_load` and its kin
+mod remote; // the tier in a store, and the backplane
 mod report;
-mod run;
+mod run; // notices of other processes
 mod spawner;
-mod state;
+mod state; // what all clones share
 mod stats;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod wait;
-mod write;
+mod wait; // waiting for a load
+mod write; // `put` and invalidations
 
 pub use config::{CacheAsideConfig, RemoteConfig, StaleConfig, Unattended};
 pub use error::LoadError;

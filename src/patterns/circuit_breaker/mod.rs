@@ -223,25 +223,25 @@
 mod config;
 mod event;
 mod explain;
-mod health;
-mod keyed;
+mod health; // probing by a health check
+mod keyed; // a registry of breakers
 mod keyed_config;
-mod keyed_idle;
+mod keyed_idle; // removal of idle keys
 #[cfg(all(test, steadfast_loom))]
 mod loom_parts;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
-mod open_limit;
+mod open_limit; // the share of a registry that may be open
 mod parts;
-mod permit;
-mod policy;
-mod probes;
+mod permit; // a permit of one call, and its record
+mod policy; // the async part
+mod probes; // results of half-open calls
 pub mod shared;
 mod snapshot;
-mod state;
+mod state; // admission and outcomes; transitions are in `state/moves.rs`
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod window;
+mod window; // counts and rates of recent calls
 
 pub use config::{CircuitBreakerConfig, WindowConfig};
 pub use event::{CircuitBreakerEvent, Transition};

@@ -101,10 +101,10 @@
 //!
 //! "Claim-Check pattern", Azure Architecture Center; Gregor Hohpe and Bobby Woolf, "Enterprise
 //! Integration Patterns", 2003 ("Store in Library").
-mod body;
+mod body; // the form of a stored body
 mod config;
-mod fetch;
-mod queue;
+mod fetch; // receiving: bodies from the store
+mod queue; // sending and settling
 
 pub use config::ClaimCheckConfig;
 pub use queue::ClaimCheck;

@@ -148,11 +148,11 @@
 //! Jeffrey Dean, Luiz André Barroso, "The Tail at Scale" (CACM, 2013). Fatal and non-fatal
 //! failures, and push-back: gRPC proposal A6.
 mod config;
+mod decision; // when another attempt starts
 mod event;
-mod latencies;
-mod policy;
-mod race;
-mod state;
+mod latencies; // percentiles; the delay is in `policy`
+mod policy; // the delay, settings and events
+mod race; // the attempts side by side
 
 pub use config::{HedgeConfig, HedgeDelay, PercentileConfig};
 pub use event::{HedgeCause, HedgeEvent, SuppressReason};

@@ -9,9 +9,9 @@ use std::{
 
 use super::{
     HedgeEvent,
+    decision::{Ended, Plan, Then},
     event::{HedgeCause, SuppressReason},
     policy::HedgeInner,
-    state::{Ended, Plan, Then},
 };
 use crate::{
     call::{Attempt, CallContext, Cold, Fork, Forks, Timed},

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
     builder::Health,
+    count::Count,
     hints::{FREE, RESIGN},
-    state::Count,
     transitions::Transitions,
 };
 use crate::{

@@ -3,8 +3,8 @@ use std::fmt;
 
 use super::{
     Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd,
+    count::Count,
     hints::{FREE, RESIGN},
-    state::Count,
 };
 use crate::{
     lease::LeaseError,

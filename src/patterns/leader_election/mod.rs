@@ -184,16 +184,16 @@
 mod builder;
 pub mod by_message;
 mod config;
-mod election;
+mod count; // times of a term: deadline, warning, next renewal
+mod election; // campaigning, and a node's view of the leader
 mod elector;
 mod event;
-mod fenced;
-mod hints;
-mod leadership;
-mod run;
-mod state;
-mod term;
-mod transitions;
+mod fenced; // refuses writes under an old token
+mod hints; // wakes waiting candidates
+mod leadership; // renews the term and steps down
+mod run; // campaign, lead, repeat
+mod term; // a term as its task sees it
+mod transitions; // changes of leader, for observers
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;

@@ -22,7 +22,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{LeaderElectionConfig, state::Count};
+use super::{LeaderElectionConfig, count::Count};
 use crate::{
     config::Name,
     port::FencingToken,

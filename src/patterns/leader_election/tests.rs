@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{LeaderElectionConfig, state::Count, term::Term};
+use super::{LeaderElectionConfig, count::Count, term::Term};
 use crate::{
     config::Name,
     port::FencingToken,

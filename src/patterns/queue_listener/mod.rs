@@ -263,18 +263,18 @@
 mod builder;
 mod config;
 mod counters;
-mod disposition;
+mod disposition; // a handler's answer
 mod event;
 mod explain;
-mod lease;
+mod lease; // leases of received messages, as this process counts them
 mod listener;
-mod poll;
+mod poll; // receiving, and waiting for messages
 mod priority;
-mod run;
-mod settle;
+mod run; // tasks, their number and their work
+mod settle; // what becomes of a handled message
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod work;
+mod work; // a message as the handler sees it
 
 pub use config::QueueListenerConfig;
 pub use counters::ListenerState;

@@ -155,10 +155,10 @@
 //! A6.
 mod builder;
 mod config;
+mod decision; // whether and when a failed attempt is repeated
 mod event;
-mod live;
-mod policy;
-mod state;
+mod live; // settings that change while in use
+mod policy; // the attempts, budget and delays of one call
 
 pub use crate::budget::{RetryBudget, RetryBudgetConfig};
 pub use config::RetryConfig;

@@ -1,4 +1,5 @@
-//! The policy: the async part around the decisions of `state`.
+//! The policy: the async part around the pure decision. The budget, the end of the delays and nesting
+//! are checked here.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -10,8 +11,8 @@ use std::{
 use super::{
     RetryBudget, RetryConfig, RetryEvent,
     builder::{DelaySource, Delays, RetrySpec},
+    decision::FailedAttempt,
     live::{Live, RetrySettings},
-    state::FailedAttempt,
 };
 use crate::{
     backoff::{Backoff, Curve, Jitter},

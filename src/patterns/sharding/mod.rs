@@ -201,24 +201,24 @@
 //! 1997 (ring); Eisenbud and others 2016 (Maglev); Mirrokni, Thorup, Zadimoghaddam 2018 (bounded
 //! loads); Metwally, Agrawal, El Abbadi 2005 (Space-Saving); Collet (XXH3).
 mod config;
-mod directory;
+mod directory; // the map in the store, and its changes
 mod event;
 mod fan_out;
-mod guard;
+mod guard; // refusals by the shard that holds the data
 mod key;
-mod map;
+mod map; // keys to shards, and versions
 mod meter;
-mod pins;
-mod plan;
-mod ranges;
-mod rebalance;
-mod route;
-mod routed;
+mod pins; // listed keys
+mod plan; // what a change of the map moves
+mod ranges; // shards by ranges of keys
+mod rebalance; // drives a move through its steps
+mod route; // from a hash to one of many nodes
+mod routed; // a call with the map's version
 mod run;
-mod sketch;
-mod step;
-mod whole;
-mod wire;
+mod sketch; // counts of hot keys
+mod step; // the order of a move's steps
+mod whole; // reads over all shards during a move
+mod wire; // the map as text
 
 pub use config::{FanOutConfig, ShardDirectoryConfig};
 pub use directory::{ShardDirectory, ShardDirectoryBuilder, ShardingError};

@@ -1,4 +1,5 @@
-//! The pure decision: retry or stop, and after which delay. It uses neither async nor a clock.
+//! The pure part of the decision: retry or stop, and after which delay. It uses neither async nor a
+//! clock. `policy` checks the budget, the end of custom delays and nesting.
 use std::time::Duration;
 
 use super::RetryConfig;
