@@ -33,7 +33,7 @@
 //!     Err(error) => match error.cause() {
 //!         Cause::Operation(e) => eprintln!("failed {} times, last: {e}", error.attempts()),
 //!         Cause::Rejected(r) => eprintln!("not sent: {r}; retry after {:?}", error.retry_after()),
-//!         Cause::TimedOut(t) => eprintln!("{t}"),
+//!         other => eprintln!("{other}"),
 //!     },
 //! }
 //! # Ok(())

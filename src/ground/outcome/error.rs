@@ -15,7 +15,7 @@ use crate::config::Name;
 /// assert_eq!(error.attempts(), 1);
 /// match error.into_cause() {
 ///     Cause::Operation(e) => assert_eq!(e, "no such key"),
-///     Cause::Rejected(_) | Cause::TimedOut(_) => unreachable!("the call has no policy"),
+///     other => unreachable!("the call has no policy: {other:?}"),
 /// }
 /// # });
 /// ```

@@ -43,6 +43,8 @@
 //!     .entropy(&Entropy::from_seed(7))
 //!     .build()
 //!     .unwrap();
+//! let reads = RetryConfig::default().idempotent(true);
+//! let retry = Retry::builder(reads).clock(&clock).build().unwrap();
 //! let pipeline = Pipeline::new()
 //!     .then(retry)
 //!     .then(chaos.clone()); // innermost, before the real service
