@@ -288,11 +288,12 @@ where
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
-    // Asked first, as a policy may be switched on or off during the call.
-    let has_fallback = policy.has_fallback();
+    // Asked before and after, as a policy may be switched on or off during the call. One that the
+    // call reached has claimed it.
+    let had_fallback = policy.has_fallback();
     let outcome = policy.around(&mut *attempt, cx).await;
     // A policy with a fallback has decided by its own rules.
-    let decided = has_fallback || attempt.inner.state.fallback_claimed;
+    let decided = attempt.inner.state.fallback_claimed || (had_fallback && policy.has_fallback());
     if !decided && falls_back(outcome, FALL_BACK_ON, true) {
         attempt.fall_back(cx).await;
     }

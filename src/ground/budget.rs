@@ -128,7 +128,8 @@ impl RetryBudget {
     }
 
     /// Replaces the settings, for all clones. Earned and spent retries keep counting, in proportion
-    /// if the window becomes shorter.
+    /// if the window becomes shorter. The window changes at the next use: what has left the old one
+    /// by then no longer counts.
     ///
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.

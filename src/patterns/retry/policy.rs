@@ -1,5 +1,5 @@
-//! The policy: the async part around the pure decision. The budget, the end of the delays and nesting
-//! are checked here.
+//! The policy: the async part around the pure decision. The budget, the end of the delays and
+//! nesting are checked here.
 use std::{
     fmt,
     future::{Future, poll_fn},

@@ -39,8 +39,9 @@ impl<E: From<PortError>> AskError<E> {
 /// Waits for a future, at most for `limit`.
 #[inline]
 pub(crate) async fn within<F: Future>(clock: &Clock, limit: Duration, future: F) -> Option<F::Output> {
+    let until = clock.now() + limit;
     // The timer is created only if the future is not ready at once.
-    match race(future, async { clock.sleep(limit).await }).await {
+    match race(future, async { clock.sleep_until(until).await }).await {
         First::One(output) => Some(output),
         First::Other(()) => None,
     }
@@ -100,5 +101,17 @@ mod tests {
         assert!(matches!(time.block_on(ask_on_time(&clock, limit, answer(limit))), Ok(after) if after == limit));
         assert!(matches!(time.block_on(ask_on_time(&clock, limit, answer(limit * 2))), Err(AskError::TimedOut)));
         assert!(matches!(time.block_on(ask(&clock, limit, answer(limit * 2))), Ok(after) if after == limit * 2));
+    }
+
+    #[test]
+    fn the_time_of_a_request_includes_that_of_its_first_poll() {
+        let (clock, time) = Clock::manual();
+        let (limit, start) = (Duration::from_secs(1), clock.now());
+        let blocks = async {
+            time.advance(limit * 2);
+            std::future::pending::<()>().await;
+        };
+        assert!(time.block_on(within(&clock, limit, blocks)).is_none());
+        assert_eq!(clock.now() - start, limit * 2);
     }
 }

@@ -173,6 +173,16 @@ fn a_fallback_policy_decides_also_after_a_rejection_outside_it() {
 }
 
 // Guarantee: fallback 5.
+/// Switches a fallback off before each attempt.
+struct TurnsOff(Arc<Switch<Fallback>>);
+
+impl Policy for TurnsOff {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        self.0.set(false);
+        inner.attempt(cx).await
+    }
+}
+
 /// Regression: a fallback policy that was switched on during a call kept the call's fallback without running it, and one
 /// that was switched off lost its rules.
 #[test]
@@ -192,6 +202,13 @@ fn a_switch_that_turns_during_a_call_neither_loses_nor_repeats_the_fallback() {
         let done = time.block_on(pipeline.call_or(turn, counted(&runs))).is_ok();
         assert_eq!((done, runs.load(SeqCst)), (runs_expected == 1, runs_expected), "{on_before} {on_after}");
     }
+    // One that is switched off before a call reaches it has no say.
+    let runs = AtomicU32::new(0);
+    let switch = Arc::new(Switch::new(Fallback::new(only_connect).unwrap()));
+    let pipeline = Pipeline::new().then(TurnsOff(switch.clone())).then(switch).classify(ScriptedService::classify);
+    let service = ScriptedService::new("503", &clock).unwrap();
+    assert!(time.block_on(pipeline.call_or(|| service.call(), counted(&runs))).is_ok());
+    assert_eq!(runs.load(SeqCst), 1);
     // The standard stack ends a call by the rules of the fallback that is on at its begin or at its end.
     let (mut on, off) = (StandardConfig::default(), StandardConfig::default());
     on.fallback = Some(only_connect);

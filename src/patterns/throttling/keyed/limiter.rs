@@ -242,7 +242,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Returns the current settings.
     pub fn config(&self) -> KeyedRateLimitConfig {
-        let (tiers, max_keys) = (self.tiers(), self.0.max_keys.load(Ordering::Relaxed));
+        let current = self.0.tiers.lock();
+        let (tiers, max_keys) = (&current.1, self.0.max_keys.load(Ordering::Relaxed));
         let mut limit = self.0.parts.config_of(tiers[0].quota);
         (limit.max_wait, limit.max_hint) = (self.0.max_wait(), self.0.max_hint());
         let tiers = tiers[1..].iter().map(|tier| tier.quota).collect();
@@ -266,11 +267,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             "limit.mode",
             "must stay as it is while the limiter is in use",
         )?;
-        self.0.max_wait.store(nanos(config.limit.max_wait), Ordering::Relaxed);
-        self.0.max_hint.store(nanos(config.limit.max_hint), Ordering::Relaxed);
-        self.0.max_keys.store(config.max_keys.into(), Ordering::Relaxed);
         let change = {
+            // The values beside the tiers change under the same lock, so that two concurrent changes
+            // do not mix their settings.
             let mut current = self.0.tiers.lock();
+            self.0.max_wait.store(nanos(config.limit.max_wait), Ordering::Relaxed);
+            self.0.max_hint.store(nanos(config.limit.max_hint), Ordering::Relaxed);
+            self.0.max_keys.store(config.max_keys.into(), Ordering::Relaxed);
             let change = self.0.changes.fetch_add(1, Ordering::Relaxed) + 1;
             *current = (change, tiers.clone());
             change
@@ -279,10 +282,6 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
         let KeyedParts { name, clock, .. } = &self.0.parts;
         self.0.events.send(name.as_ref(), clock.now(), || ThrottlingEvent::LimitChanged);
         Ok(())
-    }
-
-    fn tiers(&self) -> Tiers {
-        self.0.tiers.lock().1.clone()
     }
 
     /// Subscribes to the events of all keys from now on. They carry the key's name if the limiter
