@@ -47,7 +47,8 @@ fn miss() -> Vec<Subject> {
 
 fn subjects(misses: bool) -> Vec<Subject> {
     let by_clock = move |clock: Clock| {
-        let cache = steadfast(&clock, CacheAsideConfig::default().ttl(Duration::from_secs(3600)).jitter(Duration::ZERO));
+        let cache =
+            steadfast(&clock, CacheAsideConfig::default().ttl(Duration::from_secs(3600)).jitter(Duration::ZERO));
         instance(move |thread| {
             let keys = keys(misses, thread);
             poll_loop(async move || {

@@ -167,7 +167,8 @@ fn sampled() -> Subject {
 fn shedder() -> Vec<Subject> {
     vec![
         ours("steadfast try_acquire", || {
-            let shedder = Shedder::builder(ShedderConfig::default().limit("cpu", 0.7, 0.9)).gauge("cpu", || black_box(0.1));
+            let shedder =
+                Shedder::builder(ShedderConfig::default().limit("cpu", 0.7, 0.9)).gauge("cpu", || black_box(0.1));
             let shedder = leak(shedder.build().expect("a valid configuration"));
             assert_eq!(shedder.config().sample_every, Duration::from_millis(100));
             instance(move |_| call_loop(move || black_box(shedder).try_acquire(Priority::Normal)))
