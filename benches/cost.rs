@@ -123,6 +123,12 @@ mod calls {
     }
 
     #[divan::bench(threads = [1, 2])]
+    fn stack_of_four_blocking(bencher: Bencher<'_, '_>) {
+        let pipeline = Pipeline::new().then(timeout()).then(retry()).then(breaker()).then(timeout());
+        bencher.bench(|| pipeline.call_blocking(|| Ok::<_, std::io::Error>(black_box(7))));
+    }
+
+    #[divan::bench(threads = [1, 2])]
     fn standard_stack(bencher: Bencher<'_, '_>) {
         let pipeline =
             Standard::builder(StandardConfig::default()).clock(&Clock::quanta()).build().unwrap().into_pipeline();

@@ -229,7 +229,7 @@ async fn by_tenant(extract::State(gate): extract::State<Gate>, request: Request<
     let Some(tenant) = request.headers().get(TENANT).and_then(|tenant| tenant.to_str().ok()) else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
-    match gate.tenants.try_acquire(&tenant.to_owned()) {
+    match gate.tenants.try_acquire(tenant) {
         Ok(()) => next.run(request).await,
         Err(rejected) => {
             gate.meter.count_rejection(&rejected);

@@ -29,8 +29,9 @@ use serde_json::{Value, json};
 use steadfast::{
     Pipeline,
     backend::sqlite::{Sqlite, SqliteConfig},
-    cache_aside::{CacheAside, CacheAsideConfig, CacheAsideStats, Codec, RemoteConfig, StaleConfig},
+    cache_aside::{CacheAside, CacheAsideConfig, CacheAsideStats, RemoteConfig, StaleConfig},
     call::idempotent,
+    codec::Codec,
     retry::{Retry, RetryConfig},
     time::Clock,
     timeout::Timeout,

@@ -65,7 +65,7 @@ async fn storm<P: Policy>(pipeline: &Pipeline<P, ByStatus>, chaos: &Chaos, http:
     let mut saw = Saw::default();
     for _ in 0..CALLS {
         let price = chaos.outcomes(named(&PRICE, || http.get(server, "/")), || Ok(answer(503, "made up")));
-        let call = pipeline.call_or(idempotent(price), |_| std::future::ready(Ok(answer(200, "yesterday's"))));
+        let call = pipeline.call_or_marked(idempotent(price), |_| std::future::ready(Ok(answer(200, "yesterday's"))));
         match std::panic::AssertUnwindSafe(call).catch_unwind().await {
             Err(_) => saw.panicked += 1,
             Ok(Ok(Answer::Own(answer))) if answer.status() == 200 => saw.right += 1,

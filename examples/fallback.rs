@@ -117,7 +117,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
         let (mut seen, start) = (Seen::default(), clock.now());
         for product in 0..PRODUCTS {
             let path = format!("/{product}");
-            match pipeline.call_or(|| http.get(shop.address, &path), |failed| instead(product, &failed)).await {
+            match pipeline.call_or_marked(|| http.get(shop.address, &path), |failed| instead(product, &failed)).await {
                 Ok(Answer::Own(price)) => {
                     seen.own += 1;
                     let price = number(&price).ok_or("not a price")?;

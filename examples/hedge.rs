@@ -43,17 +43,23 @@ async fn main() -> ExitCode {
     end(show().await)
 }
 
-/// Sorted latencies of calls.
-async fn latencies<P: Policy>(pipeline: &Pipeline<P>, http: &Http, server: SocketAddr, calls: u64) -> Vec<Duration> {
+/// Returns the sorted latencies of calls, and the number of those that got a slow answer.
+async fn latencies<P: Policy>(
+    pipeline: &Pipeline<P>,
+    http: &Http,
+    server: SocketAddr,
+    calls: u64,
+) -> (Vec<Duration>, usize) {
     let one = |_| async {
         let clock = Clock::tokio();
         let start = clock.now();
-        pipeline.call(|| http.get(server, "/")).await.is_ok().then(|| clock.now() - start)
+        let answer = pipeline.call(|| http.get(server, "/")).await.ok()?;
+        Some((clock.now() - start, answer.body() == "slow"))
     };
-    let mut took: Vec<_> =
-        stream::iter(0..calls).map(one).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
+    let answers = stream::iter(0..calls).map(one).buffer_unordered(AT_ONCE).filter_map(std::future::ready);
+    let (mut took, slow): (Vec<_>, Vec<_>) = answers.unzip().await;
     took.sort();
-    took
+    (took, slow.into_iter().filter(|slow| *slow).count())
 }
 
 fn percentile(sorted: &[Duration], share: f64) -> Duration {
@@ -70,7 +76,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
             let slow = all_slow.load(SeqCst) || entropy.unit() < 0.05;
             async move {
                 Clock::tokio().sleep(if slow { SLOW } else { FAST }).await;
-                answer(200, "the same")
+                answer(200, if slow { "slow" } else { "fast" })
             }
         }
     })
@@ -82,15 +88,20 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let (without, with) = (Pipeline::new().then(None::<Hedge>), Pipeline::new().then(Some(within_budget()?)));
 
     say(format!("\n{CALLS} calls, one answer in twenty takes {SLOW:?} in place of {FAST:?}; a hedge after {LATE:?}\n"));
-    say("                      p50       p95       p99   requests");
-    let mut p99 = Vec::new();
-    let mut loads = Vec::new();
+    say("                      p50       p95       p99   slow answers   requests");
+    let (mut p99, mut tails, mut loads) = (Vec::new(), Vec::new(), Vec::new());
     for (title, pipeline) in [("without", &without), ("with a hedge", &with)] {
-        let took = latencies(pipeline, &http, server, CALLS).await;
+        let (took, slow) = latencies(pipeline, &http, server, CALLS).await;
         let load = asked.swap(0, SeqCst);
         let of = |share| percentile(&took, share).as_millis();
-        say(format!("  {title:<14} {:>5} ms  {:>5} ms  {:>5} ms   {load:>8}", of(0.5), of(0.95), of(0.99)));
+        say(format!(
+            "  {title:<14} {:>5} ms  {:>5} ms  {:>5} ms   {slow:>12}   {load:>8}",
+            of(0.5),
+            of(0.95),
+            of(0.99)
+        ));
         p99.push(percentile(&took, 0.99));
+        tails.push(slow);
         loads.push((took.len() as u64, load));
     }
 
@@ -98,7 +109,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     all_slow.store(true, SeqCst);
     let calls = CALLS / 8;
     for (title, hedge) in [("no budget", hedge.clone()), ("a budget", within_budget()?)] {
-        let took = latencies(&Pipeline::new().then(hedge), &http, server, calls).await;
+        let (took, _) = latencies(&Pipeline::new().then(hedge), &http, server, calls).await;
         let load = asked.swap(0, SeqCst);
         say(format!("  {title:<14} {calls} calls, {load} requests"));
         loads.push((took.len() as u64, load));
@@ -107,15 +118,17 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let [plain, hedged, unbounded, bounded] = loads[..] else { return Err("four rounds".into()) };
     let summary = json!({
         "calls": CALLS, "p99_ms_without": p99[0].as_millis() as u64, "p99_ms_with": p99[1].as_millis() as u64,
+        "slow_answers_without": tails[0], "slow_answers_with": tails[1],
         "requests_without": plain.1, "requests_with": hedged.1, "budget": RATIO,
         "all_slow": { "calls": calls, "requests_without_budget": unbounded.1, "requests_with_budget": bounded.1 },
     });
     let in_budget = |(calls, load): (u64, u64)| load as f64 <= calls as f64 * (1.0 + RATIO);
+    // Counts, not times: a machine that is stalled for a moment makes any answer late.
     let holds = plain == (CALLS, CALLS)
         && (hedged.0, unbounded.0, bounded.0) == (CALLS, calls, calls)
-        && p99[1] < p99[0] / 2
+        && tails[1] < tails[0] / 2
         && in_budget(hedged)
-        && unbounded.1 == 2 * calls
+        && !in_budget(unbounded)
         && in_budget(bounded);
     Ok((summary, holds))
 }

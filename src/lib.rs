@@ -40,6 +40,33 @@
 //! # }
 //! ```
 //!
+//! The type of a pipeline names its policies. A field has the type [`BoxedPipeline`], whose
+//! parameters are those of the calls' results:
+//!
+//! ```
+//! use std::{io, time::Duration};
+//! use steadfast::{BoxedPipeline, CallError, Pipeline, timeout::Timeout};
+//!
+//! struct Bank { calls: BoxedPipeline<u32, io::Error> }
+//!
+//! impl Bank {
+//!     fn new() -> Self {
+//!         Self { calls: Pipeline::new().then(Timeout::new(Duration::from_secs(3))).boxed() }
+//!     }
+//!
+//!     async fn balance(&self, account: &str) -> Result<u32, CallError<io::Error>> {
+//!         self.calls.call(async || Ok(account.len() as u32)).await
+//!     }
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! assert_eq!(Bank::new().balance("42").await.unwrap(), 2);
+//! # });
+//! ```
+//!
+//! A service converts every [`CallError`] to its own error with one implementation of [`From`], and
+//! then uses `?`: [the page of errors](outcome) shows it.
+//!
 //! # Rooms
 //!
 //! | module | contents |
@@ -51,7 +78,7 @@
 //! | [`throttling`] | rate limits, concurrency limits, load shedding, degradation; by tenant, by priority |
 //! | [`hedge`] | further attempts beside a slow one |
 //! | `chaos` | fault injection; by feature |
-//! | [`fallback`] | marked substitutes for failed calls |
+//! | [`fallback`] | substitutes for failed calls, with a mark on request |
 //! | [`coalesce`] | one execution for concurrent callers with the same key |
 //! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
@@ -61,7 +88,7 @@
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
 //! | [`standard`] | the ready-made stack, from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports for the patterns' state, each with an in-memory implementation |
-//! | [`backend`] | the ports on durable engines: SQLite, by feature |
+//! | [`backend`] | the ports on durable engines, chosen by a URL: SQLite, by feature |
 //! | [`port`] | types that the ports share: errors, capabilities, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the call's error |
 //! | `http` | HTTP and gRPC: classifiers, hints, rejections as responses, deadlines as headers; by feature |
@@ -69,12 +96,21 @@
 //! | `metrics` | metrics of all policies; by feature |
 //! | `testing` | a scripted service, conformance suites, a faulty network; by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
+//! | [`codec`] | values as bytes, by two functions of yours |
 //!
 //! # Pages
 //!
-//! [Choosing a pattern](_docs::choosing), [reasons for the design](_docs::design), [effects of a
-//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare),
-//! [stability and versions](_docs::stability).
+//! | page | contents |
+//! |---|---|
+//! | [words](_docs::words) | the terms of the field, and their places here |
+//! | [choosing](_docs::choosing) | a pattern for each problem |
+//! | [when not](_docs::when_not) | what to take instead of this crate |
+//! | [coming from](_docs::coming_from) | backon, tokio-retry, tower, governor, failsafe, moka, apalis, Polly, resilience4j |
+//! | [testing your service](_docs::testing_your_service) | a clock, scripts, faults, and what to assert |
+//! | [design](_docs::design) | reasons for the design |
+//! | [cancel safety](_docs::cancel_safety) | effects of a dropped future |
+//! | [compare](_docs::compare) | speed beside other crates |
+//! | [stability](_docs::stability) | versions, and what may change |
 //!
 //! # Features
 //!
@@ -89,14 +125,20 @@
 //! | `lz4` | compression of large bodies in claim checks |
 //! | `chaos` | `chaos`: fault injection; a build without the feature cannot inject faults |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a faulty network |
-//! | `local` | `Pipeline::call_local`: operations that are not `Send` |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
 //! None is on by default.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(doc)]
+// The first example of README, compiled as it stands there. The others are compared with code that runs,
+// by `tests/it/readme.rs`.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+// Also for the tests of the documentation, which compile the examples of the pages.
+#[cfg(any(doc, doctest))]
 pub mod _docs;
 pub mod call;
 mod ground;
@@ -116,7 +158,7 @@ pub use wings::testing;
 #[cfg(feature = "tower")]
 pub use wings::tower;
 pub use {
-    ground::{backoff, config, entropy, observe, outcome, time},
+    ground::{backoff, codec, config, entropy, observe, outcome, time},
     patterns::{
         cache_aside, circuit_breaker, claim_check, coalesce, fallback, hedge, leader_election, queue_listener, retry,
         sharding, throttling, timeout,
@@ -126,12 +168,15 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths.
-use ground::{budget, build, flight, hash, in_progress, race, sharded, striped, sync, window};
+use ground::{
+    budget, build, flight, hash, in_progress, key_ref, race, sharded, spawn, striped, sync, validator, window,
+};
 
-pub use build::{Builder, Component, HasEntropy, HasName};
+pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};
+pub use key_ref::KeyRef;
 pub use outcome::{
-    CallError, Cause, Class, Classify, FailureKind, Hint, KindSet, Outcome, PolicyKind, Priority, Reason, Rejected,
-    Verdict,
+    CallError, Cause, Class, Classify, FailureKind, Hint, KindSet, Outcome, PolicyError, PolicyKind, Priority, Reason,
+    Rejected, Verdict,
 };

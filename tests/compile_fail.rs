@@ -52,7 +52,7 @@ fn the_compiler_explains_the_usual_mistakes() {
     let programs = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compile_fail")).unwrap();
     let mut programs: Vec<_> = programs.map(|file| file.unwrap().path()).collect();
     programs.sort();
-    assert!(programs.len() >= 12, "{programs:?}");
+    assert!(programs.len() >= 19, "{programs:?}");
     let (programs, wrong) = (Mutex::new(programs), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..2 {

@@ -1,9 +1,10 @@
 //! The language of the documentation, as far as it can be counted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+mod sources;
+
+use std::{fs, path::Path};
+
+use sources::texts;
 
 /// Words that begin a relative clause. A doc comment begins with a verb or a noun instead.
 const RELATIVE: [&str; 14] = [
@@ -25,25 +26,6 @@ const RELATIVE: [&str; 14] = [
 
 /// Widest line of documentation, in characters. Rows of tables cannot be broken and are exempt.
 const COLUMNS: usize = 100;
-
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            sources(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-}
-
-/// The files of `src`, each with its text.
-fn texts() -> Vec<(String, String)> {
-    let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
-    files.into_iter().map(|path| (path.display().to_string(), fs::read_to_string(path).unwrap())).collect()
-}
 
 fn is_relative(opening: &str) -> bool {
     let as_many = ["As many", "As much", "As long", "As often"];
@@ -89,6 +71,48 @@ fn no_line_of_documentation_is_wider_than_a_hundred_columns() {
         }
     }
     assert!(wide.is_empty(), "{}", wide.join("\n"));
+}
+
+/// The words of the page of words, as a reader looks them up: letters alone.
+fn words(page: &str) -> Vec<String> {
+    let rows = page.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let word = |row: &str| row.split('|').nth(1).unwrap_or_default().to_lowercase();
+    rows.map(|row| word(row).chars().filter(|next| next.is_alphanumeric()).collect()).collect()
+}
+
+#[test]
+fn the_page_of_words_is_in_alphabetical_order() {
+    let words = words(include_str!("../src/_docs/words.md"));
+    assert!(words.len() > 100);
+    let unordered: Vec<_> = words.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
+    assert!(unordered.is_empty(), "{unordered:#?}");
+}
+
+/// The paths of the pages below `folder`.
+fn pages(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let parts = path.strip_prefix(root).unwrap().iter().map(|part| part.to_str().unwrap());
+            found.push(parts.collect::<Vec<_>>().join("/"));
+        }
+    }
+}
+
+#[test]
+fn the_readme_and_the_documentation_lead_to_each_page() {
+    let (readme, tree) = (include_str!("../README.md"), include_str!("../src/_docs/mod.rs"));
+    let mut found = Vec::new();
+    pages(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/_docs"), &mut found);
+    assert!(found.len() > 15);
+    found.retain(|page| {
+        let included = format!("include_str!(\"{}\")", page.trim_start_matches("src/_docs/"));
+        !readme.contains(&format!("({page})")) || !tree.contains(&included)
+    });
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]

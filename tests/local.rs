@@ -10,12 +10,14 @@ use std::{
 };
 
 use steadfast::{
-    CallError, FailureKind, Pipeline, Verdict,
-    call::{Policy, idempotent},
+    CallError, Cause, FailureKind, Pipeline, Verdict,
+    call::{Policy, idempotent, on_retry_local},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     hedge::{Hedge, HedgeConfig, HedgeDelay},
+    outcome::Retrying,
     retry::{Retry, RetryConfig},
     testing::ManualClock,
+    throttling::{Quota, RateLimiter},
     time::Clock,
     timeout::Timeout,
 };
@@ -159,4 +161,64 @@ fn the_future_of_a_local_call_is_not_send() {
     let pipeline = Pipeline::new();
     // This line does not compile if the future is `Send`.
     pipeline.call_local(|| async { Ok::<_, ()>(1) }).check();
+}
+
+#[test]
+fn hooks_of_a_local_call_see_errors_time_outs_rejections_and_values() {
+    let (clock, time) = Clock::manual();
+    let retry = Retry::builder(RetryConfig::default().max_attempts(9).retry_rejections(true)).clock(&clock);
+    let limiter = RateLimiter::builder(Quota::per_second(1_000)).clock(&clock).build().unwrap();
+    limiter.pause(MS(1));
+    let judge = |answer: &Answer| match answer {
+        Ok(value) if value.is_empty() => Verdict::failure(FailureKind::Overloaded),
+        answer => judge(answer),
+    };
+    let hooked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let pipeline_saw = hooked.clone();
+    let pipeline = Pipeline::new()
+        .then(retry.build().unwrap())
+        .then(limiter)
+        .then(Timeout::builder(MS(100)).clock(&clock).build())
+        .classify(judge)
+        .on_retry(move |it: &Retrying<'_, Rc<str>, Rc<Cell<u32>>>| {
+            pipeline_saw.lock().unwrap().push((it.attempt(), it.kind()));
+        });
+    let (runs, seen) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+    let operation = || {
+        let clock = clock.clone();
+        runs.set(runs.get() + 1);
+        let n = runs.get();
+        async move {
+            match n {
+                1 => Err(Rc::new(Cell::new(503))),
+                2 => Ok(Rc::from("")),
+                3 => {
+                    clock.sleep(MS(200)).await;
+                    Ok(Rc::from("late"))
+                }
+                _ => Ok(Rc::from("done")),
+            }
+        }
+    };
+    let hook = |it: &Retrying<'_, Rc<str>, Rc<Cell<u32>>>| {
+        let what = match it.cause() {
+            None => format!("value {:?}", it.value().unwrap()),
+            Some(Cause::Operation(error)) => format!("error {}", error.get()),
+            Some(Cause::Rejected(rejected)) => rejected.reason().as_str().to_owned(),
+            Some(other) => format!("{other:?}"),
+        };
+        seen.borrow_mut().push(what);
+    };
+    let call = pipeline.call_local(idempotent(on_retry_local(operation, hook)));
+    assert_eq!(&*time.block_on(call).unwrap(), "done");
+    let timed_out = "TimedOut(TimedOut { name: None, after: 100ms })";
+    assert_eq!(*seen.borrow(), ["rate_limited", "error 503", "value \"\"", timed_out]);
+    let kinds = [None, Some(FailureKind::Server), Some(FailureKind::Overloaded), Some(FailureKind::Timeout)];
+    assert_eq!(*hooked.lock().unwrap(), [(1, kinds[0]), (2, kinds[1]), (3, kinds[2]), (4, kinds[3])]);
+    // A boxed pipeline behaves the same.
+    runs.set(0);
+    seen.borrow_mut().clear();
+    let call = pipeline.boxed::<Rc<str>, Rc<Cell<u32>>>();
+    assert_eq!(&*time.block_on(call.call_local(idempotent(on_retry_local(operation, hook)))).unwrap(), "done");
+    assert_eq!(*seen.borrow(), ["error 503", "value \"\"", timed_out]);
 }

@@ -10,9 +10,9 @@ use std::{
 use steadfast::{
     FailureKind, Pipeline, Verdict,
     cache_aside::{CacheAside, CacheAsideConfig},
-    call::AttemptInfo,
+    call::{AttemptInfo, with_state},
     chaos::{Chaos, ChaosConfig, ChaosRule},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers},
     coalesce::Coalesce,
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
@@ -21,8 +21,8 @@ use steadfast::{
     standard::{Standard, StandardConfig},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
-        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
-        RateLimiter, Shedder, ShedderConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter,
+        PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
     },
     time::Instant,
     timeout::Timeout,
@@ -155,6 +155,31 @@ fn a_success_with_an_unused_fallback_or_disabled_chaos_allocates_nothing() {
     assert_eq!(allocations(|| assert!(now(calls.call_or(works, |_| std::future::ready(Ok(2)))).is_err())), 0);
 }
 
+// Guarantee: call 4.
+#[test]
+fn predicates_errors_for_values_marks_and_lent_states_allocate_nothing_in_a_success() {
+    let retry = Retry::new(RetryConfig::default()).unwrap();
+    let calls = Pipeline::new()
+        .then(retry)
+        .retry_if(|error: &u32| *error == 503)
+        .fail_when(|result: &Result<u32, u32>| result.is_err())
+        .error_for_value(Err::<u32, u32>);
+    let works = || async { Ok::<u32, u32>(1) };
+    let instead = |_: steadfast::call::Failed<'_, u32, u32>| std::future::ready(Ok(2));
+    assert_eq!(allocations(|| assert!(now(calls.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(calls.call_or(works, instead)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(calls.call_or_marked(works, instead)).is_ok())), 0);
+    let mut state = 0;
+    let lent = || {
+        let add = with_state(&mut state, async |state| {
+            *state += 1;
+            Ok::<u32, u32>(*state)
+        });
+        assert!(now(calls.call(add)).is_ok());
+    };
+    assert_eq!(allocations(lent), 0);
+}
+
 // Guarantee: circuit_breaker 4.
 #[test]
 fn a_rejection_by_an_open_breaker_allocates_nothing() {
@@ -250,4 +275,50 @@ fn metrics_allocate_nothing_during_calls() {
     breaker.isolate();
     let refused = Pipeline::new().then(breaker);
     assert_eq!(allocations(|| now(refused.call(|| async { Ok::<_, ()>(7) })).map_or_else(drop, drop)), 0);
+}
+
+/// Returns the number of allocations of a single run.
+fn allocated(work: impl FnOnce()) -> u64 {
+    allocation_counter::measure(work).count_total
+}
+
+// Guarantee: throttling 20.
+#[test]
+fn a_borrowed_key_makes_an_owned_one_only_for_a_new_entry() {
+    let limiter = KeyedRateLimiter::<String>::new(Quota::new(100, Duration::from_secs(3600))).unwrap();
+    assert!(allocated(|| limiter.try_acquire("tenant-7").unwrap()) > 0);
+    assert_eq!(allocated(|| limiter.try_acquire("tenant-7").unwrap()), 0);
+    assert_eq!(allocated(|| limiter.try_acquire_n(&*"tenant-7".to_owned(), 3).unwrap()), 1); // the caller's own
+    assert_eq!(allocated(|| assert_eq!(limiter.usage("tenant-7").used, 5)), 0);
+    assert_eq!(allocated(|| assert_eq!(limiter.usage("nobody").used, 0)), 0);
+    assert_eq!(limiter.keys(), ["tenant-7"]);
+
+    let breakers = KeyedBreakers::<String>::new(CircuitBreakerConfig::default()).unwrap();
+    assert_eq!(allocated(|| assert!(breakers.peek("one").is_none() && !breakers.forget("one"))), 0);
+    assert!(allocated(|| drop(breakers.get("one"))) > 0);
+    assert_eq!(allocated(|| drop(breakers.get("one"))), 0);
+    assert_eq!(breakers.len(), 1);
+    assert!(breakers.forget("one"));
+}
+
+#[test]
+fn an_owned_key_makes_no_copy_for_a_tier() {
+    let config = KeyedRateLimitConfig::from(Quota::per_second(10)).tiers([Quota::per_second(100)]);
+    let limiter = KeyedRateLimiter::builder(config).tier_of(|key: &String| key.starts_with("gold").then_some(0));
+    let limiter = limiter.build().unwrap();
+    let gold = "gold-7".to_owned();
+    limiter.try_acquire(&gold).unwrap();
+    assert_eq!(allocated(|| limiter.try_acquire(&gold).unwrap()), 0);
+    assert_eq!(limiter.usage("gold-7").quota, Quota::per_second(100));
+}
+
+// Guarantee: call 10.
+#[test]
+fn a_call_that_blocks_and_succeeds_allocates_nothing() {
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(Duration::from_secs(2)))
+        .then(Retry::new(RetryConfig::interactive()).unwrap())
+        .then(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap());
+    assert_eq!(allocations(|| assert!(pipeline.call_blocking(|| Ok::<_, ()>(1)).is_ok())), 0);
+    assert_eq!(allocations(|| steadfast::time::block_on(async {})), 0);
 }

@@ -1,11 +1,11 @@
 //! The public surface, as far as sources show it: types that may grow are `#[non_exhaustive]`, each setting has a
 //! setter, and each component is reconfigured in the same way.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+mod sources;
+
+use std::collections::BTreeSet;
+
+use sources::texts;
 
 /// Public types without `#[non_exhaustive]`, each with its reason. A new type belongs here only if no variant and no
 /// field can ever come.
@@ -40,25 +40,6 @@ const CLOSED: &[(&str, &str)] = &[
 
 /// Types with settings that have no setters, each with its reason.
 const WITHOUT_SETTERS: &[&str] = &[];
-
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            sources(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-}
-
-/// The files of `src`, each with its text.
-fn texts() -> Vec<(String, String)> {
-    let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
-    files.into_iter().map(|path| (path.display().to_string(), fs::read_to_string(path).unwrap())).collect()
-}
 
 /// A public type as its source shows it.
 #[derive(Debug, Default, PartialEq)]

@@ -166,7 +166,7 @@ async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
             let path = format!("/charge?key={n}");
             let charge = idempotent(with_priority(priority, || http.get(server, &path)));
             let substitute = |_: steadfast::call::Failed<'_, _, _>| ready(Ok(answer(202, "later")));
-            let answered = pipeline.call_or(charge, substitute).await;
+            let answered = pipeline.call_or_marked(charge, substitute).await;
             answered.map(|answer| answer.is_degraded().then(|| why(answer.error()))).map_err(|e| e.to_string())
         }
     });

@@ -11,11 +11,15 @@ use crate::outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Reje
 
 /// Creates the attempt of a call whose first attempt has failed with `error`.
 pub(crate) fn after_failure<O: Operation>(operation: &mut O, error: O::Error) -> OperationAttempt<'_, O, ErrIsFailure> {
+    let is_spent = operation.is_spent();
     let mut attempt = OperationAttempt::new(operation, &ErrIsFailure);
     let result = Err(error);
     let verdict = ErrIsFailure.classify(&result);
     attempt.state.attempts = 1;
-    attempt.state.failed(result, verdict);
+    attempt.state.failed(result, verdict, &ErrIsFailure);
+    if is_spent {
+        attempt.state.set_spent();
+    }
     attempt
 }
 

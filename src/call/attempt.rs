@@ -4,9 +4,9 @@ use std::future::Future;
 use super::{
     CallContext, CallState, FellBack, Forks, Operation, Policy,
     fork::{NoForks, OperationForks},
-    state::TypedCallState,
+    state::{TypedCallState, as_error},
 };
-use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected, Verdict};
+use crate::outcome::{CallError, Classify, NextAttempt, Outcome, PolicyKind, Reason, Rejected, Verdict};
 
 /// One attempt as a policy sees it. A policy can make it, also several times, but never sees its
 /// value.
@@ -55,6 +55,10 @@ pub(crate) trait AttemptInternals: Send {
     /// Returns the state of the call.
     fn call_state(&mut self) -> &mut dyn CallState;
 
+    /// Records that another attempt follows the failed one, after the hooks have seen the failure.
+    /// The last outcome is over; the first of the call, and the last, are remembered.
+    fn again(&mut self, next: NextAttempt<'_>);
+
     /// Records that a policy runs the fallback of this call by its own rules, so that
     /// [`call_or`](super::Pipeline::call_or) does not run it at the end.
     fn claim_fallback(&mut self);
@@ -100,6 +104,10 @@ impl<A: Attempt> AttemptInternals for &mut A {
         (**self).call_state()
     }
 
+    fn again(&mut self, next: NextAttempt<'_>) {
+        (**self).again(next);
+    }
+
     #[inline]
     fn claim_fallback(&mut self) {
         (**self).claim_fallback();
@@ -138,11 +146,12 @@ impl<'c, O: Operation, C: ?Sized> OperationAttempt<'c, O, C> {
     }
 
     /// Judges a result that is not the operation's, say the fallback's.
-    pub(super) fn judge(&self, result: &Result<O::Output, O::Error>) -> Verdict
+    pub(super) fn judge(&self, result: Result<O::Output, O::Error>) -> (Result<O::Output, O::Error>, Verdict)
     where
         C: Classify<O::Output, O::Error>,
     {
-        self.classify.classify(result)
+        let verdict = self.classify.classify(&result);
+        (as_error(result, verdict, self.classify), verdict)
     }
 }
 
@@ -155,7 +164,7 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Operat
                 return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
             }
             self.state.attempts += 1;
-            let result = self.operation.run(cx).await;
+            let result = self.operation.run_after(cx, self.state.last_failure()).await;
             let outcome = self.state.judge(result, self.classify);
             if outcome.is_failure() && self.operation.is_spent() {
                 self.state.set_spent();
@@ -173,6 +182,14 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> AttemptInternals f
 
     fn call_state(&mut self) -> &mut dyn CallState {
         &mut self.state
+    }
+
+    #[cold]
+    fn again(&mut self, next: NextAttempt<'_>) {
+        let retrying = self.state.retrying(next);
+        self.operation.on_retry(&retrying);
+        self.classify.on_retry(&retrying);
+        self.state.again();
     }
 
     #[inline]

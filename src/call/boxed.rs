@@ -1,20 +1,17 @@
 //! The boxed pipeline: its type names no policy, so it fits into a struct's field.
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use super::{
-    Answered, Attempt, AttemptInfo, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation,
-    Pipeline, Policy, WithAttempt,
-    attempt::AttemptInternals,
-    instead::run_or,
+    Answered, AttemptInfo, CallContext, Explanation, Failed, Operation, Pipeline, Policy, WithAttempt,
+    erased::{Boxed, DynPolicy},
+    instead::{marked, run_or, unmarked},
     run::{Callee, run},
     state::TypedCallState,
 };
 use crate::{
     config::Name,
-    outcome::{CallError, Classify, ErrIsFailure, Outcome},
+    outcome::{CallError, Classify, ErrIsFailure},
 };
-
-type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A [`Pipeline`] behind a pointer, for results of one type.
 ///
@@ -46,6 +43,17 @@ impl<P: Policy + 'static, C> Pipeline<P, C> {
         let Self { policy, classify, name } = self;
         let policies = Pipeline { policy, classify: ErrIsFailure, name };
         BoxedPipeline { policies: Arc::new(policies), classify: Arc::new(classify) }
+    }
+}
+
+// So that the compiler suggests `.into()` where a boxed pipeline is expected.
+impl<P, C, T, E> From<Pipeline<P, C>> for BoxedPipeline<T, E>
+where
+    P: Policy + 'static,
+    C: Classify<T, E> + 'static,
+{
+    fn from(pipeline: Pipeline<P, C>) -> Self {
+        pipeline.boxed()
     }
 }
 
@@ -104,14 +112,31 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
+    pub fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
     {
         let cx = CallContext::of(&operation);
-        run_or(self.callee(), cx, operation, instead)
+        run_or(self.callee(), cx, operation, instead, unmarked)
+    }
+
+    /// Runs `operation` with a fallback, as [`Pipeline::call_or_marked`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call_or`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call_or`].
+    pub fn call_or_marked<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
+    where
+        O: Operation<Output = T, Error = E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let cx = CallContext::of(&operation);
+        run_or(self.callee(), cx, operation, instead, marked)
     }
 
     /// Runs `operation` with a fallback, inside an attempt of another pipeline, as
@@ -127,6 +152,29 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         outer: AttemptInfo,
         operation: O,
         instead: F,
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let frame = outer.frame(&operation);
+        run_or(self.callee(), frame, operation, instead, unmarked)
+    }
+
+    /// Runs `operation` with a fallback, inside an attempt of another pipeline, as
+    /// [`Pipeline::call_within_or_marked`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call_or`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call_or`].
+    pub fn call_within_or_marked<O, F, Fut>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+        instead: F,
     ) -> impl Future<Output = Answered<O>> + Send
     where
         O: Operation<Output = T, Error = E>,
@@ -134,7 +182,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         Fut: Future<Output = Result<T, E>> + Send,
     {
         let frame = outer.frame(&operation);
-        run_or(self.callee(), frame, operation, instead)
+        run_or(self.callee(), frame, operation, instead, marked)
     }
 
     /// Returns the name, if one is set, as [`Pipeline::name`].
@@ -191,159 +239,5 @@ impl<T, E> Clone for BoxedPipeline<T, E> {
 impl<T, E> fmt::Debug for BoxedPipeline<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("BoxedPipeline")
-    }
-}
-
-trait DynAttempt: Send {
-    fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
-    fn call_state_dyn(&mut self) -> &mut dyn CallState;
-    fn claim_fallback_dyn(&mut self);
-    fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>>;
-    fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack>;
-}
-
-trait DynForks: Send + Sync {
-    fn next_dyn(&self) -> Box<dyn DynFork + '_>;
-}
-
-trait DynFork: DynAttempt {
-    fn keep_dyn(self: Box<Self>);
-}
-
-impl<A: Attempt> DynAttempt for A {
-    fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome> {
-        Box::pin(self.attempt(cx))
-    }
-
-    fn call_state_dyn(&mut self) -> &mut dyn CallState {
-        self.call_state()
-    }
-
-    fn claim_fallback_dyn(&mut self) {
-        self.claim_fallback();
-    }
-
-    fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>> {
-        self.fork().map(|forks| Box::new(forks) as Box<dyn DynForks + '_>)
-    }
-
-    fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack> {
-        Box::pin(self.fall_back(cx))
-    }
-}
-
-impl<F: Forks> DynForks for F {
-    fn next_dyn(&self) -> Box<dyn DynFork + '_> {
-        Box::new(self.next())
-    }
-}
-
-impl<F: Fork> DynFork for F {
-    fn keep_dyn(self: Box<Self>) {
-        self.keep();
-    }
-}
-
-struct Erased<'a>(&'a mut dyn DynAttempt);
-
-impl Attempt for Erased<'_> {
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
-        self.0.attempt_dyn(cx).await
-    }
-}
-
-impl AttemptInternals for Erased<'_> {
-    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.attempt(cx)
-    }
-
-    fn call_state(&mut self) -> &mut dyn CallState {
-        self.0.call_state_dyn()
-    }
-
-    fn claim_fallback(&mut self) {
-        self.0.claim_fallback_dyn();
-    }
-
-    fn fork(&mut self) -> Option<impl Forks> {
-        self.0.fork_dyn().map(ErasedForks)
-    }
-
-    async fn fall_back(&mut self, cx: CallContext<'_>) -> FellBack {
-        self.0.fall_back_dyn(cx).await
-    }
-}
-
-struct ErasedForks<'a>(Box<dyn DynForks + 'a>);
-
-impl Forks for ErasedForks<'_> {
-    fn next(&self) -> impl Fork {
-        ErasedFork(self.0.next_dyn())
-    }
-}
-
-struct ErasedFork<'a>(Box<dyn DynFork + 'a>);
-
-impl Attempt for ErasedFork<'_> {
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
-        self.0.attempt_dyn(cx).await
-    }
-}
-
-impl AttemptInternals for ErasedFork<'_> {
-    fn attempt_nested(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.attempt(cx)
-    }
-
-    fn call_state(&mut self) -> &mut dyn CallState {
-        self.0.call_state_dyn()
-    }
-
-    fn claim_fallback(&mut self) {
-        self.0.claim_fallback_dyn();
-    }
-}
-
-impl Fork for ErasedFork<'_> {
-    fn keep(self) {
-        self.0.keep_dyn();
-    }
-}
-
-/// The erased policies as one policy.
-pub(super) struct Boxed<'a>(&'a dyn DynPolicy);
-
-impl Policy for Boxed<'_> {
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        self.0.around_dyn(&mut inner, cx).await
-    }
-
-    fn has_fallback(&self) -> bool {
-        self.0.has_fallback_dyn()
-    }
-}
-
-trait DynPolicy: Send + Sync {
-    fn name_dyn(&self) -> Option<&Name>;
-    fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
-    fn explain_dyn(&self) -> Explanation;
-    fn has_fallback_dyn(&self) -> bool;
-}
-
-impl<P: Policy, C: Send + Sync> DynPolicy for Pipeline<P, C> {
-    fn name_dyn(&self) -> Option<&Name> {
-        self.name.as_ref()
-    }
-
-    fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome> {
-        Box::pin(self.policy.around(Erased(inner), cx))
-    }
-
-    fn explain_dyn(&self) -> Explanation {
-        self.explain()
-    }
-
-    fn has_fallback_dyn(&self) -> bool {
-        self.policy.has_fallback()
     }
 }

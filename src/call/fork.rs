@@ -13,7 +13,7 @@ use std::{
 
 use super::{Attempt, CallContext, CallState, Operation, attempt::AttemptInternals, state::TypedCallState};
 use crate::{
-    outcome::{Classify, Outcome, PolicyKind, Reason, Rejected},
+    outcome::{Classify, LastFailure, NextAttempt, Outcome, PolicyKind, Reason, Rejected},
     sync::Mutex,
 };
 
@@ -55,11 +55,13 @@ impl<'a, O: Operation, C: ?Sized> OperationForks<'a, O, C> {
     fn start(
         &self,
         cx: CallContext<'_>,
+        last: Option<LastFailure<'_, O::Error>>,
     ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O, C>> {
-        let mut shared = self.shared.lock();
+        let SharedRun { operation, state } = &mut *self.shared.lock();
         // Counted in the call's state, so that the count survives a drop of a fork.
-        shared.state.attempts += 1;
-        shared.operation.start(cx)
+        state.attempts += 1;
+        // A retry around the hedge has left its failure in the call's state.
+        operation.start_after(cx, last.or_else(|| state.last_failure()))
     }
 }
 
@@ -101,7 +103,7 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Operat
     #[inline]
     fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         async move {
-            let work = Started { work: self.forks.start(cx) };
+            let work = Started { work: self.forks.start(cx, self.state.last_failure()) };
             match work.await {
                 Some(result) => self.state.judge(result, self.forks.classify),
                 None => self.refuse(Rejected::new(
@@ -121,6 +123,15 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> AttemptInternals f
 
     fn call_state(&mut self) -> &mut dyn CallState {
         &mut self.state
+    }
+
+    #[cold]
+    fn again(&mut self, next: NextAttempt<'_>) {
+        let retrying = self.state.retrying(next);
+        // The hook cannot call back: the lock is that of this call.
+        self.forks.shared.lock().operation.on_retry(&retrying);
+        self.forks.classify.on_retry(&retrying);
+        self.state.again();
     }
 
     fn claim_fallback(&mut self) {
@@ -162,6 +173,8 @@ impl AttemptInternals for NoForks {
     fn call_state(&mut self) -> &mut dyn CallState {
         match self.0 {}
     }
+
+    fn again(&mut self, _: NextAttempt<'_>) {}
 
     fn claim_fallback(&mut self) {}
 }

@@ -10,10 +10,12 @@ use super::{
     state::TypedCallState,
     traced::{self, Traced},
 };
-use crate::outcome::{CallError, Cause, Classify, FailureKind, KindSet, Outcome, Rejected, Verdict};
+use crate::outcome::{
+    CallError, Cause, Classify, FailureKind, KindSet, LastFailure, NextAttempt, Outcome, Rejected, Verdict,
+};
 
-/// The result of a call with a fallback: the operation's own value, or the fallback's, which is
-/// marked.
+/// The marked value of a call with a fallback: the operation's own, or the fallback's. Returned by
+/// [`Pipeline::call_or_marked`](super::Pipeline::call_or_marked).
 #[derive(Debug)]
 pub enum Answer<T, E> {
     /// The operation's own value.
@@ -58,7 +60,7 @@ impl<T, E> Answer<T, E> {
     }
 }
 
-/// The result of a call of `O` with a fallback.
+/// The marked result of a call of `O` with a fallback.
 pub type Answered<O> =
     Result<Answer<<O as Operation>::Output, <O as Operation>::Error>, CallError<<O as Operation>::Error>>;
 
@@ -66,8 +68,7 @@ pub type Answered<O> =
 #[derive(Debug)]
 pub struct Failed<'a, T, E> {
     value: Option<&'a T>,
-    cause: Option<&'a Cause<E>>,
-    verdict: Verdict,
+    last: LastFailure<'a, E>,
     attempts: u32,
     within: CallContext<'a>,
 }
@@ -76,8 +77,7 @@ impl<'a, T, E> Failed<'a, T, E> {
     pub(super) const fn new(state: &'a TypedCallState<T, E>, within: CallContext<'a>) -> Self {
         Self {
             value: state.value.as_ref(),
-            cause: state.cause(),
-            verdict: state.verdict(),
+            last: LastFailure::new(state.cause(), state.verdict()),
             attempts: state.attempts,
             within,
         }
@@ -90,34 +90,28 @@ impl<'a, T, E> Failed<'a, T, E> {
 
     /// Returns the cause that ended the call; `None` if a value was judged a failure.
     pub const fn cause(&self) -> Option<&'a Cause<E>> {
-        self.cause
+        self.last.cause()
     }
 
     /// Returns the operation's own error, if that ended the call.
     pub const fn error(&self) -> Option<&'a E> {
-        match self.cause {
-            Some(Cause::Operation(error)) => Some(error),
-            _ => None,
-        }
+        self.last.error()
     }
 
     /// Returns the rejection, if that ended the call.
     pub const fn rejection(&self) -> Option<&'a Rejected> {
-        match self.cause {
-            Some(Cause::Rejected(rejected)) => Some(rejected),
-            _ => None,
-        }
+        self.last.rejection()
     }
 
     /// Returns the verdict on the last attempt; [`Class::Ignore`](crate::Class::Ignore) for a
     /// rejection.
     pub const fn verdict(&self) -> Verdict {
-        self.verdict
+        self.last.verdict()
     }
 
     /// Returns the kind of failure; `None` for a rejection.
     pub const fn kind(&self) -> Option<FailureKind> {
-        self.verdict.kind()
+        self.last.kind()
     }
 
     /// Returns the number of times that the operation was started.
@@ -152,14 +146,46 @@ pub(crate) enum FellBack {
 pub(crate) const FALL_BACK_ON: KindSet =
     KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled).without(FailureKind::Panic);
 
-type InsteadOf<O> = Result<<O as Operation>::Output, CallError<<O as Operation>::Error>>;
+/// Takes the result of a call with a fallback from its state, and from the result that the
+/// fallback's value replaced.
+pub(super) trait Finish<T, E, R>:
+    FnOnce(&mut TypedCallState<T, E>, Option<Result<T, CallError<E>>>) -> R + Send
+{
+}
+
+impl<T, E, R, F> Finish<T, E, R> for F where
+    F: FnOnce(&mut TypedCallState<T, E>, Option<Result<T, CallError<E>>>) -> R + Send
+{
+}
+
+/// Returns the value alone.
+#[inline]
+pub(super) fn unmarked<T, E>(
+    state: &mut TypedCallState<T, E>,
+    _: Option<Result<T, CallError<E>>>,
+) -> Result<T, CallError<E>> {
+    state.result()
+}
+
+/// Returns the value with its mark.
+#[inline]
+pub(super) fn marked<T, E>(
+    state: &mut TypedCallState<T, E>,
+    instead_of: Option<Result<T, CallError<E>>>,
+) -> Result<Answer<T, E>, CallError<E>> {
+    let value = state.result()?;
+    Ok(match instead_of {
+        None => Answer::Own(value),
+        Some(instead_of) => Answer::Degraded { value, instead_of },
+    })
+}
 
 /// The innermost attempt of a call with a fallback.
 struct AttemptWithFallback<'c, O: Operation, C: ?Sized, F> {
     inner: OperationAttempt<'c, O, C>,
     instead: &'c mut Option<F>,
     /// The result that the fallback's value replaced.
-    instead_of: Option<InsteadOf<O>>,
+    instead_of: Option<Result<O::Output, CallError<O::Error>>>,
 }
 
 impl<'c, O, C, F, Fut> AttemptWithFallback<'c, O, C, F>
@@ -173,12 +199,8 @@ where
         Self { inner: OperationAttempt::new(operation, classify), instead, instead_of: None }
     }
 
-    fn answer(&mut self) -> Answered<O> {
-        let value = self.inner.result()?;
-        Ok(match self.instead_of.take() {
-            None => Answer::Own(value),
-            Some(instead_of) => Answer::Degraded { value, instead_of },
-        })
+    fn finish<R>(&mut self, finish: impl Finish<O::Output, O::Error, R>) -> R {
+        finish(&mut self.inner.state, self.instead_of.take())
     }
 }
 
@@ -214,6 +236,10 @@ where
         self.inner.call_state()
     }
 
+    fn again(&mut self, next: NextAttempt<'_>) {
+        self.inner.again(next);
+    }
+
     #[inline]
     fn claim_fallback(&mut self) {
         self.inner.claim_fallback();
@@ -229,7 +255,7 @@ where
         // The fallback only borrows the failure: if it is dropped or fails, the failure stands.
         let work = instead(Failed::new(&self.inner.state, cx));
         let result = work.await;
-        let verdict = self.inner.judge(&result);
+        let (result, verdict) = self.inner.judge(result);
         match result {
             Ok(value) if !verdict.is_failure() => {
                 self.instead_of = Some(self.inner.result());
@@ -244,14 +270,16 @@ where
     }
 }
 
-/// Runs `operation` under the policies of `callee`, with the fallback `instead`.
+/// Runs `operation` under the policies of `callee`, with the fallback `instead`. `finish` takes the
+/// result from the state of the call: [`unmarked`] or [`marked`].
 #[inline]
-pub(super) fn run_or<K, O, F, Fut>(
+pub(super) fn run_or<K, O, F, Fut, R: Send>(
     callee: K,
     entry: impl Entry,
     mut operation: O,
     instead: F,
-) -> impl Future<Output = Answered<O>> + Send
+    finish: impl Finish<O::Output, O::Error, R>,
+) -> impl Future<Output = R> + Send
 where
     K: Callee,
     K::Classify: Classify<O::Output, O::Error>,
@@ -267,15 +295,14 @@ where
             let traced = async move {
                 let mut attempt = AttemptWithFallback::new(&mut operation, &mut instead, classify);
                 go(policy, &mut attempt, cx).await;
-                let (attempts, answer) = (attempt.inner.state.attempts, attempt.answer());
-                traced::note(attempts, answer.is_ok());
-                answer
+                traced::note(attempt.inner.state.attempts, attempt.inner.state.value.is_some());
+                attempt.finish(finish)
             };
             return Box::pin(traced.instrument(traced::call(callee.name()))).await;
         }
         let mut attempt = AttemptWithFallback::new(&mut operation, &mut instead, classify);
         go(policy, &mut attempt, cx).await;
-        attempt.answer()
+        attempt.finish(finish)
     }
 }
 

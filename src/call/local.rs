@@ -15,14 +15,14 @@ use std::{
 use send_wrapper::SendWrapper;
 
 use super::{
-    BoxedPipeline, CallContext, Idempotent, Named, NotIdempotent, Operation, OperationName, Pipeline, Policy,
-    Prioritized,
+    BoxedPipeline, CallContext, OnRetry, Operation, OperationName, Pipeline, Policy,
+    marks::marked,
     run::{Callee, run},
-    state::TypedCallState,
+    state::{TypedCallState, as_error},
 };
 use crate::{
     config::Name,
-    outcome::{CallError, Classify, Priority, Verdict},
+    outcome::{CallError, Cause, Classify, LastFailure, Priority, Retrying, Verdict},
 };
 
 /// An operation that need not be [`Send`], for [`Pipeline::call_local`]: every `FnMut() -> Fut`,
@@ -52,6 +52,9 @@ pub trait LocalOperation {
     fn name(&self) -> Option<&'static OperationName> {
         None
     }
+
+    /// As [`Operation::on_retry`]. [`on_retry_local`] adds a hook to any operation.
+    fn on_retry(&mut self, _retrying: &Retrying<'_, Self::Output, Self::Error>) {}
 }
 
 impl<T, E, F, Fut> LocalOperation for F
@@ -68,46 +71,70 @@ where
     }
 }
 
-macro_rules! marked {
-    ($($mark:ident $field:tt: $is_idempotent:expr, $priority:expr, $name:expr;)*) => { $(
-        impl<O: LocalOperation> LocalOperation for $mark<O> {
-            type Output = O::Output;
-            type Error = O::Error;
-            type Future = O::Future;
+marked!(LocalOperation { [type Future = O::Future;] () -> O::Future });
 
-            fn run(&mut self) -> O::Future {
-                self.$field.run()
-            }
-
-            fn is_idempotent(&self) -> Option<bool> {
-                $is_idempotent(self)
-            }
-
-            fn priority(&self) -> Option<Priority> {
-                $priority(self)
-            }
-
-            fn name(&self) -> Option<&'static OperationName> {
-                $name(self)
-            }
-        }
-    )* };
-}
-marked! {
-    Idempotent 0: |_: &Self| Some(true), |it: &Self| it.0.priority(), |it: &Self| it.0.name();
-    NotIdempotent 0: |_: &Self| Some(false), |it: &Self| it.0.priority(), |it: &Self| it.0.name();
-    Prioritized operation: |it: &Self| it.operation.is_idempotent(), |it: &Self| Some(it.priority), |it: &Self| it.operation.name();
-    Named operation: |it: &Self| it.operation.is_idempotent(), |it: &Self| it.operation.priority(), |it: &Self| Some(it.name);
+/// As [`on_retry`](super::on_retry), for a local operation, with a hook that need not be [`Send`]
+/// either. Other marks go around it: `idempotent(on_retry_local(operation, hook))`.
+pub fn on_retry_local<O, H>(operation: O, hook: H) -> OnRetry<O, H>
+where
+    O: LocalOperation,
+    H: FnMut(&Retrying<'_, O::Output, O::Error>),
+{
+    OnRetry { inner: operation, hook }
 }
 
-/// A value or an error with its verdict, given where the value was not wrapped yet.
-struct Judged<T> {
+/// A value, or the cause of an error, with its verdict, given where it was not wrapped yet. An
+/// error is wrapped as a [`Cause`], so that a hook can borrow it as one.
+pub(super) struct Judged<T> {
     verdict: Verdict,
-    value: SendWrapper<T>,
+    inside: SendWrapper<T>,
+}
+
+impl<T> Judged<T> {
+    /// Judges a result, and wraps it.
+    #[inline]
+    pub(super) fn of<E, C>(result: Result<T, E>, classify: &C) -> Result<Self, Judged<Cause<E>>>
+    where
+        C: Classify<T, E> + ?Sized,
+    {
+        let verdict = classify.classify(&result);
+        match as_error(result, verdict, classify) {
+            Ok(value) => Ok(Self { verdict, inside: SendWrapper::new(value) }),
+            Err(error) => Err(Judged { verdict, inside: SendWrapper::new(Cause::Operation(error)) }),
+        }
+    }
+
+    /// Unwraps the value or the cause.
+    #[inline]
+    pub(super) fn take(self) -> T {
+        self.inside.take()
+    }
+}
+
+/// Passes the failure that a retry repeats to `hook`, unwrapped.
+pub(super) fn unwrapped<T, E>(
+    retrying: &Retrying<'_, Judged<T>, Judged<Cause<E>>>,
+    hook: impl FnOnce(&Retrying<'_, T, E>),
+) {
+    let by_policy;
+    let cause = match retrying.cause() {
+        None => None,
+        Some(Cause::Operation(judged)) => Some(&*judged.inside),
+        Some(Cause::Rejected(rejected)) => {
+            by_policy = Cause::Rejected(rejected.clone());
+            Some(&by_policy)
+        }
+        Some(Cause::TimedOut(timed_out)) => {
+            by_policy = Cause::TimedOut(timed_out.clone());
+            Some(&by_policy)
+        }
+    };
+    let value = retrying.value().map(|judged| &*judged.inside);
+    hook(&Retrying::new(value, LastFailure::new(cause, retrying.verdict()), retrying.next()));
 }
 
 /// Reads the verdicts of [`Judged`] results.
-struct AsJudged;
+pub(super) struct AsJudged;
 
 impl<T, E> Classify<Judged<T>, Judged<E>> for AsJudged {
     fn classify(&self, result: &Result<Judged<T>, Judged<E>>) -> Verdict {
@@ -125,23 +152,18 @@ struct Wrapped<'c, O, C: ?Sized> {
 }
 
 impl<'c, O: LocalOperation, C: Classify<O::Output, O::Error> + ?Sized> Wrapped<'c, O, C> {
-    fn begin(&mut self) -> impl Future<Output = Result<Judged<O::Output>, Judged<O::Error>>> + Send + use<'c, O, C> {
+    fn begin(
+        &mut self,
+    ) -> impl Future<Output = Result<Judged<O::Output>, Judged<Cause<O::Error>>>> + Send + use<'c, O, C> {
         let work = SendWrapper::new(self.operation.run());
         let classify = self.classify;
-        async move {
-            let result = work.await;
-            let verdict = classify.classify(&result);
-            match result {
-                Ok(value) => Ok(Judged { verdict, value: SendWrapper::new(value) }),
-                Err(error) => Err(Judged { verdict, value: SendWrapper::new(error) }),
-            }
-        }
+        async move { Judged::of(work.await, classify) }
     }
 }
 
 impl<'c, O: LocalOperation, C: Classify<O::Output, O::Error> + ?Sized> Operation for Wrapped<'c, O, C> {
     type Output = Judged<O::Output>;
-    type Error = Judged<O::Error>;
+    type Error = Judged<Cause<O::Error>>;
 
     fn run(&mut self, _: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send {
         self.begin()
@@ -169,10 +191,17 @@ impl<'c, O: LocalOperation, C: Classify<O::Output, O::Error> + ?Sized> Operation
     fn name(&self) -> Option<&'static OperationName> {
         self.operation.name()
     }
+
+    fn on_retry(&mut self, retrying: &Retrying<'_, Self::Output, Self::Error>) {
+        unwrapped(retrying, |retrying| {
+            self.operation.on_retry(retrying);
+            self.classify.on_retry(retrying);
+        });
+    }
 }
 
 /// A pipeline whose operation is judged before its result is wrapped.
-struct LocalCallee<K>(K);
+pub(super) struct LocalCallee<K>(pub(super) K);
 
 impl<K: Callee> Callee for LocalCallee<K> {
     type Policy = K::Policy;
@@ -215,11 +244,10 @@ fn call_local<O: LocalOperation, C: Classify<O::Output, O::Error> + ?Sized>(
 ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> {
     let operation = Wrapped { operation: SendWrapper::new(operation), classify };
     let cx = CallContext::of(&operation);
-    let call =
-        run(LocalCallee(callee), cx, operation, |state: &mut TypedCallState<Judged<O::Output>, Judged<O::Error>>| {
-            let result = state.result();
-            result.map(|own| own.value.take()).map_err(|error| error.map_operation(|own| own.value.take()))
-        });
+    let call = run(LocalCallee(callee), cx, operation, |state: &mut TypedCallState<Judged<_>, Judged<Cause<_>>>| {
+        let result = state.result();
+        result.map(Judged::take).map_err(|error| error.map_own(Judged::take))
+    });
     LocalCall { call, stays: PhantomData }
 }
 

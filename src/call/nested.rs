@@ -8,7 +8,7 @@
 use std::future::Future;
 
 use super::{Attempt, AttemptInternals, CallContext, CallState, FellBack, Fork, Forks, Policy, boxed};
-use crate::outcome::Outcome;
+use crate::outcome::{NextAttempt, Outcome};
 
 /// An attempt inside a standard stack, or inside an attempt of another pipeline.
 pub(crate) struct Nested<A>(pub(crate) A);
@@ -32,6 +32,10 @@ impl<A: Attempt> AttemptInternals for Nested<A> {
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.0.call_state()
+    }
+
+    fn again(&mut self, next: NextAttempt<'_>) {
+        self.0.again(next);
     }
 
     #[inline]

@@ -2,12 +2,49 @@
 use std::future::Future;
 
 use super::{AttemptInfo, CallContext, OperationName};
-use crate::outcome::Priority;
+use crate::outcome::{LastFailure, Priority, Retrying};
 
 /// An async call that can be made more than once.
 ///
-/// Every `FnMut() -> Fut` is an operation, also one that borrows. Implement the trait if the
-/// operation needs `&mut` state across attempts: the future may borrow from `self`.
+/// Every `FnMut() -> Fut` is an operation, also one that borrows. An operation that changes a state
+/// across attempts is made by [`with_state`](super::with_state), as its closure cannot borrow what
+/// it captured by `&mut`; [the page](super) lists the other ways. A type of your own can do the
+/// same, with methods of its own choice: the future that `run` returns may borrow from `self`.
+///
+/// ```
+/// use std::io::{Error, Result};
+/// use steadfast::{
+///     Pipeline,
+///     call::{CallContext, Operation},
+///     retry::{Retry, RetryConfig},
+///     time::Clock,
+/// };
+///
+/// /// Reads blocks into one buffer, which keeps what failed attempts have read.
+/// struct Read<'a> { buffer: &'a mut Vec<u8>, runs: u8 }
+///
+/// impl Operation for Read<'_> {
+///     type Output = usize;
+///     type Error = Error;
+///
+///     async fn run(&mut self, _: CallContext<'_>) -> Result<usize> {
+///         self.runs += 1;
+///         self.buffer.push(self.runs);
+///         if self.runs < 3 { Err(Error::other("reset")) } else { Ok(self.buffer.len()) }
+///     }
+///
+///     fn is_idempotent(&self) -> Option<bool> {
+///         Some(true) // a retry may run it again
+///     }
+/// }
+///
+/// let (clock, time) = Clock::manual();
+/// let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
+/// let mut buffer = Vec::new();
+/// let read = Read { buffer: &mut buffer, runs: 0 };
+/// assert_eq!(time.block_on(Pipeline::new().then(retry).call(read)).unwrap(), 3);
+/// assert_eq!(buffer, [1, 2, 3]);
+/// ```
 pub trait Operation: Send {
     /// Type of its value.
     type Output: Send;
@@ -59,6 +96,35 @@ pub trait Operation: Send {
         _cx: CallContext<'_>,
     ) -> Option<impl Future<Output = Result<Self::Output, Self::Error>> + Send + use<Self>> {
         None::<std::future::Pending<_>>
+    }
+
+    /// Sees each failure that a retry repeats, before the wait. Does nothing by default;
+    /// [`on_retry`](super::on_retry) adds a hook to any operation.
+    ///
+    /// It runs inside the call: it must be quick, and its panic is the call's.
+    fn on_retry(&mut self, _retrying: &Retrying<'_, Self::Output, Self::Error>) {}
+
+    /// As [`run`](Self::run), with the failure that a retry repeats; `None` on the first attempt.
+    /// Calls `run` by default. [`with_last_failure`](super::with_last_failure) passes the failure
+    /// to a closure.
+    #[inline]
+    fn run_after(
+        &mut self,
+        cx: CallContext<'_>,
+        _last: Option<LastFailure<'_, Self::Error>>,
+    ) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send {
+        self.run(cx)
+    }
+
+    /// As [`start`](Self::start), with the failure that a retry inside or around a hedge repeats.
+    /// Calls `start` by default.
+    #[inline]
+    fn start_after(
+        &mut self,
+        cx: CallContext<'_>,
+        _last: Option<LastFailure<'_, Self::Error>>,
+    ) -> Option<impl Future<Output = Result<Self::Output, Self::Error>> + Send + use<Self>> {
+        self.start(cx)
     }
 }
 
@@ -149,184 +215,30 @@ macro_rules! as_inside {
             self.$inner.start(cx)
         }
     };
+    (@on_retry $inner:tt) => {
+        fn on_retry(&mut self, retrying: &$crate::outcome::Retrying<'_, O::Output, O::Error>) {
+            self.$inner.on_retry(retrying);
+        }
+    };
+    (@run_after $inner:tt) => {
+        #[inline]
+        fn run_after(
+            &mut self,
+            cx: $crate::call::CallContext<'_>,
+            last: Option<$crate::outcome::LastFailure<'_, O::Error>>,
+        ) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+            self.$inner.run_after(cx, last)
+        }
+    };
+    (@start_after $inner:tt) => {
+        #[inline]
+        fn start_after(
+            &mut self,
+            cx: $crate::call::CallContext<'_>,
+            last: Option<$crate::outcome::LastFailure<'_, O::Error>>,
+        ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+            self.$inner.start_after(cx, last)
+        }
+    };
 }
 pub(crate) use as_inside;
-
-/// An operation whose effect must not happen twice: see [`not_idempotent`].
-#[derive(Debug, Clone)]
-pub struct NotIdempotent<O>(pub(super) O);
-
-/// Marks `operation` as one whose effect must not happen twice. A retry repeats it only after a
-/// failure that proves that the request was not sent: kind `connect`, or a rejection by a policy of
-/// this crate.
-///
-/// ```
-/// use steadfast::{
-///     FailureKind, Pipeline, Verdict,
-///     call::not_idempotent,
-///     retry::{Retry, RetryConfig},
-/// };
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let pipeline = Pipeline::new()
-///     .then(Retry::new(RetryConfig::default()).unwrap())
-///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
-/// let charge = not_idempotent(|| async { Err("no answer: was the card charged?") });
-/// let error = pipeline.call(charge).await.unwrap_err();
-/// assert_eq!(error.attempts(), 1);
-/// # });
-/// ```
-pub fn not_idempotent<O>(operation: O) -> NotIdempotent<O> {
-    NotIdempotent(operation)
-}
-
-impl<O: Operation> Operation for NotIdempotent<O> {
-    type Output = O::Output;
-    type Error = O::Error;
-
-    as_inside!(0: is_spent, priority, name, can_overlap, start);
-
-    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
-        self.0.run(cx)
-    }
-
-    fn is_idempotent(&self) -> Option<bool> {
-        Some(false)
-    }
-}
-
-/// An operation that may run twice: see [`idempotent`].
-#[derive(Debug, Clone)]
-pub struct Idempotent<O>(pub(super) O);
-
-/// Marks `operation` as one whose second run changes nothing more than its first: a read, a write
-/// of a whole value, or a request with an idempotency key that the other side checks. A retry
-/// repeats it after every transient failure, whatever its setting for unmarked operations.
-///
-/// ```
-/// use steadfast::{
-///     FailureKind, Pipeline, Verdict,
-///     call::idempotent,
-///     retry::{Retry, RetryConfig},
-///     time::Clock,
-/// };
-///
-/// let (clock, time) = Clock::manual();
-/// let pipeline = Pipeline::new()
-///     .then(Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap())
-///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
-/// let read = idempotent(|| async { Err("no answer") });
-/// let error = time.block_on(pipeline.call(read)).unwrap_err();
-/// assert_eq!(error.attempts(), 3);
-/// // Without a mark the card might be charged a second time, so the retry gives up and says why.
-/// let error = time.block_on(pipeline.call(|| async { Err("no answer") })).unwrap_err();
-/// assert_eq!(error.attempts(), 1);
-/// ```
-pub fn idempotent<O>(operation: O) -> Idempotent<O> {
-    Idempotent(operation)
-}
-
-impl<O: Operation> Operation for Idempotent<O> {
-    type Output = O::Output;
-    type Error = O::Error;
-
-    as_inside!(0: is_spent, priority, name, can_overlap, start);
-
-    #[inline]
-    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
-        self.0.run(cx)
-    }
-
-    fn is_idempotent(&self) -> Option<bool> {
-        Some(true)
-    }
-}
-
-/// An operation with a priority: see [`with_priority`].
-#[derive(Debug, Clone)]
-pub struct Prioritized<O> {
-    pub(super) priority: Priority,
-    pub(super) operation: O,
-}
-
-/// Sets the priority of `operation`: under overload the lowest priorities are shed first, by a
-/// [`Shedder`](crate::throttling::Shedder) or by an
-/// [`AdaptiveLimiter`](crate::throttling::AdaptiveLimiter) with shares. The mark travels inwards
-/// with the call, also into pipelines that are entered by
-/// [`Pipeline::call_within`](super::Pipeline::call_within).
-///
-/// ```
-/// use steadfast::{
-///     Pipeline, Priority,
-///     call::with_priority,
-///     throttling::{AdaptiveLimitConfig, AdaptiveLimiter, PriorityShares},
-/// };
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let config = AdaptiveLimitConfig::default().shares(PriorityShares::default());
-/// let pipeline = Pipeline::new().then(AdaptiveLimiter::new(config).unwrap());
-/// let pay = with_priority(Priority::High, || async { Ok::<_, ()>("paid") });
-/// let answer = pipeline.call(pay).await;
-/// assert_eq!(answer.unwrap(), "paid");
-/// # });
-/// ```
-pub fn with_priority<O>(priority: Priority, operation: O) -> Prioritized<O> {
-    Prioritized { priority, operation }
-}
-
-impl<O: Operation> Operation for Prioritized<O> {
-    type Output = O::Output;
-    type Error = O::Error;
-
-    as_inside!(operation: is_idempotent, is_spent, name, can_overlap, start);
-
-    #[inline]
-    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
-        self.operation.run(cx)
-    }
-
-    fn priority(&self) -> Option<Priority> {
-        Some(self.priority)
-    }
-}
-
-/// An operation that has a name: see [`named`].
-#[derive(Debug, Clone)]
-pub struct Named<O> {
-    pub(super) name: &'static OperationName,
-    pub(super) operation: O,
-}
-
-/// Names `operation`, for a pipeline that serves several. Spans of its attempts carry the name, and
-/// policies can treat operations differently by it ([`CallContext::operation`]). The name is a
-/// static, so a call only copies a pointer to it.
-///
-/// ```
-/// use steadfast::{Pipeline, call::{OperationName, named}};
-///
-/// static PRICE: OperationName = OperationName::new("price");
-///
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let price = Pipeline::new().call(named(&PRICE, || async { Ok::<_, ()>(117) })).await;
-/// assert_eq!(price.unwrap(), 117);
-/// # });
-/// ```
-pub fn named<O>(name: &'static OperationName, operation: O) -> Named<O> {
-    Named { name, operation }
-}
-
-impl<O: Operation> Operation for Named<O> {
-    type Output = O::Output;
-    type Error = O::Error;
-
-    as_inside!(operation: is_idempotent, is_spent, priority, can_overlap, start);
-
-    #[inline]
-    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
-        self.operation.run(cx)
-    }
-
-    fn name(&self) -> Option<&'static OperationName> {
-        Some(self.name)
-    }
-}

@@ -5,7 +5,7 @@ use std::future::Future;
 use super::run::Entered;
 use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, WithAttempt,
-    instead::run_or,
+    instead::{marked, run_or, unmarked},
     run::{Within, run},
     state::TypedCallState,
 };
@@ -18,21 +18,32 @@ use crate::{
 ///
 /// A clone is cheap and shares the policies' state, as does a policy that is used in two pipelines.
 /// One pipeline serves operations of every type that its classifier can judge.
+///
+/// Its type names each policy. A field is a [`BoxedPipeline`](super::BoxedPipeline) or a
+/// [`StandardPipeline`](crate::standard::StandardPipeline), or its struct has a type parameter for
+/// the policies: `Pipeline<P>`. A function returns one of these, or `Pipeline<impl Policy>`.
+//
+// `P` has no default: with one, a field of type `Pipeline` would be an empty pipeline, and the
+// compiler would reject each value with policies without a way out. The compiler quotes the comment
+// beside `P` where it is missing.
 #[derive(Clone, Debug)]
-pub struct Pipeline<P = Identity, C = ErrIsFailure> {
+pub struct Pipeline<
+    P, // for a field or a return type, use `BoxedPipeline<T, E>` or `Pipeline<impl Policy>`
+    C = ErrIsFailure,
+> {
     pub(super) policy: P,
     pub(super) classify: C,
     pub(super) name: Option<Name>,
 }
 
-impl Pipeline {
+impl Pipeline<Identity> {
     /// Creates a pipeline without policies, in which every `Err` is a failure.
     pub const fn new() -> Self {
         Self { policy: Identity, classify: ErrIsFailure, name: None }
     }
 }
 
-impl Default for Pipeline {
+impl Default for Pipeline<Identity> {
     fn default() -> Self {
         Self::new()
     }
@@ -46,7 +57,15 @@ impl<P, C> Pipeline<P, C> {
     }
 
     /// Sets the classifier: a `Fn(&Result<T, E>) -> Verdict`, or any [`Classify`].
-    pub fn classify<D>(self, classify: D) -> Pipeline<P, D> {
+    ///
+    /// It is set once, before [`retry_if`](Self::retry_if), [`fail_when`](Self::fail_when),
+    /// [`error_for_value`](Self::error_for_value) and [`on_retry`](Self::on_retry), which refine
+    /// it.
+    #[expect(private_bounds, reason = "holds for the default classifier alone")]
+    pub fn classify<D>(self, classify: D) -> Pipeline<P, D>
+    where
+        C: IsDefault,
+    {
         Pipeline { policy: self.policy, classify, name: self.name }
     }
 
@@ -67,6 +86,17 @@ impl<P, C> Pipeline<P, C> {
         &self.policy
     }
 }
+
+/// Holds for the classifier that a new pipeline has, so that none that was set is replaced, and
+/// with it what was refined by a closure.
+#[diagnostic::on_unimplemented(
+    message = "the classifier of this pipeline is already set",
+    label = "this pipeline has a classifier",
+    note = "`classify` comes once, before `retry_if`, `fail_when`, `error_for_value` and `on_retry`: these refine the classifier"
+)]
+trait IsDefault {}
+
+impl IsDefault for ErrIsFailure {}
 
 impl<P: Policy, C> Pipeline<P, C> {
     /// Runs `operation` under the policies.
@@ -134,10 +164,11 @@ impl<P: Policy, C> Pipeline<P, C> {
 
     /// As [`call`](Self::call), with a fallback.
     ///
-    /// If the call fails or is rejected, `instead` runs and its value becomes the call's,
-    /// [marked](super::Answer::Degraded) as degraded. It receives the [failed call](Failed), and
-    /// runs at most once. It may return a value (`|_| ready(Ok(value))`), compute one from the
-    /// error, or make another call [within](Failed::within) the remaining time.
+    /// If the call fails or is rejected, `instead` runs and its value becomes the call's;
+    /// [`call_or_marked`](Self::call_or_marked) also returns which of the two it is. `instead`
+    /// receives the [failed call](Failed), and runs at most once. It may return a value, as
+    /// `|_| ready(Ok(value))` does, compute one from the error, or make another call
+    /// [within](Failed::within) the remaining time.
     ///
     /// A [`Fallback`](crate::fallback::Fallback) among the policies decides after which failures it
     /// runs, and bounds its time. Without one it runs at the end of the call, after every rejection
@@ -152,10 +183,7 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # runtime.unwrap().block_on(async {
     /// let pipeline = Pipeline::new().then(Fallback::new(FallbackConfig::default()).unwrap());
     /// let ask = || async { Err(io::Error::other("away")) };
-    /// let price = pipeline.call_or(ask, |_| ready(Ok(100))).await.unwrap();
-    /// assert!(price.is_degraded());
-    /// assert_eq!(price.error().unwrap().to_string(), "away");
-    /// assert_eq!(price.into_value(), 100);
+    /// assert_eq!(pipeline.call_or(ask, |_| ready(Ok(100))).await.unwrap(), 100);
     /// # });
     /// ```
     ///
@@ -166,14 +194,54 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call`](Self::call); if the fallback is running, it is dropped.
     #[inline]
-    pub fn call_or<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
+    pub fn call_or<O: Operation, F, Fut>(
+        &self,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
     where
         C: Classify<O::Output, O::Error>,
         F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let cx = CallContext::of(&operation);
-        run_or(self, cx, operation, instead)
+        run_or(self, cx, operation, instead, unmarked)
+    }
+
+    /// As [`call_or`](Self::call_or), with a marked value: an [`Answer`](super::Answer) tells the
+    /// operation's own value from the fallback's, and holds the failure that the latter replaces.
+    ///
+    /// ```
+    /// use std::{future::ready, io};
+    /// use steadfast::Pipeline;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let ask = || async { Err(io::Error::other("away")) };
+    /// let price = Pipeline::new().call_or_marked(ask, |_| ready(Ok(100))).await.unwrap();
+    /// assert!(price.is_degraded());
+    /// assert_eq!(price.error().unwrap().to_string(), "away");
+    /// assert_eq!(price.into_value(), 100);
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`call_or`](Self::call_or).
+    ///
+    /// # Cancel safety
+    /// As [`call_or`](Self::call_or).
+    #[inline]
+    pub fn call_or_marked<O: Operation, F, Fut>(
+        &self,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Answered<O>> + Send
+    where
+        C: Classify<O::Output, O::Error>,
+        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+    {
+        let cx = CallContext::of(&operation);
+        run_or(self, cx, operation, instead, marked)
     }
 
     /// As [`call_or`](Self::call_or), inside an attempt of another pipeline, as
@@ -190,6 +258,30 @@ impl<P: Policy, C> Pipeline<P, C> {
         outer: AttemptInfo,
         operation: O,
         instead: F,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+    where
+        C: Classify<O::Output, O::Error>,
+        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+    {
+        let frame = outer.frame(&operation);
+        run_or(Within::new(self), frame, operation, instead, unmarked)
+    }
+
+    /// As [`call_or_marked`](Self::call_or_marked), inside an attempt of another pipeline, as
+    /// [`call_within`](Self::call_within).
+    ///
+    /// # Errors
+    /// As [`call_or`](Self::call_or).
+    ///
+    /// # Cancel safety
+    /// As [`call_or`](Self::call_or).
+    #[inline]
+    pub fn call_within_or_marked<O: Operation, F, Fut>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+        instead: F,
     ) -> impl Future<Output = Answered<O>> + Send
     where
         C: Classify<O::Output, O::Error>,
@@ -197,7 +289,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         let frame = outer.frame(&operation);
-        run_or(Within::new(self), frame, operation, instead)
+        run_or(Within::new(self), frame, operation, instead, marked)
     }
 
     /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Attempt, CallContext, CallState, Explanation, FellBack, Fork, Forks, Nested, attempt::AttemptInternals};
-use crate::outcome::Outcome;
+use crate::outcome::{NextAttempt, Outcome};
 
 /// A wrapper around attempts: it may let them pass, reject them, repeat them, or bound their time.
 ///
@@ -225,6 +225,10 @@ impl<P: Policy, A: Attempt> AttemptInternals for PolicyAttempt<'_, P, A> {
 
     fn call_state(&mut self) -> &mut dyn CallState {
         self.inner.call_state()
+    }
+
+    fn again(&mut self, next: NextAttempt<'_>) {
+        self.inner.again(next);
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use tracing::Instrument;
 use super::{
     Answered, CallContext, Failed, Frame, Operation, Pipeline, Policy,
     attempt::OperationAttempt,
-    instead::run_or,
+    instead::{marked, run_or, unmarked},
     nested::Inside,
     state::TypedCallState,
     traced::{self, Traced},
@@ -106,7 +106,7 @@ impl<'a, P: Policy, C: Send + Sync> Callee for Within<'a, P, C> {
 }
 
 /// A single policy, with every `Err` as a failure.
-struct Alone<'a, P>(&'a P);
+pub(super) struct Alone<'a, P>(pub(super) &'a P);
 
 impl<P: Policy> Callee for Alone<'_, P> {
     type Policy = P;
@@ -220,11 +220,26 @@ pub(crate) fn call_alone_or<P: Policy, O: Operation, F, Fut>(
     policy: &P,
     operation: O,
     instead: F,
+) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+where
+    F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+    Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+{
+    let cx = CallContext::of(&operation);
+    run_or(Alone(policy), cx, operation, instead, unmarked)
+}
+
+/// As [`call_alone_or`], with a marked value.
+#[inline]
+pub(crate) fn call_alone_or_marked<P: Policy, O: Operation, F, Fut>(
+    policy: &P,
+    operation: O,
+    instead: F,
 ) -> impl Future<Output = Answered<O>> + Send
 where
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
     let cx = CallContext::of(&operation);
-    run_or(Alone(policy), cx, operation, instead)
+    run_or(Alone(policy), cx, operation, instead, marked)
 }

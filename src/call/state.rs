@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::outcome::{
-    CallError, Cause, Class, Classify, FailureKind, Hint, History, Outcome, PolicyKind, Reason, Rejected, StopReason,
-    TimedOut, Verdict,
+    CallError, Cause, Class, Classify, FailureKind, Hint, History, LastFailure, NextAttempt, Outcome, PolicyKind,
+    Reason, Rejected, Retrying, StopReason, TimedOut, Verdict,
 };
 
 /// The parts of a call that a policy may read and write beyond the [`Outcome`](crate::Outcome).
@@ -16,6 +16,9 @@ pub(crate) trait CallState: Send {
 
     /// Returns the server's hint that came with the last failure.
     fn hint(&self) -> Hint;
+
+    /// Returns the cause of the last failure or rejection, whose outcome was `outcome`, for events.
+    fn cause_of(&self, outcome: Outcome) -> Cause<FailureKind>;
 
     /// Returns `true` if the operation cannot run again, because its input was moved into its last
     /// run.
@@ -31,10 +34,6 @@ pub(crate) trait CallState: Send {
 
     /// Replaces the last outcome with a time-out.
     fn time_out(&mut self, timed_out: TimedOut);
-
-    /// Records that another attempt follows. The last outcome is over; the first of the call is
-    /// remembered.
-    fn again(&mut self);
 
     /// Records that no further attempt follows, with the reason and the elapsed time.
     fn gave_up(&mut self, stop: StopReason, elapsed: Duration);
@@ -64,12 +63,16 @@ struct FailureState<E> {
 
 /// Parts that few failed calls have: boxed, so that the state stays small.
 struct FailureHistory<E> {
-    /// `true` if a retry has recorded this call. The next four fields are its records.
+    /// `true` if a retry has recorded this call. The fields up to `stopped` are its records.
     retried: bool,
     /// `true` if the retry made another attempt: `first` then holds the cause of the first failure.
     repeated: bool,
     first: Option<Cause<E>>,
     first_kind: Option<FailureKind>,
+    /// Cause of the failure that the retry repeated last, unless that is the first one.
+    last: Option<Cause<E>>,
+    last_is_first: bool,
+    last_verdict: Verdict,
     stopped: Option<(StopReason, Duration)>,
     /// Cause of the fallback's failure.
     fallback: Option<Cause<E>>,
@@ -83,6 +86,9 @@ impl<E> FailureState<E> {
                 repeated: false,
                 first: None,
                 first_kind: None,
+                last: None,
+                last_is_first: false,
+                last_verdict: Verdict::success(),
                 stopped: None,
                 fallback: None,
             })
@@ -107,7 +113,7 @@ impl<T, E> TypedCallState<T, E> {
                 Outcome::Judged(Class::Success)
             }
             result => {
-                self.failed(result, verdict);
+                self.failed(result, verdict, classify);
                 verdict.outcome()
             }
         }
@@ -116,9 +122,9 @@ impl<T, E> TypedCallState<T, E> {
     /// Records a result that was not judged a success.
     #[cold]
     #[inline(never)]
-    pub(super) fn failed(&mut self, result: Result<T, E>, verdict: Verdict) {
+    pub(super) fn failed<C: Classify<T, E> + ?Sized>(&mut self, result: Result<T, E>, verdict: Verdict, classify: &C) {
         self.failure.verdict = verdict;
-        (self.value, self.failure.cause) = match result {
+        (self.value, self.failure.cause) = match as_error(result, verdict, classify) {
             Ok(value) => (Some(value), None),
             Err(error) => (None, Some(Cause::Operation(error))),
         };
@@ -165,6 +171,36 @@ impl<T, E> TypedCallState<T, E> {
         self.failure.history().fallback = cause;
     }
 
+    /// Returns the failure of the attempt that is over, as hooks see it.
+    pub(super) const fn retrying<'a>(&'a self, next: NextAttempt<'a>) -> Retrying<'a, T, E> {
+        Retrying::new(self.value.as_ref(), LastFailure::new(self.cause(), self.verdict()), next)
+    }
+
+    /// Records that another attempt follows. The last outcome is over; the first of the call, and
+    /// the last, are remembered.
+    pub(super) fn again(&mut self) {
+        self.value = None;
+        let (cause, verdict) = (self.failure.cause.take(), self.failure.verdict);
+        let history = self.failure.history();
+        history.retried = true;
+        history.last_verdict = verdict;
+        history.last_is_first = !std::mem::replace(&mut history.repeated, true);
+        if history.last_is_first {
+            (history.first, history.first_kind) = (cause, verdict.kind());
+        } else {
+            history.last = cause;
+        }
+        history.stopped = None; // an inner retry's word on the attempt that is over
+    }
+
+    /// Returns the failure that a retry repeats, if it repeats one.
+    #[inline]
+    pub(super) fn last_failure(&self) -> Option<LastFailure<'_, E>> {
+        let history = self.failure.history.as_deref().filter(|history| history.repeated)?;
+        let cause = if history.last_is_first { &history.first } else { &history.last };
+        Some(LastFailure::new(cause.as_ref(), history.last_verdict))
+    }
+
     /// Returns the result of the call.
     #[inline]
     pub(super) fn result(&mut self) -> Result<T, CallError<E>> {
@@ -184,7 +220,7 @@ impl<T, E> TypedCallState<T, E> {
             Cause::Rejected(Rejected::new(PolicyKind::Custom("policy"), reason))
         });
         let Some(history) = history.take() else { return CallError::new(cause, *verdict, self.attempts) };
-        let FailureHistory { retried, repeated: _, first, first_kind, stopped, fallback } = *history;
+        let FailureHistory { retried, first, first_kind, stopped, fallback, .. } = *history;
         let cut_short = || match &cause {
             Cause::TimedOut(timed_out) => Some((StopReason::TimedOut, timed_out.after)),
             Cause::Operation(_) | Cause::Rejected(_) => None,
@@ -200,6 +236,17 @@ impl<T, E> TypedCallState<T, E> {
     }
 }
 
+/// Replaces a value that was judged a failure, or a rejection, with the classifier's error for it.
+pub(super) fn as_error<T, E, C>(result: Result<T, E>, verdict: Verdict, classify: &C) -> Result<T, E>
+where
+    C: Classify<T, E> + ?Sized,
+{
+    match result {
+        Ok(value) if verdict.is_failure() || verdict.is_refused() => classify.error_for(value, verdict),
+        result => result,
+    }
+}
+
 impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
     fn rejection(&self) -> Option<&Rejected> {
         match &self.failure.cause {
@@ -210,6 +257,23 @@ impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
 
     fn hint(&self) -> Hint {
         self.failure.verdict.hint()
+    }
+
+    #[cold]
+    fn cause_of(&self, outcome: Outcome) -> Cause<FailureKind> {
+        match (&self.failure.cause, outcome.kind()) {
+            (Some(Cause::Rejected(rejected)), _) => Cause::Rejected(rejected.clone()),
+            (Some(Cause::TimedOut(timed_out)), _) => Cause::TimedOut(timed_out.clone()),
+            (_, Some(kind)) => Cause::Operation(kind),
+            (_, None) => {
+                let reason = Reason::Custom("a policy inside it rejected the call");
+                let rejected = Rejected::new(PolicyKind::Custom("operation"), reason);
+                Cause::Rejected(match self.hint().retry_after() {
+                    Some(wait) => rejected.with_retry_after(wait),
+                    None => rejected,
+                })
+            }
+        }
     }
 
     fn is_spent(&self) -> bool {
@@ -233,17 +297,6 @@ impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
         self.value = None;
         self.failure.verdict = Verdict::failure(FailureKind::Timeout);
         self.failure.cause = Some(Cause::TimedOut(timed_out));
-    }
-
-    fn again(&mut self) {
-        self.value = None;
-        let (first, first_kind) = (self.failure.cause.take(), self.failure.verdict.kind());
-        let history = self.failure.history();
-        history.retried = true;
-        if !std::mem::replace(&mut history.repeated, true) {
-            (history.first, history.first_kind) = (first, first_kind);
-        }
-        history.stopped = None; // an inner retry's word on the attempt that is over
     }
 
     fn gave_up(&mut self, stop: StopReason, elapsed: Duration) {

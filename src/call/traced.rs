@@ -4,7 +4,7 @@ use std::future::Future;
 use tracing::{Instrument, Level, Span, field};
 
 use super::{CallContext, Operation, as_inside};
-use crate::config::Name;
+use crate::{config::Name, outcome::LastFailure};
 
 /// Returns `true` if a subscriber wants spans of calls. Without a subscriber this is one load of a
 /// static.
@@ -33,7 +33,7 @@ impl<O: Operation> Operation for Traced<O> {
     type Output = O::Output;
     type Error = O::Error;
 
-    as_inside!(0: is_idempotent, is_spent, priority, name, can_overlap);
+    as_inside!(0: is_idempotent, is_spent, priority, name, can_overlap, on_retry);
 
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
         let span = span(cx);
@@ -44,8 +44,25 @@ impl<O: Operation> Operation for Traced<O> {
         &mut self,
         cx: CallContext<'_>,
     ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        self.start_after(cx, None)
+    }
+
+    fn run_after(
+        &mut self,
+        cx: CallContext<'_>,
+        last: Option<LastFailure<'_, O::Error>>,
+    ) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
         let span = span(cx);
-        self.0.start(cx).map(|work| work.instrument(span))
+        self.0.run_after(cx, last).instrument(span)
+    }
+
+    fn start_after(
+        &mut self,
+        cx: CallContext<'_>,
+        last: Option<LastFailure<'_, O::Error>>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        let span = span(cx);
+        self.0.start_after(cx, last).map(|work| work.instrument(span))
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ConfigError, human, require, require_some_time, setters},
+    config::{ConfigError, Reconfigure, human, reconfigurable, require, require_some_time, setters},
     outcome::FailureKind,
     sync::Mutex,
     time::Instant,
@@ -99,6 +99,8 @@ struct BudgetInner {
 
 const BUCKETS: u32 = 10;
 
+reconfigurable!(RetryBudget, RetryBudgetConfig, |_this, next| next.check());
+
 impl RetryBudget {
     /// Creates a full budget.
     ///
@@ -134,7 +136,7 @@ impl RetryBudget {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryBudgetConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         let mut current = self.0.config.lock();
         *current = config;
         self.0.has_new_span.store(true, Ordering::Relaxed);

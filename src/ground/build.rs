@@ -1,14 +1,19 @@
 //! The builder of all components: a component is built, then shared, then reconfigured.
 use std::fmt;
 
-use crate::{config::Name, entropy::Entropy, time::Clock};
+use crate::{
+    config::Name,
+    entropy::Entropy,
+    observe::{Event, Hooks},
+    time::Clock,
+};
 
 /// Builder of a component, from the component's `builder`, which takes the same arguments as its
 /// `new`.
 ///
-/// What a component is built with besides its configuration is fixed from then on: clones share it,
-/// with all state. The configuration can be replaced while the component is in use, by its
-/// `reconfigure`.
+/// Name, clock and the other arguments beside the configuration are fixed from then on: clones
+/// share them, with all state. The configuration can be replaced while the component is in use, by
+/// its `reconfigure`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,12 +63,16 @@ pub trait HasName: Component {}
 /// Component that draws random numbers.
 pub trait HasEntropy: Component {}
 
-/// Arguments of every component: name, clock and randomness.
+/// Component with events of type `E`, or made of components with such events.
+pub trait HasEvents<E>: Component {}
+
+/// Arguments of every component: name, clock, randomness and hooks.
 #[derive(Debug, Clone, Default)]
 pub struct Common {
     pub(crate) name: Option<Name>,
     pub(crate) clock: Clock,
     pub(crate) entropy: Option<Entropy>,
+    pub(crate) hooks: Hooks,
 }
 
 impl Common {
@@ -81,6 +90,33 @@ impl<X: Component> Builder<X> {
     /// Sets the clock. tokio's by default.
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.common.clock = clock.clone();
+        self
+    }
+
+    /// Calls `hook` with each event of type `E`, where it is sent. Several hooks run in the order
+    /// in which they were added.
+    ///
+    /// The hook runs inside the call that sends the event, so it must be quick; its panic is
+    /// caught. A [subscription](crate::observe::Subscription) is the way for everything else: see
+    /// [`observe`](crate::observe).
+    ///
+    /// ```
+    /// use steadfast::{observe::Event, retry::{Retry, RetryConfig, RetryEvent}};
+    ///
+    /// let retry = Retry::builder(RetryConfig::default())
+    ///     .name("search")
+    ///     .on_event(|event: &Event<RetryEvent>| match &event.what {
+    ///         RetryEvent::GaveUp { attempts, .. } => eprintln!("{attempts} attempts"),
+    ///         _ => {}
+    ///     })
+    ///     .build();
+    /// # retry.unwrap();
+    /// ```
+    pub fn on_event<E: 'static>(mut self, hook: impl Fn(&Event<E>) + Send + Sync + 'static) -> Self
+    where
+        X: HasEvents<E>,
+    {
+        self.common.hooks.add(hook);
         self
     }
 

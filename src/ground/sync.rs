@@ -11,11 +11,11 @@ pub(crate) use std::sync::{
     atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-#[cfg(all(steadfast_loom, feature = "sqlite"))]
+#[cfg(steadfast_loom)]
 use loom::sync::Condvar as RawCondvar;
 #[cfg(steadfast_loom)]
 use loom::sync::Mutex as RawMutex;
-#[cfg(all(not(steadfast_loom), feature = "sqlite"))]
+#[cfg(not(steadfast_loom))]
 use std::sync::Condvar as RawCondvar;
 #[cfg(not(steadfast_loom))]
 use std::sync::Mutex as RawMutex;
@@ -66,11 +66,11 @@ impl<T> fmt::Debug for Mutex<T> {
 }
 
 /// A condition variable for [`Mutex`].
-#[cfg(feature = "sqlite")]
+#[derive(Default)]
 pub(crate) struct Condvar(RawCondvar);
 
-#[cfg(feature = "sqlite")]
 impl Condvar {
+    #[cfg(feature = "sqlite")]
     pub(crate) fn new() -> Self {
         Self(RawCondvar::new())
     }
@@ -79,10 +79,12 @@ impl Condvar {
         self.0.notify_one();
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }
 
+    #[cfg(any(feature = "sqlite", steadfast_loom))]
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         unpoisoned(self.0.wait(guard))
     }

@@ -54,7 +54,9 @@ macro_rules! seeds {
                         let (clock, time) = Clock::manual();
                         let queue: Arc<dyn Queue> = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
-                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&time)
+                        let neighbour = Arc::new(InMemoryQueue::builder("others").clock(&clock).build());
+                        let fixture = Fixture::new(faulty).with_second_handle(queue).with_neighbour(neighbour);
+                        fixture.on_manual_time(&time)
                     });
                 }
 
@@ -68,7 +70,9 @@ macro_rules! seeds {
                         let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
                         let queue: Arc<dyn Queue> = Arc::new(sqlite.queue("jobs").unwrap());
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
-                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&time).keeping(folder)
+                        let neighbour = Arc::new(sqlite.queue("others").unwrap());
+                        let fixture = Fixture::new(faulty).with_second_handle(queue).with_neighbour(neighbour);
+                        fixture.on_manual_time(&time).keeping(folder)
                     });
                 }
             }

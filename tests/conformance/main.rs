@@ -5,6 +5,6 @@
 mod forward;
 
 mod faulty;
+mod foreign;
 mod memory;
-mod planted;
 mod sqlite;

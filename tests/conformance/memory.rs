@@ -10,10 +10,17 @@ mod store {
     steadfast::store_conformance!(async || {
         let (clock, time) = Clock::manual();
         let store = InMemoryStore::builder().clock(&clock).build();
-        let (port, other): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(store.clone()), Arc::new(store));
-        Fixture::new(port).with_second_handle(other).on_manual_time(&time)
+        let handles = move || {
+            let (port, other): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(store.clone()), Arc::new(store.clone()));
+            Fixture::new(port).with_second_handle(other)
+        };
+        // The clients restart: the state is in another part of the process.
+        handles().on_manual_time(&time).with_restart(async move || handles())
     });
 }
+
+/// Number of messages at which a queue is full.
+const BOUND: usize = 1_500;
 
 mod queue {
     use super::*;
@@ -21,9 +28,13 @@ mod queue {
 
     steadfast::queue_conformance!(async || {
         let (clock, time) = Clock::manual();
-        let queue = InMemoryQueue::builder("jobs").clock(&clock).build();
-        let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (Arc::new(queue.clone()), Arc::new(queue));
-        Fixture::new(port).with_second_handle(other).on_manual_time(&time)
+        let queue = InMemoryQueue::builder("jobs").bounded(BOUND).clock(&clock).build();
+        let neighbour = Arc::new(InMemoryQueue::builder("others").clock(&clock).build());
+        let handles = move || {
+            let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (Arc::new(queue.clone()), Arc::new(queue.clone()));
+            Fixture::new(port).with_second_handle(other).with_neighbour(neighbour.clone())
+        };
+        handles().full_at(BOUND).on_manual_time(&time).with_restart(async move || handles())
     });
 }
 
@@ -41,9 +52,14 @@ mod wrapped {
 
     async fn fixture(wrap: Wrap) -> Fixture<dyn Queue> {
         let (clock, time) = Clock::manual();
-        let (queue, store) = (InMemoryQueue::builder("jobs").clock(&clock).build(), Arc::new(InMemoryStore::new()));
-        let door = || wrap(Arc::new(queue.clone()), store.clone());
-        Fixture::new(door()).with_second_handle(door()).on_manual_time(&time)
+        let (queue, store) =
+            (InMemoryQueue::builder("jobs").bounded(BOUND).clock(&clock).build(), Arc::new(InMemoryStore::new()));
+        let neighbour = Arc::new(InMemoryQueue::builder("others").clock(&clock).build());
+        let handles = move || {
+            let door = || wrap(Arc::new(queue.clone()), store.clone());
+            Fixture::new(door()).with_second_handle(door()).with_neighbour(neighbour.clone())
+        };
+        handles().full_at(BOUND).on_manual_time(&time).with_restart(async move || handles())
     }
 
     mod claim_check {
@@ -70,11 +86,15 @@ mod wrapped {
         steadfast::queue_conformance!(async || {
             let (clock, time) = Clock::manual();
             let partitions: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::builder(name).clock(&clock).build()).into();
-            let door = || -> Arc<dyn Queue> {
-                let partitions = partitions.iter().map(|queue| Arc::new(queue.clone()) as Arc<dyn Queue>);
-                Arc::new(PartitionedQueue::new(partitions.collect()).unwrap())
+            let neighbour = Arc::new(InMemoryQueue::builder("others").clock(&clock).build());
+            let handles = move || {
+                let door = || -> Arc<dyn Queue> {
+                    let partitions = partitions.iter().map(|queue| Arc::new(queue.clone()) as Arc<dyn Queue>);
+                    Arc::new(PartitionedQueue::new(partitions.collect()).unwrap())
+                };
+                Fixture::new(door()).with_second_handle(door()).with_neighbour(neighbour.clone())
             };
-            Fixture::new(door()).with_second_handle(door()).on_manual_time(&time)
+            handles().on_manual_time(&time).with_restart(async move || handles())
         });
     }
 
@@ -108,9 +128,12 @@ mod store_lease {
     steadfast::lease_conformance!(async || {
         let (clock, time) = Clock::manual();
         let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
-        let door = || Arc::new(StoreLease::builder(store.clone()).clock(&clock).build().unwrap());
-        let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(), door());
-        Fixture::new(port).with_second_handle(other).on_manual_time(&time)
+        let handles = move || {
+            let door = || Arc::new(StoreLease::builder(store.clone()).clock(&clock).build().unwrap());
+            let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(), door());
+            Fixture::new(port).with_second_handle(other)
+        };
+        handles().on_manual_time(&time).with_restart(async move || handles())
     });
 }
 

@@ -1,22 +1,31 @@
 //! SQLite: two handles of one file, as two processes have them.
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     testing::conformance::Fixture,
-    time::{Clock, ManualClock},
+    time::Clock,
 };
 
-/// Two handles of a new file with manual time, and the folder that must be kept as long.
-fn two_handles(durability: Durability) -> (Sqlite, Sqlite, ManualClock, tempfile::TempDir) {
+/// Returns a fixture of two handles of a new file with manual time. A restart closes both, and opens the file anew.
+fn fixture<P: ?Sized + 'static>(
+    durability: Durability,
+    port: impl Fn(&Sqlite, &Clock) -> Arc<P> + Copy + 'static,
+    neighbour: impl Fn(&Sqlite) -> Option<Arc<P>> + 'static,
+) -> Fixture<P> {
     let folder = tempfile::tempdir().unwrap();
     let (clock, time) = Clock::manual();
-    let open = |path: &Path| {
-        let config = SqliteConfig::at(path).durability(durability);
-        Sqlite::open_with_clock(config, &clock).unwrap()
-    };
     let path = folder.path().join("state.db");
-    (open(&path), open(&path), time, folder)
+    let handles = move || {
+        let open = || Sqlite::open_with_clock(SqliteConfig::at(&path).durability(durability), &clock).unwrap();
+        let one = open();
+        let fixture = Fixture::new(port(&one, &clock)).with_second_handle(port(&open(), &clock));
+        match neighbour(&one) {
+            Some(neighbour) => fixture.with_neighbour(neighbour),
+            None => fixture,
+        }
+    };
+    handles().on_manual_time(&time).keeping(folder).with_restart(async move || handles())
 }
 
 macro_rules! suites {
@@ -34,10 +43,7 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::store_conformance!(async || {
-                    let (one, other, time, folder) = two_handles($durability);
-                    let (port, other): (Arc<dyn Store>, Arc<dyn Store>) =
-                        (Arc::new(one.store()), Arc::new(other.store()));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
+                    fixture($durability, |sqlite, _| -> Arc<dyn Store> { Arc::new(sqlite.store()) }, |_| None)
                 });
             }
 
@@ -45,10 +51,12 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::queue_conformance!(async || {
-                    let (one, other, time, folder) = two_handles($durability);
-                    let queue = |sqlite: &Sqlite| Arc::new(sqlite.queue("jobs").unwrap());
-                    let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (queue(&one), queue(&other));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
+                    let queue = |sqlite: &Sqlite, name| -> Arc<dyn Queue> { Arc::new(sqlite.queue(name).unwrap()) };
+                    fixture(
+                        $durability,
+                        move |sqlite, _| queue(sqlite, "jobs"),
+                        move |sqlite| Some(queue(sqlite, "others")),
+                    )
                 });
             }
 
@@ -56,13 +64,14 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::lease_conformance!(async || {
-                    let (one, other, time, folder) = two_handles($durability);
-                    let clock = time.clock();
-                    let door = |sqlite: &Sqlite| {
-                        Arc::new(StoreLease::builder(Arc::new(sqlite.store())).clock(&clock).build().unwrap())
-                    };
-                    let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(&one), door(&other));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
+                    fixture(
+                        $durability,
+                        |sqlite, clock| -> Arc<dyn Lease> {
+                            let lease = StoreLease::builder(Arc::new(sqlite.store())).clock(clock);
+                            Arc::new(lease.build().unwrap())
+                        },
+                        |_| None,
+                    )
                 });
             }
 
@@ -70,10 +79,7 @@ macro_rules! suites {
                 use super::*;
 
                 steadfast::notifier_conformance!(async || {
-                    let (one, other, time, folder) = two_handles($durability);
-                    let (port, other): (Arc<dyn Notifier>, Arc<dyn Notifier>) =
-                        (Arc::new(one.notifier()), Arc::new(other.notifier()));
-                    Fixture::new(port).with_second_handle(other).on_manual_time(&time).keeping(folder)
+                    fixture($durability, |sqlite, _| -> Arc<dyn Notifier> { Arc::new(sqlite.notifier()) }, |_| None)
                 });
             }
         }

@@ -2,6 +2,8 @@
 //! enabled.
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, OnceLock, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -14,7 +16,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
     entropy::Entropy,
     hedge::{Hedge, HedgeConfig},
-    observe::Subscription,
+    observe::{Event, Subscription},
     retry::{Retry, RetryConfig},
     testing::{ManualClock, ScriptedService, drop_at_every_await},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
@@ -286,6 +288,26 @@ fn nothing_is_injected_until_chaos_is_enabled() {
     clone.set_enabled(false);
     assert!(time.block_on(chaos.call(|| service.call())).is_ok());
     assert_eq!(told(&mut events), [ChaosEvent::SwitchedOn, ChaosEvent::Panicked, ChaosEvent::SwitchedOff]);
+}
+
+#[test]
+fn a_hook_may_switch_chaos_off_as_soon_as_it_is_on() {
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let own: Arc<OnceLock<Chaos>> = Arc::default();
+        let hooked = own.clone();
+        let off = move |event: &Event<ChaosEvent>| {
+            if event.what == ChaosEvent::SwitchedOn {
+                hooked.get().unwrap().set_enabled(false);
+            }
+        };
+        let chaos = Chaos::builder(ChaosConfig::default()).on_event(off).build().unwrap();
+        own.set(chaos.clone()).unwrap();
+        chaos.set_enabled(true);
+        chaos.reconfigure(ChaosConfig::default().enabled(true)).unwrap();
+        end.send(chaos.is_enabled()).unwrap();
+    });
+    assert!(!ended.recv_timeout(Duration::from_secs(20)).expect("a lock is held while a hook runs"));
 }
 
 // Guarantee: chaos 5.

@@ -13,7 +13,7 @@ use steadfast::{
     BoxedPipeline, CallError, Cause, FailureKind, KindSet, Outcome, Pipeline, PolicyKind, Verdict,
     call::{Attempt, AttemptInfo, CallContext, Policy, WithAttempt},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
-    fallback::{Answer, Fallback, FallbackConfig, FallbackEvent, Setback},
+    fallback::{Answer, Fallback, FallbackConfig, FallbackEvent},
     hedge::{Hedge, HedgeConfig},
     observe::Subscription,
     retry::{Retry, RetryConfig},
@@ -41,17 +41,18 @@ fn the_fallback_can_be_a_value() {
     let (fallback, service, _, time) = world("503, ok", FallbackConfig::default());
     let mut events = fallback.events();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_or_marked(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert!(answer.is_degraded());
     assert_eq!(*answer.value(), 7);
     assert_eq!(
         (answer.error().unwrap().verdict().kind(), answer.error().unwrap().attempts()),
         (Some(FailureKind::Overloaded), 1)
     );
-    let after = Setback::Failure(FailureKind::Overloaded);
+    let after = Cause::Operation(FailureKind::Overloaded);
     assert_eq!(told(&mut events), [FallbackEvent::FellBack { after }]);
     // A success is not replaced, its fallback does not run, and there is no event.
-    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| -> std::future::Ready<_> { panic!("asked") }));
+    let answer =
+        time.block_on(pipeline.call_or_marked(|| service.call(), |_| -> std::future::Ready<_> { panic!("asked") }));
     assert!(matches!(answer, Ok(Answer::Own(200))));
     assert_eq!((answer.unwrap().into_value(), told(&mut events)), (200, vec![]));
 }
@@ -61,7 +62,7 @@ fn the_fallback_can_be_a_value() {
 fn the_fallback_can_be_a_function_of_the_error() {
     let (fallback, service, _, time) = world("503 retry-after 3s", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-    let answer = time.block_on(pipeline.call_or(
+    let answer = time.block_on(pipeline.call_or_marked(
         || service.call(),
         |failed| {
             assert!(failed.value().is_none() && failed.rejection().is_none() && failed.error().is_some());
@@ -90,7 +91,7 @@ fn the_fallback_can_be_another_operation_within_the_remaining_time() {
         let (to_replica, replica) = (&to_replica, &replica);
         async move { Ok(to_replica.call_within(within, || replica.call()).await.unwrap()) }
     };
-    let answer = time.block_on(pipeline.call_or(|| service.call(), other)).unwrap();
+    let answer = time.block_on(pipeline.call_or_marked(|| service.call(), other)).unwrap();
     assert_eq!((answer.is_degraded(), answer.into_value(), time.now() - start), (true, 204, MS(200)));
 }
 
@@ -103,7 +104,7 @@ fn a_rejection_triggers_the_fallback_only_if_configured() {
         let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         breaker.isolate();
         let pipeline = Pipeline::new().then(fallback).then(breaker);
-        let answer = time.block_on(pipeline.call_or(
+        let answer = time.block_on(pipeline.call_or_marked(
             || service.call(),
             |failed| {
                 assert_eq!(failed.rejection().unwrap().by(), PolicyKind::CircuitBreaker);
@@ -111,8 +112,9 @@ fn a_rejection_triggers_the_fallback_only_if_configured() {
             },
         ));
         assert_eq!(answer.is_ok_and(|answer| answer.is_degraded()), degraded);
-        let after = Setback::Rejection(PolicyKind::CircuitBreaker);
-        assert_eq!(told(&mut events) == [FallbackEvent::FellBack { after }], degraded);
+        let told = told(&mut events);
+        let by = |after: &Cause<FailureKind>| matches!(after, Cause::Rejected(rejected) if rejected.by() == PolicyKind::CircuitBreaker);
+        assert_eq!(matches!(&told[..], [FallbackEvent::FellBack { after }] if by(after)), degraded);
         assert_eq!(service.calls(), 0);
     }
 }
@@ -129,7 +131,7 @@ fn the_kinds_of_failure_are_configurable() {
     ] {
         let (fallback, service, _, time) = world(script, config);
         let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
-        let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
+        let answer = time.block_on(pipeline.call_or_marked(|| service.call(), |_| ready(Ok(7))));
         assert_eq!(answer.is_ok(), degraded, "{config:?} {script}");
     }
     // An ignored outcome is not a failure.
@@ -149,7 +151,7 @@ fn a_failed_fallback_keeps_the_error_of_the_call() {
     assert_eq!((error.verdict().kind(), error.retry_after()), (Some(FailureKind::Overloaded), Some(MS(2000))));
     assert!(matches!(error.cause(), Cause::Operation(_)));
     assert!(error.to_string().contains("; the fallback also failed: "), "{error}");
-    let after = Setback::Failure(FailureKind::Overloaded);
+    let after = Cause::Operation(FailureKind::Overloaded);
     assert_eq!(told(&mut events), [FallbackEvent::Failed { after, kind: Some(FailureKind::Other) }]);
     let mapped: CallError<String> = error.map_operation(|e| e.to_string());
     assert!(matches!(mapped.fallback(), Some(Cause::Operation(text)) if !text.is_empty()));
@@ -196,15 +198,20 @@ fn the_time_of_the_fallback_is_bounded_by_its_limit_and_by_the_deadline() {
         assert!(
             matches!(error.fallback(), Some(Cause::TimedOut(t)) if t.after == MS(given) && t.name.as_ref().is_some_and(|name| name.as_str() == "f"))
         );
-        let after = Setback::Failure(FailureKind::Overloaded);
+        let after = Cause::Operation(FailureKind::Overloaded);
         assert_eq!(told(&mut events), [FallbackEvent::TimedOut { after, given: MS(given) }]);
     }
     // Without any time left the fallback is polled once: a ready value is used.
     let (fallback, service, clock, time) = world("hang", FallbackConfig::default());
+    let mut events = fallback.events();
     let pipeline = Pipeline::new().then(fallback).then(Timeout::builder(Duration::MAX).clock(&clock).build());
     let outer = AttemptInfo::with_deadline(clock.now() + MS(10));
-    let answer = time.block_on(pipeline.call_within_or(outer, || service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_within_or_marked(outer, || service.call(), |_| ready(Ok(7)))).unwrap();
     assert_eq!((answer.error().unwrap().is_timed_out(), answer.into_value()), (true, 7));
+    // The event names the time-out.
+    assert!(
+        matches!(&told(&mut events)[..], [FallbackEvent::FellBack { after: Cause::TimedOut(t) }] if t.after == MS(10))
+    );
 }
 
 // Guarantee: fallback 1.
@@ -217,7 +224,7 @@ fn a_value_that_was_judged_a_failure_is_replaced_but_not_lost() {
     };
     let (fallback, _, _, time) = world("ok", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(judge);
-    let answer = time.block_on(pipeline.call_or(
+    let answer = time.block_on(pipeline.call_or_marked(
         || ready(Ok(500)),
         |failed| {
             assert_eq!((failed.value(), failed.cause().is_none()), (Some(&500), true));
@@ -227,7 +234,7 @@ fn a_value_that_was_judged_a_failure_is_replaced_but_not_lost() {
     let Ok(Answer::Degraded { value: 200, instead_of }) = answer else { panic!("{answer:?}") };
     assert_eq!(instead_of.unwrap(), 500);
     // A fallback value that is judged a failure has failed: the first value stays.
-    let answer = time.block_on(pipeline.call_or(|| ready(Ok(500)), |_| ready(Ok(503))));
+    let answer = time.block_on(pipeline.call_or_marked(|| ready(Ok(500)), |_| ready(Ok(503))));
     assert!(matches!(answer, Ok(Answer::Own(500))), "{answer:?}");
 }
 
@@ -240,7 +247,7 @@ fn an_outermost_fallback_replaces_time_outs_and_retried_failures() {
         .then(Timeout::builder(MS(3000)).clock(&clock).build())
         .then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).build().unwrap())
         .classify(ScriptedService::classify);
-    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_or_marked(|| service.call(), |_| ready(Ok(7)))).unwrap();
     let error = answer.error().unwrap();
     assert_eq!((error.is_timed_out(), error.attempts(), error.history().is_some()), (true, 2, true));
     assert_eq!((service.running(), answer.into_value()), (0, 7));
@@ -252,15 +259,15 @@ fn without_the_policy_a_call_falls_back_at_its_end() {
     let (fallback, service, _, time) =
         world("503", FallbackConfig::default().fall_back_on(KindSet::of(&[FailureKind::Connect])));
     let bare = Pipeline::new().classify(ScriptedService::classify);
-    assert!(time.block_on(bare.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(bare.call_or_marked(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
     let pipeline = bare.clone().then(Some(fallback.clone()));
     assert!(time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
     let absent = bare.clone().then(None::<Fallback>);
-    assert!(time.block_on(absent.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(absent.call_or_marked(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
     let boxed: BoxedPipeline<u16, ScriptedError> = pipeline.boxed();
     assert!(time.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
     let boxed = bare.boxed();
-    assert!(time.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(boxed.call_or_marked(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
     // A call without a fallback ignores the policy. An error of kind `client` is not replaced at
     // the end either.
     let (clock, _) = Clock::manual();
@@ -278,7 +285,7 @@ fn a_fallback_policy_can_be_called_without_a_pipeline() {
         assert_eq!(attempt.number(), 1);
         service.call()
     });
-    assert!(time.block_on(fallback.call(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(fallback.call_marked(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
 // Guarantee: call 3.
@@ -327,7 +334,7 @@ fn a_call_repeated_after_its_fallback_is_not_degraded() {
     }
     let (fallback, service, _, time) = world("503, ok, 503 x2", FallbackConfig::default());
     let pipeline = Pipeline::new().then(Twice).then(fallback);
-    let answer = time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let answer = time.block_on(pipeline.call_or_marked(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert!(matches!(answer, Answer::Own(200)), "{answer:?}");
     // The fallback runs once per call: the second failure stands.
     assert!(time.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
@@ -410,7 +417,7 @@ fn a_panic_in_the_fallback_unwinds() {
     let (fallback, service, _, time) = world("503", FallbackConfig::default());
     let call = fallback.call(|| service.call(), |_| async { panic!("on purpose") });
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| time.block_on(call))).is_err());
-    assert!(time.block_on(fallback.call(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    assert!(time.block_on(fallback.call_marked(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
 // Guarantee: call 1.
@@ -461,9 +468,9 @@ proptest! {
         };
         let start = time.now();
         let answer = if boxed {
-            time.block_on(pipeline.boxed::<u16, ScriptedError>().call_or(|| service.call(), instead))
+            time.block_on(pipeline.boxed::<u16, ScriptedError>().call_or_marked(|| service.call(), instead))
         } else {
-            time.block_on(pipeline.call_or(|| service.call(), instead))
+            time.block_on(pipeline.call_or_marked(|| service.call(), instead))
         };
 
         let kind = match status { 200 => None, 404 => Some(FailureKind::Client), 429 => Some(FailureKind::Throttled),

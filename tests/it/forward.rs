@@ -62,6 +62,11 @@ macro_rules! forward_queue {
             self.$to.identity()
         }
     };
+    (@address $to:tt) => {
+        fn address(&self) -> Option<steadfast::queue::Address> {
+            self.$to.address()
+        }
+    };
     (@send $to:tt) => {
         fn send<'a>(
             &'a self,

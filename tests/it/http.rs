@@ -4,12 +4,12 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use proptest::prelude::*;
 use steadfast::{
-    Class, Classify, FailureKind, Hint, Pipeline, PolicyKind, Reason, Rejected, Verdict,
+    Class, Classify, FailureKind, Hint, Pipeline, PolicyError, PolicyKind, Reason, Rejected, Verdict,
     call::{AttemptInfo, not_idempotent},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     http::{
         ByGrpc, ByStatus, GrpcCode, LONGEST_HINT, RateLimit, answer, deadline, grpc_status, grpc_verdict,
-        kind_by_source, kind_of, refusal, retry_after, retry_after_value, status_of,
+        kind_by_source, kind_of, policy_answer, refusal, retry_after, retry_after_value, status_of,
     },
     outcome::StopReason,
     retry::{Retry, RetryConfig},
@@ -356,6 +356,12 @@ fn a_failed_call_becomes_a_response_by_its_cause() {
     let pipeline = Pipeline::new().then(Timeout::builder(S(1)).clock(&clock).build());
     let error = time.block_on(pipeline.call(std::future::pending::<Result<(), ()>>)).unwrap_err();
     assert_eq!(status_of(&error), 504);
+    // The same of the error that a service keeps.
+    let told: Response<()> = policy_answer(&error.into_operation().unwrap_err());
+    assert_eq!((told.status().as_u16(), told.headers().len()), (504, 0));
+    let rejected = Rejected::new(PolicyKind::RateLimit, Reason::RateLimited).with_retry_after(MS(1_500));
+    let told: Response<()> = policy_answer(&PolicyError::from(rejected));
+    assert_eq!((told.status().as_u16(), &told.headers()["retry-after"]), (429, &HeaderValue::from(2)));
 
     // The same in gRPC.
     let limiter = RateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();

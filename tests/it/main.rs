@@ -3,6 +3,7 @@
 #[macro_use]
 mod forward;
 
+mod backend;
 mod cache_aside;
 mod call;
 mod capabilities;
@@ -10,13 +11,16 @@ mod chaos;
 mod circuit_breaker;
 mod claim_check;
 mod coalesce;
+mod codec;
 mod config;
 mod considerations;
+mod engines;
 mod fallback;
 mod hedge;
 mod http;
 mod journal;
 mod leader_election;
+mod lease;
 mod metrics;
 mod moody_store;
 mod queue_listener;

@@ -79,7 +79,8 @@ fn the_quick_start_is_explained_without_a_warning() -> Tried {
 
 #[test]
 fn the_document_of_the_standard_stack_is_explained_without_a_warning() -> Tried {
-    let (_, rest) = README.split_once("```toml\n").unwrap();
+    let (_, rest) = README.split_once("The whole stack can come from one document").unwrap();
+    let (_, rest) = rest.split_once("```toml\n").unwrap();
     let (document, _) = rest.split_once("```").unwrap();
     let document = document.to_owned();
     // README: standard stack

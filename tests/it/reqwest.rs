@@ -175,3 +175,21 @@ fn a_body_that_ends_early_is_a_failure_of_the_server() {
         assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Other));
     });
 }
+
+#[test]
+fn a_busy_response_is_the_client_s_error_by_its_own_method() {
+    runtime().block_on(async {
+        let busy = answer(503, &[("retry-after", "7".into())]);
+        let (address, _) = server(vec![busy, answer(200, &[])]).await;
+        let calls = Pipeline::new().classify(ByStatus::new()).error_for_value(reqwest::Response::error_for_status);
+        let calls = calls.boxed();
+        let (client, url) = (client(), format!("http://{address}/"));
+        let error = calls.call(|| client.get(&url).send()).await.unwrap_err();
+        assert_eq!(
+            (error.verdict().kind(), error.retry_after()),
+            (Some(FailureKind::Overloaded), Some(Duration::from_secs(7)))
+        );
+        assert_eq!(error.into_operation().unwrap().status().unwrap().as_u16(), 503);
+        assert_eq!(calls.call(|| client.get(&url).send()).await.unwrap().status(), 200);
+    });
+}

@@ -85,7 +85,7 @@ fn the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
     }));
     let error = error.unwrap_err();
     assert_eq!(time.now() - start, MS(500));
-    assert!(error.is_timed_out() || error.into_operation().is_some_and(|inner| inner.is_timed_out()));
+    assert!(error.is_timed_out() || error.into_operation().is_ok_and(|inner| inner.is_timed_out()));
 }
 
 // Guarantee: timeout 1.
@@ -211,7 +211,7 @@ fn the_time_of_a_fallback_counts_from_its_first_wait() {
     let fallback = |clock: &Clock| Fallback::builder(FallbackConfig::default()).clock(clock).build().unwrap();
     let pipeline = Pipeline::new().then(fallback(&Clock::from_source(source.clone())));
     let (clock, time) = Clock::manual();
-    let answer = time.block_on(pipeline.call_or(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
+    let answer = time.block_on(pipeline.call_or_marked(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
     assert_eq!((answer.error().unwrap().to_string(), answer.into_value()), ("away".into(), 2));
     assert_eq!(source.0.load(SeqCst), 0);
 

@@ -19,7 +19,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     hedge::{Hedge, HedgeConfig},
     http::{ByStatus, deadline},
-    outcome::StopReason,
+    outcome::{Retrying, StopReason},
     retry::{Retry, RetryConfig},
     testing::{ScriptedError, ScriptedService, drop_at_every_await},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
@@ -318,6 +318,7 @@ fn a_spent_operation_is_not_run_again_even_if_marked_as_idempotent() {
         time.block_on(pipeline.call(not_idempotent(once()))).unwrap_err(),
         time.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
         time.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
+        time.block_on(retry(&clock).call(once())).unwrap_err(),
     ] {
         assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
@@ -606,4 +607,41 @@ fn it_fits_axum_hyper_reqwest_and_tonic() {
     });
     let grpc = legacy::Client::builder(TokioExecutor::new()).build_http::<tonic::body::Body>();
     is_grpc(&PipelineLayer::new(Pipeline::new()).once().boxing_errors().layer(grpc));
+}
+
+#[test]
+fn a_value_judged_a_failure_is_an_error_of_the_layer_s_service() {
+    let (clock, time, places) = world("204 x2, ok", 1);
+    let pipeline = Pipeline::new()
+        .then(retry(&clock))
+        .fail_when(|result: &Result<u16, ScriptedError>| matches!(result, Ok(204) | Err(_)))
+        .error_for_value(|_| Err::<u16, _>(ScriptedError::Reset));
+    let mut service = PipelineLayer::new(pipeline).layer(places);
+    assert_eq!(time.block_on(service.call(())).unwrap(), 200);
+    let (clock, time, places) = world("204", 1);
+    let pipeline =
+        Pipeline::new().then(retry(&clock)).fail_when(|result: &Result<u16, ScriptedError>| matches!(result, Ok(204)));
+    let mut service = PipelineLayer::new(pipeline.error_for_value(|_| Err(ScriptedError::Reset))).layer(places);
+    let error = time.block_on(service.call(())).unwrap_err();
+    assert_eq!((error.attempts(), error.into_operation()), (3, Ok(ScriptedError::Reset)));
+}
+
+#[test]
+fn the_hook_of_a_layers_pipeline_sees_each_retry() {
+    let (clock, time) = Clock::manual();
+    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None));
+    let retry = Retry::builder(config).clock(&clock).build().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let hooked = seen.clone();
+    let pipeline = Pipeline::new().then(retry).classify(ScriptedService::classify);
+    let pipeline = pipeline.on_retry(move |it: &Retrying<'_, u16, ScriptedError>| {
+        hooked.lock().unwrap().push((it.attempt(), it.delay(), it.error().copied()));
+    });
+    let mut service = PipelineLayer::new(pipeline).layer(Places::new("503, reset, ok", 1, &clock));
+    assert_eq!(time.block_on(service.call(1)).unwrap(), 200);
+    let seen = seen.lock().unwrap();
+    assert!(
+        matches!(seen[..], [(1, first, Some(ScriptedError::Status { status: 503, .. })), (2, second, Some(ScriptedError::Reset))]
+        if (first, second) == (MS(100), MS(200)))
+    );
 }

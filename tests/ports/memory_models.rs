@@ -4,7 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use steadfast::{
     port::FencingToken,
-    queue::{Delivery, InMemoryQueue, Message, Queue, QueueExt, Receive},
+    queue::{Address, Delivery, InMemoryQueue, Message, Queue, QueueError, QueueExt, Receive},
     store::{DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Version},
     time::{Clock, Instant},
 };
@@ -173,14 +173,30 @@ enum QueueOp {
     Release(usize, u64),
     Extend(usize, u64),
     DeadLetter(usize),
+    /// Messages to the queue itself, or to a bounded one, with de-duplication ids.
+    Forward(usize, Vec<(Target, Option<u8>)>),
+    /// Empties the bounded queue.
+    Drain,
     Pass(u64),
 }
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Target {
+    Itself,
+    Bounded,
+    Foreign,
+}
+
+/// Room of the bounded target.
+const ROOM: usize = 3;
 
 fn queue_op() -> impl Strategy<Value = QueueOp> {
     let group = proptest::option::weighted(0.6, 0u8..2);
     let delay = prop_oneof![3 => Just(0u64), 1 => 1u64..30];
     let id = proptest::option::weighted(0.2, 0u8..3);
     let receipt = 0usize..12;
+    let target = prop_oneof![8 => Just(Target::Itself), 8 => Just(Target::Bounded), 1 => Just(Target::Foreign)];
+    let forwarded = (target, proptest::option::weighted(0.4, 0u8..3));
     prop_oneof![
         4 => (group, delay, id).prop_map(|(group, delay, id)| QueueOp::Send { group, delay, id }),
         4 => (1usize..4, 1u64..30).prop_map(|(max, visibility)| QueueOp::Receive { max, visibility }),
@@ -188,7 +204,9 @@ fn queue_op() -> impl Strategy<Value = QueueOp> {
         1 => (receipt.clone(), 0u64..20).prop_map(|(r, after)| QueueOp::Abandon(r, after)),
         1 => (receipt.clone(), 0u64..20).prop_map(|(r, after)| QueueOp::Release(r, after)),
         1 => (receipt.clone(), 1u64..30).prop_map(|(r, visibility)| QueueOp::Extend(r, visibility)),
-        1 => receipt.prop_map(QueueOp::DeadLetter),
+        1 => receipt.clone().prop_map(QueueOp::DeadLetter),
+        2 => (receipt, proptest::collection::vec(forwarded, 0..4)).prop_map(|(r, messages)| QueueOp::Forward(r, messages)),
+        1 => Just(QueueOp::Drain),
         2 => (1u64..25).prop_map(QueueOp::Pass),
     ]
 }
@@ -203,9 +221,27 @@ struct Sent {
     counts: (u32, u32, u32),
     /// The number of the receipt that may settle the message.
     receipt: Option<usize>,
+    accepted: Instant,
+}
+
+/// De-duplication ids of the model, with the ends of their windows.
+#[derive(Default, Clone)]
+struct Known(Vec<(u8, Instant)>);
+
+impl Known {
+    /// Returns `true` if the message with this id is accepted now.
+    fn admits(&mut self, id: Option<u8>, now: Instant, window: Duration) -> bool {
+        self.0.retain(|(_, end)| now < *end);
+        let is_new = id.is_none_or(|id| self.0.iter().all(|(known, _)| *known != id));
+        if is_new {
+            self.0.extend(id.map(|id| (id, now + window)));
+        }
+        is_new
+    }
 }
 
 proptest! {
+    // Guarantee: queue 12, 13.
     #[test]
     fn the_queue_equals_its_model(ops in proptest::collection::vec(queue_op(), 1..100)) {
         let (clock, time) = Clock::manual();
@@ -213,7 +249,8 @@ proptest! {
         let queue = InMemoryQueue::builder("jobs").deduplicating_for(window).clock(&clock).build();
         let dead = queue.dead_letters().unwrap();
         let mut model: Vec<Sent> = Vec::new();
-        let mut sent: Vec<(u8, Instant)> = Vec::new();
+        let bounded = InMemoryQueue::builder("bounded").bounded(ROOM).deduplicating_for(window).clock(&clock).build();
+        let (mut sent, mut sent_to_bounded, mut in_bounded) = (Known::default(), Known::default(), 0);
         let mut receipts: Vec<Delivery> = Vec::new();
         let mut dead_letters = 0;
         for (i, op) in ops.into_iter().enumerate() {
@@ -227,10 +264,10 @@ proptest! {
                     message.group = group.map(|g| g.to_string());
                     message.deduplication_id = id.map(|id| id.to_string());
                     time.block_on(queue.send_one(message)).unwrap();
-                    sent.retain(|(_, end)| now < *end);
-                    if id.is_none_or(|id| sent.iter().all(|(known, _)| *known != id)) {
-                        sent.extend(id.map(|id| (id, now + window)));
-                        model.push(Sent { body: i.to_string(), group, visible_at: now + MS(delay), counts: (0, 0, 0), receipt: None });
+                    if sent.admits(id, now, window) {
+                        model.push(Sent {
+                            body: i.to_string(), group, visible_at: now + MS(delay), counts: (0, 0, 0), receipt: None, accepted: now,
+                        });
                     }
                 }
                 QueueOp::Receive { max, visibility } => {
@@ -245,11 +282,11 @@ proptest! {
                             let (deliveries, attempts, expiries) = message.counts;
                             message.counts = (deliveries + 1, attempts + expired, expiries + expired);
                             (message.visible_at, message.receipt) = (now + MS(visibility), Some(number));
-                            expected.push((message.body.clone(), message.counts));
+                            expected.push((message.body.clone(), message.counts, now - message.accepted));
                         }
                     }
                     let bodies = taken.iter().map(|d| {
-                        (String::from_utf8(d.body.to_vec()).unwrap(), (d.deliveries, d.attempts, d.expiries))
+                        (String::from_utf8(d.body.to_vec()).unwrap(), (d.deliveries, d.attempts, d.expiries), d.age)
                     });
                     prop_assert_eq!(bodies.collect::<Vec<_>>(), expected);
                     receipts.extend(taken);
@@ -296,8 +333,59 @@ proptest! {
                         model[at].visible_at = now + MS(visibility);
                     }
                 }
+                QueueOp::Forward(n, messages) => {
+                    let Some(number) = pick(n, &receipts) else { continue };
+                    let (own, other) = (queue.address().unwrap(), bounded.address().unwrap());
+                    let forwarded = messages.iter().enumerate().map(|(k, (target, id))| {
+                        let mut message = Message::new(format!("{i}.{k}"));
+                        message.deduplication_id = id.map(|id| id.to_string());
+                        let address = match target {
+                            Target::Itself => own.clone(),
+                            Target::Bounded => other.clone(),
+                            Target::Foreign => Address::new("foreign"),
+                        };
+                        (address, message)
+                    });
+                    let done = time.block_on(queue.forward(&receipts[number].receipt, forwarded));
+                    let at = holder(number, &model);
+                    let (mut known, mut known_to_bounded) = (sent.clone(), sent_to_bounded.clone());
+                    let (mut for_itself, mut for_bounded) = (Vec::new(), 0);
+                    for (k, (target, id)) in messages.iter().enumerate() {
+                        match target {
+                            Target::Itself if known.admits(*id, now, window) => for_itself.push(format!("{i}.{k}")),
+                            Target::Bounded if known_to_bounded.admits(*id, now, window) => for_bounded += 1,
+                            _ => {}
+                        }
+                    }
+                    let kind = match &done {
+                        Ok(()) => "done",
+                        Err(QueueError::LeaseLost) => "lost",
+                        Err(error) if error.to_string().contains("full") => "full",
+                        Err(_) => "foreign",
+                    };
+                    let expected = match at {
+                        _ if messages.iter().any(|(target, _)| *target == Target::Foreign) => "foreign",
+                        None => "lost",
+                        Some(_) if in_bounded + for_bounded > ROOM => "full",
+                        Some(at) => {
+                            model.remove(at);
+                            model.extend(for_itself.into_iter().map(|body| Sent {
+                                body, group: None, visible_at: now, counts: (0, 0, 0), receipt: None, accepted: now,
+                            }));
+                            (sent, sent_to_bounded) = (known, known_to_bounded);
+                            in_bounded += for_bounded;
+                            "done"
+                        }
+                    };
+                    prop_assert_eq!(kind, expected);
+                }
+                QueueOp::Drain => {
+                    prop_assert_eq!(time.block_on(bounded.purge()).unwrap(), in_bounded as u64);
+                    in_bounded = 0;
+                }
                 QueueOp::Pass(ms) => time.advance(MS(ms)),
             }
+            prop_assert_eq!(time.block_on(bounded.depth()).unwrap().total(), in_bounded as u64);
             prop_assert_eq!(time.block_on(queue.depth()).unwrap().total(), model.len() as u64);
             prop_assert_eq!(time.block_on(dead.depth()).unwrap().total(), dead_letters);
         }

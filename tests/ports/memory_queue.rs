@@ -36,6 +36,18 @@ fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
     });
 }
 
+/// Regression test: without a window, both messages were accepted, and one more than there was room
+/// for.
+// Guarantee: queue 7.
+#[test]
+fn duplicates_within_a_request_are_recognized_without_a_window() {
+    let queue = InMemoryQueue::builder("jobs").deduplicating_for(Duration::ZERO).bounded(1).build();
+    let twice = vec![Message::new("a").deduplicate("x"), Message::new("b").deduplicate("x")];
+    let ids = steadfast::time::block_on(queue.send(twice)).unwrap();
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(steadfast::time::block_on(queue.depth()).unwrap().total(), 1);
+}
+
 /// Regression test: a receiver that waited for a redelivery, and was dropped, left no timer for the
 /// next receiver.
 #[test]

@@ -31,6 +31,20 @@ fn rows(path: &Path, table: &str) -> i64 {
     file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
 
+// Guarantee: queue 7.
+#[test]
+fn duplicates_within_a_request_are_recognized_without_a_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::at(folder.path().join("state.db")).deduplication_window(Duration::ZERO);
+    let queue = Sqlite::open(config).unwrap().queue("jobs").unwrap();
+    let twice = vec![Message::new("a").deduplicate("x"), Message::new("b").deduplicate("x")];
+    run(async {
+        let ids = queue.send(twice).await.unwrap();
+        assert_eq!(ids[0], ids[1]);
+        assert_eq!(queue.depth().await.unwrap().total(), 1);
+    });
+}
+
 /// With 2,500 writes a second that expire after a second, hardly more rows remain than have not
 /// expired.
 #[test]

@@ -234,6 +234,35 @@ fn futures_of_the_queue_dropped_at_every_await_lose_and_duplicate_no_message() {
     });
 }
 
+// Guarantee: queue 12.
+#[test]
+fn forwards_dropped_at_every_await_leave_each_message_in_one_queue() {
+    with_each(|sqlite, time| {
+        let (queue, other) = (sqlite.queue("jobs").unwrap(), sqlite.queue("others").unwrap());
+        let (store, address) = (sqlite.store(), other.address().unwrap());
+        let total = |queue: &dyn Queue| to_the_end(&time, queue.depth()).unwrap().total();
+        drop_everywhere(
+            &time,
+            || {
+                if total(&queue) == 0 {
+                    to_the_end(&time, queue.send_one(Message::new("a"))).unwrap();
+                    to_the_end(&time, other.purge()).unwrap();
+                }
+                time.advance(MINUTE * 2);
+                let receipt = to_the_end(&time, queue.receive(Receive::new(1, MINUTE))).unwrap().remove(0).receipt;
+                queue.settle(vec![(receipt, Settle::forward([(address.clone(), Message::new("b"))]))])
+            },
+            |settled| {
+                // A dropped write may still be pending. A later write runs after it.
+                to_the_end(&time, store.put(Key::new("p", "r"), "x".into(), PutOptions::new())).unwrap();
+                let places = (total(&queue), total(&other));
+                assert!([(1, 0), (0, 1)].contains(&places), "{places:?}");
+                assert!(settled.is_none() || places == (0, 1));
+            },
+        );
+    });
+}
+
 // Guarantee: notify 4.
 #[test]
 fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {

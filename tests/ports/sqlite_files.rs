@@ -128,7 +128,8 @@ fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
     drop(open().queue("jobs").unwrap());
     let old = Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TRIGGER records_deleted;
+        "DROP TABLE sequences;
+         DROP TRIGGER records_deleted;
          DROP TABLE topics;
          DROP TABLE notices;
          CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
@@ -136,6 +137,8 @@ fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
          INSERT INTO notices (topic, body, sent_at) VALUES ('t', 'x', 0);
          ALTER TABLE messages DROP COLUMN attempts;
          ALTER TABLE messages DROP COLUMN expiries;
+         ALTER TABLE messages DROP COLUMN errors;
+         ALTER TABLE messages DROP COLUMN accepted_at;
          INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body, reason) VALUES
              (1, 0, 2, 0, 0, 0, CAST('returned' AS BLOB), NULL),
              (1, 0, 2, 2, 0, 0, CAST('taken' AS BLOB), NULL),
@@ -157,6 +160,46 @@ fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
     assert_eq!(taken, expected.map(|(body, d, a, e)| (body.to_owned(), d, a, e)));
     let dead = counts(block(queue.dead_letters().unwrap().receive(receive)).unwrap());
     assert_eq!(dead, [("dead".to_owned(), 6, 5, 0)]);
+}
+
+/// A file of the release before ages has only the wall time at which a message was accepted.
+// Guarantee: queue 14.
+#[test]
+fn messages_of_an_older_schema_have_the_age_of_their_wall_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let (clock, time) = Clock::manual();
+    let queue = || Sqlite::open_with_clock(SqliteConfig::at(&path), &clock).unwrap().queue("jobs").unwrap();
+    block(queue().send_one(Message::new("a"))).unwrap();
+    Connection::open(&path).unwrap().execute_batch(crate::TO_SCHEMA_6).unwrap();
+    time.advance(Duration::from_secs(10));
+    drop(queue());
+    time.advance(Duration::from_secs(5));
+    let taken = block(queue().receive(Receive::new(1, Duration::from_secs(30)))).unwrap();
+    assert_eq!(taken[0].age, Duration::from_secs(15));
+}
+
+/// A program of the release before ages may have the file open while a newer one migrates it.
+// Guarantee: queue 14.
+#[test]
+fn messages_of_an_older_program_have_the_age_since_they_were_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let (clock, time) = Clock::manual();
+    time.advance(Duration::from_secs(1000));
+    let queue = Sqlite::open_with_clock(SqliteConfig::at(&path), &clock).unwrap().queue("jobs").unwrap();
+    let now = i64::try_from(clock.now().as_nanos() / 1000).unwrap();
+    let older = "INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body)
+        VALUES (1, ?1, 0, 0, ?1, 0, x'61')";
+    Connection::open(&path).unwrap().execute(older, [now]).unwrap();
+    time.advance(Duration::from_secs(15));
+    let receive = Receive::new(1, Duration::from_secs(30));
+    let taken = block(queue.receive(receive)).unwrap();
+    assert_eq!(taken[0].age, Duration::from_secs(15));
+    block(queue.dead_letter(&taken[0].receipt, "no")).unwrap();
+    time.advance(Duration::from_secs(15));
+    let letters = block(queue.dead_letters().unwrap().receive(receive)).unwrap();
+    assert_eq!(letters[0].age, Duration::from_secs(30));
 }
 
 #[test]

@@ -16,7 +16,8 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, RemoteConfig, StaleConfig},
+    cache_aside::{CacheAside, CacheAsideConfig, Loaded, Reached, RemoteConfig, Stale, StaleConfig, Validator},
+    codec::Codec,
     entropy::Entropy,
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     port::{BoxFuture, Capabilities, PortError},
@@ -94,6 +95,8 @@ struct World {
     restarts: u64,
     /// Records that a process was killed, which loses its pending invalidations.
     killed: bool,
+    /// `true` if calls get several keys, refresh conditionally and write in the background.
+    is_varied: bool,
 }
 
 /// A notifier that loses one notice in eight and reports the gap, unless that guard is removed.
@@ -156,8 +159,8 @@ struct Process {
 
 fn codec() -> Codec<u64> {
     Codec::new(
-        |n: &u64| Ok::<_, ()>(n.to_string().into_bytes()),
-        |bytes| std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(()),
+        |n: &u64| Ok::<_, &str>(n.to_string().into_bytes()),
+        |bytes| std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or("no number"),
     )
 }
 
@@ -195,6 +198,12 @@ impl World {
         if entropy.up_to(3) == 0 {
             config = config.xfetch(3.0);
         }
+        // Without a guard there are plain loads only, because a confirmed value repairs a wrong one.
+        let is_varied = without == Without::Nothing;
+        if is_varied {
+            config.remote.background_writes = entropy.up_to(2) as u32;
+            config.max_batch = 2;
+        }
         let store = InMemoryStore::builder().clock(&clock).build();
         let store: Arc<dyn Store> = if without == Without::Preconditions {
             Arc::new(Poor::new(store, |options| options.when = Precondition::Any))
@@ -214,6 +223,7 @@ impl World {
             store,
             notifier,
             killed: false,
+            is_varied,
             truth: Arc::default(),
             processes: Vec::new(),
             restarts: 0,
@@ -273,24 +283,53 @@ impl World {
         let (cache, truth, clock) = (self.processes[i].cache.clone(), self.truth.clone(), self.clock.clone());
         let takes = MS(self.entropy.up_to(1) * self.entropy.up_to(300));
         let fails = self.entropy.up_to(4) == 0;
-        let kind = self.entropy.up_to(9);
+        let (kind, is_varied) = (self.entropy.up_to(9), self.is_varied);
         let call: Task = Box::pin(async move {
             let (keys, what): (Vec<usize>, u8) = match kind {
                 0 => (vec![key], 0),
                 1 => ((0..KEYS).filter(|key| key % 2 == 1).collect(), 1),
                 2 => ((0..KEYS).collect(), 2),
                 3 => (vec![key], 3),
+                4 if is_varied => {
+                    let keys: Vec<usize> = (0..KEYS).filter(|other| !(other + key).is_multiple_of(3)).collect();
+                    let floors = truth.lock().unwrap().floors[i];
+                    let source = truth.clone();
+                    let load = move |keys: Vec<usize>| {
+                        let (source, clock) = (source.clone(), clock.clone());
+                        async move {
+                            let source = source.lock().unwrap().source;
+                            clock.sleep(takes).await;
+                            let found = keys.into_iter().map(move |key| (key, tagged(key, source[key])));
+                            if fails { Err(()) } else { Ok(found) }
+                        }
+                    };
+                    let values = cache.get_or_load_many(&keys, load).await.unwrap_or_default();
+                    let mut truth = truth.lock().unwrap();
+                    for (key, value) in keys.into_iter().zip(values) {
+                        truth.gets += 1;
+                        truth.stale += u64::from(value.is_some_and(|value| value < floors[key]));
+                    }
+                    return;
+                }
                 _ => {
                     let floor = truth.lock().unwrap().floors[i][key];
                     let source = truth.clone();
-                    let load = || async move {
+                    let load = |stale: Option<Stale<u64>>| async move {
                         // The value is the one that the source held when it was asked.
                         let value = source.lock().unwrap().source[key];
                         clock.sleep(takes).await;
-                        if fails { Err(()) } else { Ok(tagged(key, value)) }
+                        let etag = value.to_string();
+                        match stale {
+                            _ if fails => Err(()),
+                            Some(stale) if stale.validator().etag.as_ref() == Some(&etag) => Ok(stale.not_modified()),
+                            _ => Ok(tagged(key, value).validator(Validator::default().etag(etag))),
+                        }
                     };
-                    let value =
-                        if takes < MS(20) { cache.get(&key).await } else { cache.get_or_load(&key, load).await.ok() };
+                    let value = match kind {
+                        _ if takes < MS(20) => cache.get(&key).await,
+                        6.. if is_varied => cache.get_or_refresh(&key, load).await.ok(),
+                        _ => cache.get_or_load(&key, || load(None)).await.ok(),
+                    };
                     let mut truth = truth.lock().unwrap();
                     truth.gets += 1;
                     if value.is_some_and(|value| value < floor) {

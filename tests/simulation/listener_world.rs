@@ -82,7 +82,7 @@ impl Line {
 }
 
 impl Queue for Line {
-    forward_queue! { queue: capabilities, identity, dead_letters }
+    forward_queue! { queue: capabilities, identity, address, dead_letters }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(self.pass(self.queue.send(messages)))

@@ -95,7 +95,7 @@ impl Subject for Apalis {
                 }
                 // Its workers do not end when the queue is empty, but when they are stopped: one does the work of all.
                 Work::Take(n) if writer == 0 => self.drain(n).await,
-                Work::Take(_) | Work::Get | Work::Put | Work::Cas => {}
+                Work::Take(_) | Work::Forward(_) | Work::Get | Work::Put | Work::Cas | Work::Append => {}
             }
         })
     }

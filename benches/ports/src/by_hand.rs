@@ -1,7 +1,9 @@
-//! The same by hand: one rusqlite connection behind a mutex, called in place, its statements prepared once.
+//! The same by hand: one rusqlite connection behind a mutex, called in place, its statements
+//! prepared once.
 //!
-//! Nothing of what the ports add: no fences, no groups, no ends of records, no second process, no error types. Called in place, it
-//! blocks the executor for the time of a sync; by `spawn_blocking` it is kind to other tasks.
+//! Nothing of what the ports add: no fences, no groups, no ends of records, no second process, no
+//! error types. Called in place, it blocks the executor for the time of a sync; by `spawn_blocking`
+//! it is kind to other tasks.
 use std::{
     path::Path,
     sync::{Arc, Mutex},
@@ -17,8 +19,11 @@ struct ByHand {
     work: Work,
     connection: Mutex<Connection>,
     versions: Mutex<Vec<i64>>,
+    /// Messages that were received and not ended.
+    received: Mutex<Vec<i64>>,
     rows: Vec<String>,
-    /// Whether each operation is sent to the runtime's threads for blocking work, as an async service has to.
+    /// Whether each operation is sent to the runtime's threads for blocking work, as an async
+    /// service has to.
     elsewhere: bool,
 }
 
@@ -30,8 +35,12 @@ pub fn subject(work: Work, mode: Mode, path: &Path, elsewhere: bool) -> Arc<dyn 
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous};
              CREATE TABLE records (partition TEXT, row TEXT, value BLOB, version INTEGER,
                  PRIMARY KEY (partition, row)) WITHOUT ROWID;
+             CREATE TABLE log (sequence TEXT, number INTEGER, value BLOB, PRIMARY KEY (sequence, number)) WITHOUT ROWID;
              CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB, visible_at INTEGER, receipt INTEGER,
                  deliveries INTEGER);
+             CREATE TABLE others (id INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB, visible_at INTEGER, receipt INTEGER,
+                 deliveries INTEGER);
+             CREATE INDEX others_by_time ON others (visible_at, id);
              CREATE INDEX messages_by_time ON messages (visible_at, id);"
         ))
         .expect("the schema");
@@ -39,7 +48,8 @@ pub fn subject(work: Work, mode: Mode, path: &Path, elsewhere: bool) -> Arc<dyn 
     for row in &rows {
         connection.execute("INSERT INTO records VALUES ('bench', ?, ?, 0)", params![row, BODY]).expect("a row");
     }
-    Arc::new(ByHand { work, connection: Mutex::new(connection), versions: Mutex::new(vec![0; 64]), rows, elsewhere })
+    let (versions, received) = (Mutex::new(vec![0; 64]), Mutex::default());
+    Arc::new(ByHand { work, connection: Mutex::new(connection), versions, received, rows, elsewhere })
 }
 
 fn now() -> i64 {
@@ -73,6 +83,16 @@ impl ByHand {
                 ])?;
                 assert_eq!(put, 1);
                 versions[writer] += 1;
+            }
+            Work::Append => {
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                {
+                    let last = "SELECT coalesce(max(number), 0) FROM log WHERE sequence = ?";
+                    let last: i64 = transaction.prepare_cached(last)?.query_row(["log/"], |row| row.get(0))?;
+                    let insert = "INSERT INTO log VALUES (?, ?, ?)";
+                    transaction.prepare_cached(insert)?.execute(params!["log/", last + 1, BODY])?;
+                }
+                transaction.commit()?;
             }
             Work::Send(n) => {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -109,6 +129,21 @@ impl ByHand {
                 }
                 transaction.commit()?;
             }
+            Work::Forward(n) => {
+                let mut received = self.received.lock().expect("no panic");
+                let left = received.len() - n;
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                {
+                    let mut done = transaction.prepare_cached("DELETE FROM messages WHERE id = ? AND receipt = ?")?;
+                    let send = "INSERT INTO others (body, visible_at, deliveries) VALUES (?, ?, 0)";
+                    let mut send = transaction.prepare_cached(send)?;
+                    for id in received.drain(left..) {
+                        assert_eq!(done.execute(params![id, 1])?, 1);
+                        send.execute(params![BODY, now()])?;
+                    }
+                }
+                transaction.commit()?;
+            }
         }
         Ok(())
     }
@@ -118,7 +153,19 @@ impl Subject for ByHand {
     fn prepare(&self, operations: usize) -> BoxFuture<'_, ()> {
         let mut connection = self.connection.lock().expect("no panic");
         if self.work.is_queue() {
-            connection.execute("DELETE FROM messages", []).expect("a purge");
+            connection.execute_batch("DELETE FROM messages; DELETE FROM others").expect("a purge");
+        }
+        if let Work::Forward(n) = self.work {
+            let mut received = self.received.lock().expect("no panic");
+            received.clear();
+            let transaction = connection.transaction().expect("a transaction");
+            for _ in 0..operations * n {
+                let send = "INSERT INTO messages (body, visible_at, receipt, deliveries) VALUES (?, ?, 1, 1)";
+                let sent = transaction.prepare_cached(send).and_then(|mut s| s.execute(params![BODY, i64::MAX]));
+                sent.expect("a send");
+                received.push(transaction.last_insert_rowid());
+            }
+            transaction.commit().expect("a commit");
         }
         if let Work::Take(n) = self.work {
             let transaction = connection.transaction().expect("a transaction");

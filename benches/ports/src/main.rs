@@ -1,4 +1,5 @@
-//! What do the ports carry a second? Ours beside rusqlite by hand and apalis, alternating in one run. See README.md.
+//! What do the ports carry a second? Ours beside rusqlite by hand and apalis, alternating in one
+//! run. See README.md.
 
 mod apalis_jobs;
 mod by_hand;
@@ -12,7 +13,7 @@ use measure::{Cell, Effort};
 const USAGE: &str = "\
 usage: steadfast-ports [--json] [--quick] [--rounds N] [--writers N] [--durable | --relaxed | --memory] [WORK ...]
 
-  WORK        get, put, cas, send1, send32, take1, take32 (all by default)
+  WORK        get, put, cas, append, send1, send32, take1, take32, forward32 (all by default)
   --json      one JSON object a line instead of a table
   --quick     a smoke run: short rounds, and few of them; no figures to quote
   --rounds N  rounds for each line (9 by default)
@@ -27,29 +28,44 @@ pub enum Work {
     Put,
     /// Writes a record of the writer's own in place of the version that it wrote before.
     Cas,
+    /// Appends a row of 100 bytes to one sequence, which all writers share.
+    Append,
     /// Sends messages of 100 bytes, so many at once.
     Send(usize),
     /// Receives and completes messages, so many at once.
     Take(usize),
+    /// Ends received messages and sends others to a second queue, so many at once.
+    Forward(usize),
 }
 
 impl Work {
-    pub const ALL: [Self; 7] =
-        [Self::Get, Self::Put, Self::Cas, Self::Send(1), Self::Send(32), Self::Take(1), Self::Take(32)];
+    pub const ALL: [Self; 9] = [
+        Self::Get,
+        Self::Put,
+        Self::Cas,
+        Self::Append,
+        Self::Send(1),
+        Self::Send(32),
+        Self::Take(1),
+        Self::Take(32),
+        Self::Forward(32),
+    ];
 
     pub fn name(self) -> String {
         match self {
             Self::Get => "get".into(),
             Self::Put => "put".into(),
             Self::Cas => "cas".into(),
+            Self::Append => "append".into(),
             Self::Send(n) => format!("send{n}"),
             Self::Take(n) => format!("take{n}"),
+            Self::Forward(n) => format!("forward{n}"),
         }
     }
 
     /// Whether it belongs to the queue.
     pub fn is_queue(self) -> bool {
-        matches!(self, Self::Send(_) | Self::Take(_))
+        matches!(self, Self::Send(_) | Self::Take(_) | Self::Forward(_))
     }
 }
 

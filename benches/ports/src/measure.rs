@@ -40,11 +40,14 @@ pub async fn cell(work: Work, mode: Mode, writers: usize, effort: Effort) -> Cel
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
     let mut subjects: Vec<(&'static str, Arc<dyn Subject>)> =
-        vec![("steadfast", ours::subject(work, mode, &at("ours")).await)];
+        vec![("steadfast", ours::subject(work, mode, &at("ours"), false).await)];
+    if let Work::Forward(_) = work {
+        subjects.push(("two steps", ours::subject(work, mode, &at("two"), true).await));
+    }
     if mode != Mode::Memory {
         subjects.push(("rusqlite", by_hand::subject(work, mode, &at("hand"), false)));
         subjects.push(("blocking", by_hand::subject(work, mode, &at("blocking"), true)));
-        if work.is_queue() {
+        if let Work::Send(_) | Work::Take(_) = work {
             subjects.push(("apalis", apalis_jobs::subject(work, mode, &at("apalis")).await));
         }
     }
@@ -102,8 +105,19 @@ impl Cell {
 
     pub fn head() -> String {
         format!(
-            "{:<8} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
-            "work", "mode", "writers", "steadfast", "in place", "ratio", "blocking", "ratio", "apalis", "ratio"
+            "{:<9} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
+            "work",
+            "mode",
+            "writers",
+            "steadfast",
+            "in place",
+            "ratio",
+            "blocking",
+            "ratio",
+            "apalis",
+            "ratio",
+            "two steps",
+            "ratio"
         )
     }
 
@@ -111,7 +125,7 @@ impl Cell {
         let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.0}"));
         let ratio = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2}"));
         format!(
-            "{:<8} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}",
+            "{:<9} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}",
             self.work.name(),
             self.mode.name(),
             self.writers,
@@ -122,13 +136,15 @@ impl Cell {
             ratio(self.ratio("blocking")),
             number(self.rate("apalis")),
             ratio(self.ratio("apalis")),
+            number(self.rate("two steps")),
+            ratio(self.ratio("two steps")),
         )
     }
 
     pub fn json(&self) -> String {
         let number = |n: Option<f64>| n.map_or("null".into(), |n| format!("{n:.3}"));
         format!(
-            "{{\"work\":\"{}\",\"mode\":\"{}\",\"writers\":{},\"ours\":{},\"rusqlite\":{},\"ratio_rusqlite\":{},\"blocking\":{},\"ratio_blocking\":{},\"apalis\":{},\"ratio_apalis\":{}}}",
+            "{{\"work\":\"{}\",\"mode\":\"{}\",\"writers\":{},\"ours\":{},\"rusqlite\":{},\"ratio_rusqlite\":{},\"blocking\":{},\"ratio_blocking\":{},\"apalis\":{},\"ratio_apalis\":{},\"two_steps\":{},\"ratio_two_steps\":{}}}",
             self.work.name(),
             self.mode.name(),
             self.writers,
@@ -139,6 +155,8 @@ impl Cell {
             number(self.ratio("blocking")),
             number(self.rate("apalis")),
             number(self.ratio("apalis")),
+            number(self.rate("two steps")),
+            number(self.ratio("two steps")),
         )
     }
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
-    queue::{InMemoryQueue, Message, Queue, Receive, Settle},
-    store::{InMemoryStore, Key, Precondition, PutOptions, Store, Version},
+    queue::{Address, InMemoryQueue, Message, Queue, Receipt, Receive, Settle},
+    store::{InMemoryStore, Key, Precondition, PutOptions, Store, Version, Write},
 };
 
 use crate::{BODY, Mode, RECORDS, Work, measure::Subject};
@@ -19,25 +19,37 @@ struct Ours {
     work: Work,
     store: Arc<dyn Store>,
     queue: Arc<dyn Queue>,
+    /// The target of forwards.
+    other: Arc<dyn Queue>,
+    address: Address,
+    /// Whether a forward is a `send` and then a completion.
+    in_two_steps: bool,
+    /// Messages that were received and not ended.
+    received: Mutex<Vec<Receipt>>,
     /// The version that each writer wrote last.
     versions: Mutex<Vec<Option<Version>>>,
     rows: Vec<String>,
 }
 
-pub async fn subject(work: Work, mode: Mode, path: &Path) -> Arc<dyn Subject> {
-    let (store, queue): (Arc<dyn Store>, Arc<dyn Queue>) = match mode {
-        Mode::Memory => (Arc::new(InMemoryStore::new()), Arc::new(InMemoryQueue::new("jobs"))),
+pub async fn subject(work: Work, mode: Mode, path: &Path, in_two_steps: bool) -> Arc<dyn Subject> {
+    let (store, queue, other): (Arc<dyn Store>, Arc<dyn Queue>, Arc<dyn Queue>) = match mode {
+        Mode::Memory => {
+            let queue = |name| Arc::new(InMemoryQueue::new(name));
+            (Arc::new(InMemoryStore::new()), queue("jobs"), queue("others"))
+        }
         Mode::Durable | Mode::Relaxed => {
             let durability = if mode == Mode::Durable { Durability::Full } else { Durability::Relaxed };
             let sqlite = Sqlite::open(SqliteConfig::at(path).durability(durability)).expect("it opens");
-            (Arc::new(sqlite.store()), Arc::new(sqlite.queue("jobs").expect("a queue")))
+            let queue = |name| Arc::new(sqlite.queue(name).expect("a queue"));
+            (Arc::new(sqlite.store()), queue("jobs"), queue("others"))
         }
     };
     let rows: Vec<String> = (0..RECORDS).map(|i| format!("row-{i:04}")).collect();
     for row in &rows {
         store.put(Key::new("bench", row), Bytes::from_static(&BODY), PutOptions::new()).await.expect("a put");
     }
-    Arc::new(Ours { work, store, queue, versions: Mutex::new(vec![None; 64]), rows })
+    let (address, versions) = (other.address().expect("an address"), Mutex::new(vec![None; 64]));
+    Arc::new(Ours { work, store, queue, other, address, in_two_steps, received: Mutex::default(), versions, rows })
 }
 
 impl Ours {
@@ -57,6 +69,10 @@ impl Ours {
                 let version = self.store.put(key, body, when.into()).await.expect("nobody else writes it");
                 self.versions.lock().expect("no panic")[writer] = Some(version);
             }
+            Work::Append => {
+                let done = self.store.batch("bench", vec![Write::append("log/", body)]).await.expect("an append");
+                assert!(done[0].is_some());
+            }
             Work::Send(n) => {
                 let messages = (0..n).map(|_| Message::new(body.clone())).collect();
                 self.queue.send(messages).await.expect("a send");
@@ -64,6 +80,24 @@ impl Ours {
             Work::Take(n) => {
                 let taken = self.queue.receive(Receive::new(n, Duration::from_secs(60))).await.expect("a receive");
                 let settlements = taken.into_iter().map(|d| (d.receipt, Settle::Complete)).collect();
+                let settled = self.queue.settle(settlements).await.expect("a settle");
+                assert!(settled.iter().all(Result::is_ok));
+            }
+            Work::Forward(n) => {
+                let received: Vec<_> = {
+                    let mut received = self.received.lock().expect("no panic");
+                    let left = received.len() - n;
+                    received.drain(left..).collect()
+                };
+                let how = || match self.in_two_steps {
+                    true => Settle::Complete,
+                    false => Settle::forward([(self.address.clone(), Message::new(body.clone()))]),
+                };
+                if self.in_two_steps {
+                    let messages = (0..n).map(|_| Message::new(body.clone())).collect();
+                    self.other.send(messages).await.expect("a send");
+                }
+                let settlements = received.into_iter().map(|receipt| (receipt, how())).collect();
                 let settled = self.queue.settle(settlements).await.expect("a settle");
                 assert!(settled.iter().all(Result::is_ok));
             }
@@ -76,14 +110,26 @@ impl Subject for Ours {
         Box::pin(async move {
             if self.work.is_queue() {
                 self.queue.purge().await.expect("a purge");
+                self.other.purge().await.expect("a purge");
             }
-            if let Work::Take(n) = self.work {
+            if let Work::Take(n) | Work::Forward(n) = self.work {
                 let mut left = operations * n;
                 while left > 0 {
                     let some = left.min(256);
                     let messages = (0..some).map(|_| Message::new(Bytes::from_static(&BODY))).collect();
                     self.queue.send(messages).await.expect("a send");
                     left -= some;
+                }
+            }
+            if let Work::Forward(_) = self.work {
+                self.received.lock().expect("no panic").clear();
+                loop {
+                    let taken =
+                        self.queue.receive(Receive::new(256, Duration::from_secs(3600))).await.expect("a receive");
+                    if taken.is_empty() {
+                        break;
+                    }
+                    self.received.lock().expect("no panic").extend(taken.into_iter().map(|taken| taken.receipt));
                 }
             }
         })

@@ -1,4 +1,5 @@
-//! Types that all configurations share: the error for an invalid setting, names, durations as text.
+//! Types that all configurations share: the error for an invalid setting, names, durations as text,
+//! and the [trait](Reconfigure) by which a configuration is replaced.
 //!
 //! A configuration is plain data: numbers, durations and options in a struct that serde reads and
 //! code sets. It is checked in one place, the component's `new`, so that a wrong value from a
@@ -12,10 +13,15 @@
 //! assert_eq!(error.to_string(), "invalid `max_attempts`: must be at least 1");
 //! ```
 pub mod human;
+mod layers;
 mod name;
+mod reconfigure;
 mod setters;
 
+pub(crate) use layers::Layer;
 pub use name::Name;
+pub(crate) use reconfigure::reconfigurable;
+pub use reconfigure::{Effect, Reconfigure};
 pub(crate) use setters::setters;
 
 use std::{borrow::Cow, fmt, time::Duration};

@@ -43,6 +43,7 @@ use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::{
     sharded::Sharded,
+    spawn::Spawner,
     sync::{Mutex, MutexGuard},
 };
 
@@ -152,6 +153,15 @@ impl<K: Hash + Eq, T> Flights<K, T> {
     /// Creates an empty table. Flights without callers go to `unattended`, or else are dropped.
     pub(crate) fn new(unattended: Option<Unattended<K, T>>) -> Self {
         Self(Arc::new(Table { shards: Sharded::new(HashTable::new), hasher: RandomState::new(), unattended }))
+    }
+
+    /// Creates an empty table whose flights without callers are finished by `spawner`.
+    pub(crate) fn finishing(spawner: Spawner) -> Self
+    where
+        K: Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
+        Self::new(Some(Arc::new(move |seat: Seat<K, T>| spawner.spawn(async move { drop(seat.await) }))))
     }
 
     /// Joins the flight of this key, or creates one.

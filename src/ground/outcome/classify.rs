@@ -1,11 +1,13 @@
 //! Classifiers: they judge the results of operations.
 use std::sync::Arc;
 
-use super::{CallError, Cause, FailureKind, Hint, Verdict};
+use super::{CallError, Cause, FailureKind, Hint, Retrying, Verdict};
 
 /// Judges the result of an operation, both errors and values.
 ///
-/// Every `Fn(&Result<T, E>) -> Verdict` implements it.
+/// Every `Fn(&Result<T, E>) -> Verdict` implements it. Without a classifier of your own,
+/// [`Pipeline::retry_if`](crate::Pipeline::retry_if) and
+/// [`Pipeline::fail_when`](crate::Pipeline::fail_when) take a predicate.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not classify results of type `Result<{T}, {E}>`",
     label = "expected a classifier of `Result<{T}, {E}>`",
@@ -14,6 +16,22 @@ use super::{CallError, Cause, FailureKind, Hint, Verdict};
 pub trait Classify<T, E>: Send + Sync {
     /// Returns the verdict on `result`.
     fn classify(&self, result: &Result<T, E>) -> Verdict;
+
+    /// Returns the error as which a call returns `value`, which it judged a failure or a rejection;
+    /// or `value` itself, the default, which the call then returns as `Ok`.
+    ///
+    /// It is called after each attempt that ended with such a value. The verdict stays the same.
+    /// [`Pipeline::error_for_value`](crate::Pipeline::error_for_value) sets it with a closure.
+    ///
+    /// # Errors
+    /// Returns the error that replaces `value`.
+    fn error_for(&self, value: T, _verdict: Verdict) -> Result<T, E> {
+        Ok(value)
+    }
+
+    /// Sees each failure that a retry repeats, before the wait. Does nothing by default;
+    /// [`Pipeline::on_retry`](crate::Pipeline::on_retry) adds a hook to any classifier.
+    fn on_retry(&self, _retrying: &Retrying<'_, T, E>) {}
 }
 
 /// The default classifier: every `Ok` is a success and every `Err` a failure of kind
@@ -90,5 +108,13 @@ impl<T, E, F: Fn(&Result<T, E>) -> Verdict + Send + Sync> Classify<T, E> for F {
 impl<T, E> Classify<T, E> for Arc<dyn Classify<T, E>> {
     fn classify(&self, result: &Result<T, E>) -> Verdict {
         (**self).classify(result)
+    }
+
+    fn error_for(&self, value: T, verdict: Verdict) -> Result<T, E> {
+        (**self).error_for(value, verdict)
+    }
+
+    fn on_retry(&self, retrying: &Retrying<'_, T, E>) {
+        (**self).on_retry(retrying);
     }
 }

@@ -1,7 +1,7 @@
 //! The error of a call. It is flat: its shape does not depend on the policies or on their order.
 use std::{error::Error, fmt, time::Duration};
 
-use super::{CallErrorParts, FailureKind, Rejected, Verdict};
+use super::{CallErrorParts, FailureKind, Reason, Rejected, Verdict};
 use crate::config::Name;
 
 /// The error of a call through a pipeline, with the attempts that were made.
@@ -35,7 +35,10 @@ struct More<E> {
 }
 
 /// The cause that ended a failed call.
-#[derive(Debug, PartialEq, Eq)]
+///
+/// Events carry a `Cause<FailureKind>`: in place of the operation's error the kind of its failure,
+/// also of a value that was judged one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause<E> {
     /// The operation returned this error.
@@ -162,6 +165,13 @@ impl fmt::Display for StopReason {
     }
 }
 
+impl<E> History<E> {
+    pub(super) fn map_first<F>(self, map: impl FnMut(Cause<E>) -> Cause<F>) -> History<F> {
+        let Self { first, first_kind, last_kind, elapsed, stop } = self;
+        History { first: first.map(map), first_kind, last_kind, elapsed, stop }
+    }
+}
+
 impl<E> CallError<E> {
     #[inline]
     pub(crate) const fn new(cause: Cause<E>, verdict: Verdict, attempts: u32) -> Self {
@@ -197,14 +207,6 @@ impl<E> CallError<E> {
         let Self { cause, verdict, attempts, more } = self;
         let (history, fallback) = more.map_or((None, None), |more| (more.history, more.fallback));
         CallErrorParts { cause, verdict, attempts, history, fallback }
-    }
-
-    /// Returns the operation's own error, if that ended the call.
-    pub fn into_operation(self) -> Option<E> {
-        match self.cause {
-            Cause::Operation(e) => Some(e),
-            _ => None,
-        }
     }
 
     /// Returns the number of times that the operation was started; 0 if it was rejected before the
@@ -247,20 +249,36 @@ impl<E> CallError<E> {
 
     /// Maps the operation's errors and keeps everything else.
     pub fn map_operation<F>(self, mut f: impl FnMut(E) -> F) -> CallError<F> {
+        self.map_own(|e| Cause::Operation(f(e)))
+    }
+
+    /// Maps the operation's errors to causes and keeps everything else.
+    pub(crate) fn map_own<F>(self, mut f: impl FnMut(E) -> Cause<F>) -> CallError<F> {
         let mut map = |cause| match cause {
-            Cause::Operation(e) => Cause::Operation(f(e)),
+            Cause::Operation(e) => f(e),
             Cause::Rejected(r) => Cause::Rejected(r),
             Cause::TimedOut(t) => Cause::TimedOut(t),
         };
         let more = self.more.map(|more| {
             let More { history, fallback } = *more;
-            let history = history.map(|h| {
-                let History { first, first_kind, last_kind, elapsed, stop } = h;
-                History { first: first.map(&mut map), first_kind, last_kind, elapsed, stop }
-            });
+            let history = history.map(|history| history.map_first(&mut map));
             Box::new(More { history, fallback: fallback.map(&mut map) })
         });
         CallError { cause: map(self.cause), verdict: self.verdict, attempts: self.attempts, more }
+    }
+}
+
+impl Cause<FailureKind> {
+    /// Returns the kind of failure; `None` if a policy rejected the attempt.
+    pub const fn kind(&self) -> Option<FailureKind> {
+        match self {
+            Self::Operation(kind) => Some(*kind),
+            Self::TimedOut(_) => Some(FailureKind::Timeout),
+            Self::Rejected(rejected) => match rejected.reason() {
+                Reason::Injected { kind } => Some(kind),
+                _ => None,
+            },
+        }
     }
 }
 

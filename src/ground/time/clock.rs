@@ -1,7 +1,7 @@
 //! The clock that every policy reads.
 use std::{fmt, future::Future, pin::Pin, sync::Arc, sync::OnceLock, time::Duration};
 
-use super::{Instant, ManualClock, Sleep, Timestamp, manual, nanos};
+use super::{Instant, ManualClock, Sleep, Timestamp, is_blocking, manual, nanos};
 
 /// A source of time: policies read it and wait on it.
 ///
@@ -42,7 +42,8 @@ const BIAS: Duration = Duration::from_secs(3600);
 
 impl Clock {
     /// Returns tokio's clock: the system's monotonic time, or the paused time of a test. Waiting
-    /// needs a tokio runtime with time enabled; reading does not.
+    /// needs a tokio runtime with time enabled, or a thread in [`block_on`](super::block_on);
+    /// reading needs neither.
     pub const fn tokio() -> Self {
         Self(Kind::Tokio)
     }
@@ -129,11 +130,12 @@ impl Clock {
         }
     }
 
-    /// Returns `false` for tokio's clock outside a tokio runtime, where a wait would panic.
+    /// Returns `false` for tokio's clock outside a tokio runtime and outside `block_on`, where a
+    /// wait would panic.
     pub(crate) fn can_wait(&self) -> bool {
         match &self.0 {
             Kind::Manual(_) | Kind::Foreign(_) => true,
-            _ => tokio::runtime::Handle::try_current().is_ok(),
+            _ => is_blocking() || tokio::runtime::Handle::try_current().is_ok(),
         }
     }
 
@@ -174,7 +176,7 @@ pub(super) fn tokio_now() -> Instant {
 }
 
 /// Returns the system's monotonic time, also where tokio's time is paused.
-fn system_now() -> Instant {
+pub(super) fn system_now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system's clock")]
     let now = std::time::Instant::now();
     Instant::from_nanos(nanos(now.saturating_duration_since(origin())))

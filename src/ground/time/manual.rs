@@ -3,17 +3,18 @@ use std::{
     collections::BTreeMap,
     fmt,
     future::Future,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use super::{
     Clock, Instant, Timestamp,
+    block_on::{block_on_polled_once, drive_by},
     clock::{Kind, TimeSource},
 };
 use crate::sync::{Mutex, MutexGuard};
@@ -136,28 +137,48 @@ impl ManualClock {
     /// # Panics
     /// If the future waits and this clock has no timer left to wake it: in a test, a deadlock.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let woken = Arc::new(Flag(AtomicBool::new(true)));
-        let waker = Waker::from(woken.clone());
-        let mut cx = Context::from_waker(&waker);
-        let mut future = pin!(future);
-        loop {
-            while woken.0.swap(false, Ordering::SeqCst) {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    return output;
-                }
-            }
-            assert!(
-                self.fire_next(Instant::FAR_FUTURE),
-                "the future waits at {:?}, and this clock has no timer left to wake it",
-                self.now()
-            );
-        }
+        self.run_blocking(|| block_on_polled_once(future))
     }
 
-    /// Jumps to the next timer due at `limit` or before and wakes it; returns `false` if there is
-    /// none.
-    fn fire_next(&self, limit: Instant) -> bool {
-        let due = self.0.take_due(&mut self.0.timers(), limit);
+    /// Runs `work`, which blocks, on this thread, and jumps to the next timer whenever the thread
+    /// would wait in [`block_on`](super::block_on()) or
+    /// [`Pipeline::call_blocking`](crate::Pipeline::call_blocking): a test of code that is not
+    /// async.
+    ///
+    /// ```
+    /// use std::{io, time::Duration};
+    /// use steadfast::{CallError, call::idempotent, retry::{Retry, RetryConfig}, time::Clock};
+    ///
+    /// // The code under test, which is not async.
+    /// fn load(
+    ///     retry: &Retry,
+    ///     read: impl FnMut() -> io::Result<u32>,
+    /// ) -> Result<u32, CallError<io::Error>> {
+    ///     retry.call_blocking(idempotent(read))
+    /// }
+    ///
+    /// let (clock, time) = Clock::manual();
+    /// let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
+    /// let start = clock.now();
+    /// let mut answers = [Err(io::Error::other("busy")), Ok(7)].into_iter();
+    /// let loaded = time.run_blocking(|| load(&retry, || answers.next().unwrap()));
+    /// assert_eq!(loaded.unwrap(), 7);
+    /// assert!(clock.now() > start); // the delay of the retry, for which the test did not wait
+    /// ```
+    ///
+    /// If other threads take part, do not let the clock jump: move it with
+    /// [`advance`](Self::advance), which wakes threads that block, too.
+    ///
+    /// # Panics
+    /// If the thread would wait and this clock has no timer left to wake it: in a test, a deadlock.
+    pub fn run_blocking<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _driven = drive_by(self);
+        work()
+    }
+
+    /// Jumps to the next timer and wakes it; returns `false` if there is none.
+    pub(super) fn fire_next(&self) -> bool {
+        let due = self.0.take_due(&mut self.0.timers(), Instant::FAR_FUTURE);
         due.map(Waker::wake).is_some()
     }
 }
@@ -234,14 +255,6 @@ impl Shared {
 
 fn millis(at: Instant) -> i128 {
     i128::from(at.as_nanos() / 1_000_000)
-}
-
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 /// One wait on a manual clock; removes its entry on drop.

@@ -12,14 +12,18 @@
 //! time.advance(Duration::from_secs(3600));
 //! assert_eq!(clock.now() - before, Duration::from_secs(3600));
 //! ```
+mod block_on;
 mod clock;
 mod instant;
 #[cfg(feature = "sqlite")]
 pub(crate) mod machine;
 mod manual;
 mod sleep;
+mod thread;
 mod timestamp;
 
+pub use block_on::block_on;
+pub(crate) use block_on::{is_blocking, outside};
 pub use clock::{Clock, TimeSource};
 pub use instant::Instant;
 pub(crate) use instant::{nanos, scaled};

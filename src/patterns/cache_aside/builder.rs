@@ -2,27 +2,28 @@
 use std::{fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration};
 
 use super::{
-    CacheAside, CacheAsideConfig, Codec, Unattended,
+    CacheAside, CacheAsideConfig, CacheAsideEvent, Unattended,
     local::table::Local,
     local::tags::Tags,
+    remote::background::BackgroundWrites,
     remote::backplane::Backplane,
     remote::health::Health,
     remote::lookup::{LONGEST, Remote},
     remote::pending::PendingInvalidations,
     remote::shared::{Epochs, Shared},
     report::Report,
-    spawner::Spawner,
-    state::{Inner, LoadOutcome, Weigher},
+    state::{Inner, Weigher},
     stats::Stats,
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
+    codec::Codec,
     config::{ConfigError, Name, require},
     entropy::Entropy,
-    flight::{Flights, Seat, Unattended as Finisher},
+    flight::Flights,
     notify::Notifier,
-    observe::Events,
     port::{BoxFuture, Capability},
+    spawn::Spawner,
     store::Store,
 };
 
@@ -48,7 +49,7 @@ where
     /// By default each is a task of the tokio runtime in which the call is made; outside of a
     /// runtime there are none.
     pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
-        self.spec.spawner = Spawner::Own(Arc::new(spawn));
+        self.spec.spawner = Spawner::own(spawn);
         self
     }
 
@@ -66,6 +67,10 @@ where
     /// It needs a [name](Self::name).
     ///
     /// The row of a key is its text, from which [`FromStr`] must restore the key.
+    ///
+    /// A value that the codec cannot encode is kept in this process only. A value that it cannot
+    /// decode is a miss, and the following load replaces it, so that a new release may
+    /// [change the format](crate::codec). An event reports either.
     pub fn remote(mut self, store: Arc<dyn Store>, codec: Codec<V>) -> Self
     where
         K: Display + FromStr,
@@ -104,7 +109,7 @@ where
     fn assemble(spec: Self::Spec, common: Common) -> Self::Built {
         let CacheAsideSpec { config, spawner, weigher, store, notifier, text } = spec;
         config.check()?;
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         let shared = match text {
             None => None,
             Some(text) => {
@@ -115,12 +120,15 @@ where
         };
         let capacity = config.capacity;
         let local = if weigher.is_some() { Local::of_weight(capacity) } else { Local::of_entries(capacity) };
-        let finisher = (config.unattended == Unattended::Finish).then(|| finisher(spawner.clone()));
+        let flights = match config.unattended {
+            Unattended::Finish => Flights::finishing(spawner.clone()),
+            Unattended::Drop => Flights::new(None),
+        };
         Ok(Self(Arc::new(Inner {
             local,
-            flights: Flights::new(finisher),
+            flights,
             tags: Tags::new(),
-            report: Report { clock, stats: Stats::new(), events: Events::new(), name },
+            report: Report { clock, stats: Stats::new(), events: hooks.events(), name },
             entropy,
             spawner,
             weigher,
@@ -144,18 +152,17 @@ where
 {
 }
 
-impl<K, V> CacheAsideSpec<K, V> {
-    pub(super) const fn new(config: CacheAsideConfig) -> Self {
-        Self { config, spawner: Spawner::Tokio, weigher: None, store: None, notifier: None, text: None }
-    }
+impl<K, V> HasEvents<CacheAsideEvent> for CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
 }
 
-fn finisher<K, V>(spawner: Spawner) -> Finisher<K, LoadOutcome<V>>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-{
-    Arc::new(move |seat: Seat<K, LoadOutcome<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
+impl<K, V> CacheAsideSpec<K, V> {
+    pub(super) fn new(config: CacheAsideConfig) -> Self {
+        Self { config, spawner: Spawner::default(), weigher: None, store: None, notifier: None, text: None }
+    }
 }
 
 fn shared<K, V>(
@@ -188,7 +195,15 @@ fn shared<K, V>(
     let topic = format!("steadfast/cache/{name}");
     let backplane =
         notifier.map(|notifier| Backplane { notifier, topic, me, timeout, health: Health::new(config.remote.rest) });
-    let (pending_invalidations, became_pending, rest) =
-        (PendingInvalidations::default(), Default::default(), config.remote.rest);
-    Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), pending_invalidations, became_pending, rest })
+    Ok(Shared {
+        row,
+        parse,
+        remote,
+        backplane,
+        epochs: Epochs::new(),
+        pending_invalidations: PendingInvalidations::default(),
+        background: BackgroundWrites::default(),
+        became_pending: Default::default(),
+        rest: config.remote.rest,
+    })
 }

@@ -65,6 +65,9 @@ pub struct CacheAsideConfig {
     /// took and the nearer the expiry is. None by default; its authors use 1, and more is earlier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xfetch: Option<f64>,
+    /// Maximum number of keys of one call of the loader of
+    /// [`get_or_load_many`](super::CacheAside::get_or_load_many). 1000 by default.
+    pub max_batch: u32,
     /// Handling of a load when no caller waits for it any more. It is dropped by default.
     pub unattended: Unattended,
     /// Settings of the remote tier, if one is attached.
@@ -136,6 +139,11 @@ pub struct RemoteConfig {
     /// itself. 1 s by default.
     #[serde(with = "human")]
     pub wait: Duration,
+    /// Maximum number of loaded values that are written to the remote tier in the background at a
+    /// time. A load then returns once its value is stored in this process. Above the number, or
+    /// without a spawner, the value is written within the call. 0 by default: always within the
+    /// call.
+    pub background_writes: u32,
 }
 
 impl Default for CacheAsideConfig {
@@ -151,6 +159,7 @@ impl Default for CacheAsideConfig {
             hard_timeout: Some(Duration::from_secs(30)),
             refresh_ahead: None,
             xfetch: None,
+            max_batch: 1000,
             unattended: Unattended::Drop,
             remote: RemoteConfig::default(),
         }
@@ -164,6 +173,7 @@ impl Default for RemoteConfig {
             rest: Duration::from_secs(1),
             local_ttl: None,
             wait: Duration::from_secs(1),
+            background_writes: 0,
         }
     }
 }
@@ -174,6 +184,7 @@ setters! {
         rest: Duration,
         local_ttl: Option<Duration>,
         wait: Duration,
+        background_writes: u32,
     }
 }
 
@@ -189,6 +200,7 @@ setters! {
         hard_timeout: impl Into<Option<Duration>>,
         refresh_ahead: Option<f64>,
         xfetch: Option<f64>,
+        max_batch: u32,
         unattended: Unattended,
         remote: RemoteConfig,
     }
@@ -224,6 +236,7 @@ impl CacheAsideConfig {
         if let Some(beta) = self.xfetch {
             require(beta > 0.0 && beta.is_finite(), "xfetch", "must be above 0")?;
         }
+        require(self.max_batch >= 1, "max_batch", "must be at least 1")?;
         require_some_time(self.remote.timeout, "remote.timeout")?;
         require_some_time(self.remote.rest, "remote.rest")?;
         require_some_time(self.remote.wait, "remote.wait")?;

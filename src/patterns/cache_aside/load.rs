@@ -3,9 +3,13 @@ use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideEvent as Event, Loaded,
-    local::entry::Birth,
-    remote::lookup::{LookupPurpose, Remote, RemoteFill, RemoteLookup, RemoteValue},
-    remote::shared::ClaimGuard,
+    loaded::ValueSettings,
+    local::entry::{Birth, Entry},
+    options::CallOptions,
+    remote::background::BackgroundWrite,
+    remote::fill::Content,
+    remote::lookup::{Claim, LookupPurpose, Remote, RemoteFill, RemoteLookup, RemoteValue},
+    remote::shared::{ClaimGuard, Shared},
     state::{Inner, LoadOutcome, LoadResult},
     stats::count,
 };
@@ -43,6 +47,7 @@ struct Superseded;
 struct ValueInfo<'a> {
     ttl: Duration,
     tags: &'a [String],
+    settings: &'a ValueSettings,
     /// Start of its time to live.
     now: Instant,
     age: Duration,
@@ -50,52 +55,111 @@ struct ValueInfo<'a> {
     version: Option<Version>,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
+impl<K, V> Load<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
     /// Asks the remote tier and then the source, and stores the value unless it was superseded.
-    pub(super) async fn run(
+    pub(super) async fn run<O: CallOptions>(
         self,
         purpose: LoadPurpose,
         loader: impl Future<Output = LoaderResult<V>>,
+        options: O,
     ) -> LoadOutcome<V> {
-        let (inner, key) = (&*self.inner, self.handle.key());
+        let inner = &*self.inner;
         let mut claim_guard = None;
         if let Some(shared) = &inner.shared {
-            let purpose = match purpose {
-                LoadPurpose::Refresh(version) => LookupPurpose::Refresh(version),
-                // A value that was loaded while the remote tier was unavailable is newer than the one there.
-                LoadPurpose::Load => LookupPurpose::Load {
-                    takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()),
-                },
-            };
             // Calls of the remote tier are boxed, so that a load without one stays small.
-            match Box::pin(shared.look(&inner.report, key, purpose)).await {
-                RemoteLookup::Found(found) => return self.found(found),
-                RemoteLookup::Claimed(claim) => claim_guard = Some(ClaimGuard::new(shared, &inner.report, claim)),
-                RemoteLookup::Elsewhere | RemoteLookup::Nothing => return self.nothing(),
-                RemoteLookup::Without => {}
+            match Box::pin(self.look(inner, shared, purpose, &options)).await {
+                Ok(claimed) => claim_guard = claimed,
+                Err(outcome) => return outcome,
             }
         }
         count(&inner.report.stats.loads);
         let asked = inner.report.now();
-        let result = match inner.config.hard_timeout {
+        let limit = options.hard_timeout(&inner.config);
+        let result = match limit {
             // The timer is created only if the loader is not ready at once.
             Some(limit) => race(loader, async { inner.report.clock.sleep_until(asked + limit).await }).await,
             None => First::One(loader.await),
         };
+        self.settle(claim_guard, result, asked, &options).await
+    }
+
+    /// Looks the key up in the remote tier before a load. Returns the claim under which the loaded
+    /// value is to be stored there, if any.
+    ///
+    /// # Errors
+    /// The outcome, if there is nothing to load.
+    pub(super) async fn look<'a, O: CallOptions>(
+        &self,
+        inner: &'a Inner<K, V>,
+        shared: &'a Shared<K, V>,
+        purpose: LoadPurpose,
+        options: &O,
+    ) -> Result<Option<ClaimGuard<'a, K, V>>, LoadOutcome<V>> {
+        let key = self.handle.key();
+        let writes = !options.is(|options| options.skip_remote_write);
+        let purpose = match purpose {
+            LoadPurpose::Refresh(version) if writes => LookupPurpose::Refresh(version),
+            LoadPurpose::Refresh(_) => return Ok(None),
+            LoadPurpose::Load => {
+                // A value that was loaded while the remote tier was unavailable is newer than the one there.
+                let takes = !options.is(|options| options.skip_remote_read)
+                    && inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some());
+                match (writes, takes) {
+                    (true, takes) => LookupPurpose::Load { takes },
+                    (false, true) => LookupPurpose::LookUp,
+                    (false, false) => return Ok(None),
+                }
+            }
+        };
+        match shared.look(&inner.report, key, purpose).await {
+            RemoteLookup::Found(found) => Err(self.found(found, options.is(|options| options.skip_local_write))),
+            RemoteLookup::Claimed(claim) => Ok(Some(ClaimGuard::new(shared, &inner.report, claim))),
+            RemoteLookup::Nothing if purpose == LookupPurpose::LookUp => Ok(None),
+            RemoteLookup::Elsewhere | RemoteLookup::Nothing => Err(self.nothing()),
+            RemoteLookup::Blocked(_) | RemoteLookup::Without => Ok(None),
+        }
+    }
+
+    /// Stores the result of a loader that was asked at this time, unless it was superseded.
+    pub(super) async fn settle<O: CallOptions>(
+        &self,
+        claim_guard: Option<ClaimGuard<'_, K, V>>,
+        result: First<LoaderResult<V>, ()>,
+        asked: Instant,
+        options: &O,
+    ) -> LoadOutcome<V> {
+        let inner = &*self.inner;
         let loaded = inner.report.now();
         let took = loaded - asked;
-        let known = ValueInfo { ttl: Duration::ZERO, tags: &[], now: loaded, age: Duration::ZERO, took, version: None };
+        let known = ValueInfo {
+            ttl: Duration::ZERO,
+            tags: &[],
+            settings: ValueSettings::NONE,
+            now: loaded,
+            age: Duration::ZERO,
+            took,
+            version: None,
+        };
         match result {
-            First::One(Ok(Some(Loaded { value, ttl, tags }))) => {
-                let known = ValueInfo { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, ..known };
+            First::One(Ok(Some(loaded))) => {
+                let (value, ttl, tags, settings) = options.apply(loaded).into_parts();
+                let settings = settings.as_deref().unwrap_or(ValueSettings::NONE);
+                let known = ValueInfo { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, settings, ..known };
                 self.fill(claim_guard, Some(value), known).await
             }
             First::One(Ok(None)) => {
-                let known = ValueInfo { ttl: inner.config.negative_ttl.unwrap_or_default(), ..known };
+                let known = ValueInfo { ttl: options.negative_ttl(&inner.config).unwrap_or_default(), ..known };
                 self.fill(claim_guard, None, known).await
             }
             First::One(Err(error)) => self.failed(claim_guard, LoadResult::Failed(error), took).await,
-            First::Other(()) => self.failed(claim_guard, LoadResult::TimedOut, took).await,
+            First::Other(()) => {
+                let limit = options.hard_timeout(&inner.config).unwrap_or_default();
+                self.failed(claim_guard, LoadResult::TimedOut(limit), took).await
+            }
         }
     }
 
@@ -104,20 +168,22 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         let (inner, key) = (&*self.inner, self.handle.key());
         let Some(shared) = &inner.shared else { return self.nothing() };
         match shared.look(&inner.report, key, LookupPurpose::LookUp).await {
-            RemoteLookup::Found(found) => self.found(found),
+            RemoteLookup::Found(found) => self.found(found, false),
             _ => self.nothing(),
         }
     }
 
-    fn found(&self, found: RemoteValue<V>) -> LoadOutcome<V> {
-        let RemoteValue { value, tags, ttl, age, version } = found;
+    fn found(&self, found: RemoteValue<V>, skips_local: bool) -> LoadOutcome<V> {
+        let RemoteValue { value, tags, mut settings, ttl, age, version } = found;
+        settings.skip_local_write = skips_local;
         let inner = &*self.inner;
         count(&inner.report.stats.remote_hits);
         let now = inner.report.now();
         // For a version that was seen before, the age is known without wall clocks.
         let before = inner.local.peek(self.handle.key()).filter(|entry| entry.rest.version == Some(version));
         let (age, took) = before.map_or((age, Duration::ZERO), |entry| (entry.age(now), entry.rest.took));
-        self.keep(value, ValueInfo { ttl, tags: &tags, now, age, took, version: Some(version) })
+        let version = Some(version);
+        self.keep(value, ValueInfo { ttl, tags: &tags, settings: &settings, now, age, took, version }, None)
     }
 
     /// Stores a loaded value, first in the remote tier and then in the local one.
@@ -130,13 +196,59 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         if self.slid(&known) {
             return self.superseded(value, known.tags);
         }
-        if let (Some(remote), Some(claim_guard)) = (self.remote(), claim_guard) {
+        if let (Some(shared), Some(claim_guard)) = (&self.inner.shared, claim_guard)
+            && let Some(remote) = &shared.remote
+        {
+            if let Some(write) = self.begin_in_background(shared, &known) {
+                return self.fill_later(write, claim_guard.into_claim(), value, known);
+            }
             match Box::pin(self.fill_remote(remote, claim_guard, value.as_ref(), &known)).await {
                 Ok(version) => known.version = version,
                 Err(Superseded) => return self.superseded(value, known.tags),
             }
         }
-        self.keep(value, known)
+        self.keep(value, known, None)
+    }
+
+    /// Begins a background write if the value may be written in the background.
+    fn begin_in_background(&self, shared: &Shared<K, V>, known: &ValueInfo<'_>) -> Option<BackgroundWrite<K, V>> {
+        let inner = &self.inner;
+        let most = inner.config.remote.background_writes;
+        let stays = !known.ttl.is_zero() && !known.settings.skip_local_write && !known.settings.skip_remote_write;
+        if most == 0 || !stays || !inner.spawner.is_there() {
+            return None;
+        }
+        // Foreign code (a clone) runs before the write is counted. Later code may panic: the drop of the
+        // write ends it.
+        let key = self.handle.key().clone();
+        let number = shared.background.start(most)?;
+        Some(BackgroundWrite {
+            inner: inner.clone(),
+            key,
+            number,
+            claim: None,
+            value: None,
+            ttl: known.ttl,
+            tags: known.tags.to_vec(),
+            slots: inner.slots(known.tags),
+            settings: known.settings.clone(),
+            kept: None,
+        })
+    }
+
+    /// Stores a loaded value in the local tier, and in the remote one in the background.
+    fn fill_later(
+        &self,
+        mut write: BackgroundWrite<K, V>,
+        claim: Claim,
+        value: Option<V>,
+        known: ValueInfo<'_>,
+    ) -> LoadOutcome<V> {
+        write.claim = Some(claim);
+        write.value = value.clone();
+        let outcome = self.keep(value, known, Some(&mut write.kept));
+        self.inner.spawner.spawn(write.run());
+        outcome
     }
 
     /// Stores a loaded value in the remote tier. Returns its version there, if known.
@@ -147,7 +259,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         value: Option<&V>,
         known: &ValueInfo<'_>,
     ) -> Result<Option<Version>, Superseded> {
-        match remote.fill(&self.inner.report, &claim_guard.claim, value, known.ttl, known.tags).await {
+        let content = Content { value, ttl: known.ttl, tags: known.tags, settings: known.settings };
+        match remote.fill(&self.inner.report, &claim_guard.claim, content).await {
             RemoteFill::Stored(version) => {
                 claim_guard.redeemed();
                 return Ok(Some(version));
@@ -166,8 +279,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Stores a value in the local tier unless it was superseded. A value that is not to be kept
-    /// removes the old one.
-    fn keep(&self, value: Option<V>, known: ValueInfo<'_>) -> LoadOutcome<V> {
+    /// removes the old one. `kept` receives a copy of a stored entry, and the key's epoch.
+    fn keep(
+        &self,
+        value: Option<V>,
+        known: ValueInfo<'_>,
+        kept: Option<&mut Option<(Entry<V>, u64)>>,
+    ) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
         let slots = inner.slots(known.tags);
         let birth = Birth {
@@ -178,14 +296,24 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
             took: known.took,
             version: known.version,
             tags: slots.clone(),
+            names: known.tags,
+            settings: known.settings,
             // Foreign code (clones, the weigher) runs before the lock is taken.
             weight: inner.weight(key, value.as_ref()),
         };
-        let mut entry = (!known.ttl.is_zero()).then(|| (key.clone(), inner.entry(value.clone(), birth, known.now)));
+        let stays = !known.ttl.is_zero() && !known.settings.skip_local_write;
+        let mut entry = stays.then(|| (key.clone(), inner.entry(value.clone(), birth, known.now)));
+        let copy = kept.map(|kept| (kept, entry.as_ref().map(|(_, entry)| entry.clone())));
         let left = self.handle.finish(|current| {
             // The guard against stale stores: no load that began before an invalidation stores after it.
             (current && !inner.tags.invalidated_since(self.born, &slots)).then(|| match entry.take() {
-                Some((own, entry)) => inner.local.insert(own, key, entry),
+                Some((own, entry)) => {
+                    if let Some((kept, copy)) = copy {
+                        let epoch = inner.shared.as_ref().map_or(0, |shared| shared.epochs.now(key));
+                        *kept = copy.map(|entry| (entry, epoch));
+                    }
+                    inner.local.insert(own, key, entry)
+                }
                 None => inner.local.remove(key),
             })
         });
@@ -245,7 +373,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         });
         drop(left);
         count(&inner.report.stats.load_failures);
-        let timed_out = matches!(result, LoadResult::TimedOut);
+        let timed_out = matches!(result, LoadResult::TimedOut(_));
         inner.report.event(|| Event::LoadFailed { took, timed_out, serves_stale });
         self.outcome(result, &[])
     }

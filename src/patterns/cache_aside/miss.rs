@@ -12,6 +12,7 @@ use super::{
     CacheAside, LoadError,
     load::{LoadPurpose, LoaderResult},
     local::entry::Entry,
+    options::CallOptions,
     state::{LoadOutcome, LoadResult},
     stats::count,
     wait::{Wait, Waited},
@@ -25,22 +26,23 @@ use crate::{
 pub(super) type Answer<V, E> = Result<Option<V>, LoadError<E>>;
 
 /// A get without a servable value.
-pub(super) struct Miss<L, V> {
+pub(super) struct Miss<L, V, O> {
     /// The loader, until this get leads a load.
     pub(super) loader: Option<L>,
     /// An expired value, to be served if the load fails.
     pub(super) stale: Option<Box<Entry<V>>>,
     pub(super) may_be_absent: bool,
+    pub(super) options: O,
 }
 
 /// A seat in a flight, and whether it leads.
-type JoinedSeat<K, V> = (Seat<K, LoadOutcome<V>>, bool);
+pub(super) type JoinedSeat<K, V> = (Seat<K, LoadOutcome<V>>, bool);
 
 /// A miss after the first poll of its load.
-enum Begun<K: Hash + Eq, L, V, E> {
+enum Begun<K: Hash + Eq, L, V, E, O> {
     Ended(Answer<V, E>),
     /// Without a seat it asks anew.
-    Waits(Miss<L, V>, Wait, Option<JoinedSeat<K, V>>),
+    Waits(Miss<L, V, O>, Wait, Option<JoinedSeat<K, V>>),
 }
 
 impl<K, V> CacheAside<K, V>
@@ -50,13 +52,14 @@ where
 {
     /// Loads, or waits for a load in progress. A load that is ready at once is polled in place;
     /// only a pending one costs a box for the wait.
-    pub(super) async fn ask<Q, L, F, E>(&self, key: &Q, miss: Miss<L, V>) -> Result<Option<V>, LoadError<E>>
+    pub(super) async fn ask<Q, L, F, E, O>(&self, key: &Q, miss: Miss<L, V, O>) -> Result<Option<V>, LoadError<E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         L: FnOnce() -> F,
         F: Future<Output = LoaderResult<V>> + Send + 'static,
         E: Send + Sync + 'static,
+        O: CallOptions,
     {
         let mut miss = Some(miss);
         let begun = poll_fn(|cx| miss.take().map_or(Poll::Pending, |miss| Poll::Ready(self.begin(key, miss, cx))));
@@ -68,17 +71,18 @@ where
     }
 
     /// Starts or joins a load, and polls it once.
-    fn begin<Q, L, F, E>(&self, key: &Q, mut miss: Miss<L, V>, cx: &mut Context<'_>) -> Begun<K, L, V, E>
+    fn begin<Q, L, F, E, O>(&self, key: &Q, mut miss: Miss<L, V, O>, cx: &mut Context<'_>) -> Begun<K, L, V, E, O>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         L: FnOnce() -> F,
         F: Future<Output = LoaderResult<V>> + Send + 'static,
         E: Send + Sync + 'static,
+        O: CallOptions,
     {
         let inner = &self.0;
         inner.report.stats.misses.increase();
-        let wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| miss.stale.is_some()));
+        let wait = self.wait(&miss);
         let (mut seat, leads) = match self.join_or_lead(key, &mut miss) {
             Ok(joined) => joined,
             Err(answer) => return Begun::Ended(answer),
@@ -86,10 +90,17 @@ where
         let Poll::Ready(outcome) = Pin::new(&mut seat).poll(cx) else {
             return Begun::Waits(miss, wait.after_a_poll(), Some((seat, leads)));
         };
-        match self.judge::<_, F, E>(Waited::Ended(outcome), &seat, leads, &mut miss) {
+        match self.judge::<_, F, E, _>(Waited::Ended(outcome), &seat, leads, &mut miss) {
             Some(result) => Begun::Ended(result),
             None => Begun::Waits(miss, wait, None),
         }
+    }
+
+    /// Returns the wait of a get for its load.
+    pub(super) fn wait<L, O: CallOptions>(&self, miss: &Miss<L, V, O>) -> Wait {
+        let config = &self.0.config;
+        let soft = miss.options.soft_timeout(config).filter(|_| miss.stale.is_some());
+        Wait::new(&self.0, soft, miss.options.hard_timeout(config))
     }
 
     /// Joins the key's flight, or starts one with the loader. Returns the seat and whether it
@@ -97,16 +108,18 @@ where
     ///
     /// # Errors
     /// The answer, if there is one already.
-    fn join_or_lead<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<JoinedSeat<K, V>, Answer<V, E>>
+    fn join_or_lead<Q, L, F, E, O>(&self, key: &Q, miss: &mut Miss<L, V, O>) -> Result<JoinedSeat<K, V>, Answer<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         L: FnOnce() -> F,
         F: Future<Output = LoaderResult<V>> + Send + 'static,
+        O: CallOptions,
     {
         let inner = &self.0;
         // A load may have ended between the first lookup and this one.
-        let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || miss.may_be_absent);
+        let reads = !miss.options.is(|options| options.skip_local_read);
+        let answer = || inner.peek(key).filter(|(entry, _)| reads && (entry.hot.value.is_some() || miss.may_be_absent));
         match inner.flights.join_or_lead_unless(key, answer) {
             Err((entry, is_stale)) => {
                 if is_stale {
@@ -120,16 +133,16 @@ where
                 let Some(loader) = miss.loader.take() else { return Err(Err(LoadError::Panicked)) };
                 let lead = lead.of_type(TypeId::of::<F>());
                 let load = self.load(&lead);
-                Ok((lead.start(Box::pin(load.run(LoadPurpose::Load, loader()))), true))
+                Ok((lead.start(Box::pin(load.run(LoadPurpose::Load, loader(), miss.options.clone()))), true))
             }
         }
     }
 
     /// Waits for the load that was started or joined, and tries again if it gave no usable result.
-    async fn get_slowly<Q, L, F, E>(
+    pub(super) async fn get_slowly<Q, L, F, E, O>(
         &self,
         key: &Q,
-        mut miss: Miss<L, V>,
+        mut miss: Miss<L, V, O>,
         mut wait: Wait,
         mut joined: Option<JoinedSeat<K, V>>,
     ) -> Answer<V, E>
@@ -139,6 +152,7 @@ where
         L: FnOnce() -> F,
         F: Future<Output = LoaderResult<V>> + Send + 'static,
         E: Send + Sync + 'static,
+        O: CallOptions,
     {
         let report = &self.0.report;
         loop {
@@ -157,22 +171,22 @@ where
                 }
                 waited = wait.on(report, &mut seat).await;
             }
-            if let Some(answer) = self.judge::<_, F, E>(waited, &seat, leads, &mut miss) {
+            if let Some(answer) = self.judge::<_, F, E, _>(waited, &seat, leads, &mut miss) {
                 return answer;
             }
         }
     }
 
     /// Returns the answer to which the end of a wait leads, or `None` if the caller must try again.
-    fn judge<L, F: 'static, E: Send + Sync + 'static>(
+    fn judge<L, F: 'static, E: Send + Sync + 'static, O: CallOptions>(
         &self,
         waited: Waited<V>,
         seat: &Seat<K, LoadOutcome<V>>,
         leads: bool,
-        miss: &mut Miss<L, V>,
+        miss: &mut Miss<L, V, O>,
     ) -> Option<Answer<V, E>> {
         let inner = &self.0;
-        let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
+        let timed_out = |after| LoadError::TimedOut { after };
         let error = match waited {
             Waited::Ended(Some(outcome)) if !leads && !inner.is_current(&outcome) => return None,
             Waited::Ended(Some(outcome)) => match outcome.into_result() {
@@ -184,7 +198,7 @@ where
                     Err(_) if !leads => return None,
                     Err(_) => LoadError::Panicked,
                 },
-                LoadResult::TimedOut => timed_out(),
+                LoadResult::TimedOut(limit) => timed_out(limit),
                 LoadResult::Absent | LoadResult::Nothing if !leads => return None,
                 LoadResult::Absent | LoadResult::Nothing => LoadError::Panicked,
             },
@@ -192,7 +206,7 @@ where
             // type would panic, too.
             Waited::Ended(None) if !leads && !seat.works_as(TypeId::of::<F>()) => return None,
             Waited::Ended(None) => LoadError::Panicked,
-            Waited::Soft | Waited::Limit => timed_out(),
+            Waited::Soft | Waited::Limit => timed_out(miss.options.hard_timeout(&inner.config).unwrap_or_default()),
         };
         Some(match miss.stale.take() {
             Some(stale) if inner.report.now() < stale.rest.stale_until => {

@@ -23,11 +23,13 @@
 //! | `hard_timeout` | 30 s | ends a load; no get takes longer than this, plus `remote.timeout` and `remote.wait` with a remote tier |
 //! | `refresh_ahead` | off | a hit after this share of `ttl` starts a load in the background, once per value |
 //! | `xfetch` | off | the same at random, the likelier the slower the load and the nearer the expiry |
+//! | `max_batch` | 1000 | keys of one loader call of [`get_or_load_many`](CacheAside::get_or_load_many) |
 //! | `unattended` | drop | handling of a load when no caller waits for it any more |
 //! | `remote.timeout` | 100 ms | maximum time that requests to the remote tier add to a call, in total |
 //! | `remote.rest` | 1 s | cool-down between two attempts to reach a suspended remote tier or backplane |
 //! | `remote.local_ttl` | `ttl` / 10 | time for which this process keeps a value of the remote tier |
 //! | `remote.wait` | 1 s | maximum wait for the load of another process |
+//! | `remote.background_writes` | 0 | loaded values that are written to the remote tier beside their calls, at a time |
 //!
 //! # Example
 //!
@@ -50,6 +52,44 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Further ways to get a value
+//!
+//! - [`get_or_load_optional`](CacheAside::get_or_load_optional): the source may have nothing.
+//! - [`get_or_load_many`](CacheAside::get_or_load_many): several keys at once, from one call of a
+//!   loader.
+//! - [`get_or_refresh`](CacheAside::get_or_refresh): the loader receives the expired value and its
+//!   [`Validator`], asks the source whether the value has changed, and answers
+//!   [`Stale::not_modified`] if it has not. It works for every expired value that this process
+//!   still keeps, with or without `stale`, and for early refreshes. The remote tier keeps the
+//!   validator with the value. A confirmed value is written there once more, because its record
+//!   also holds its times. With feature `http`, `steadfast::http` has helpers for the headers.
+//! - [`with`](CacheAside::with): [`LoadOptions`] for single calls.
+//!
+//! A time to live, jitter, tags and more are taken from the first of these that sets them: the
+//! [`Loaded`] value, the options of the call that started the load, the settings of the cache. So a
+//! loader can decide by what it has read, for example to keep an unfinished order for 5 s only.
+//! Tags of value and call add up.
+//!
+//! # Background writes
+//!
+//! With `remote.background_writes` a load returns once its value is stored in this process, and its
+//! write to the remote tier goes through the [spawner](crate::Builder::spawner). Puts and
+//! invalidations are never in the background. [`CacheAside::flush`] waits for the writes in
+//! progress, as does [`run`](CacheAside::run) on shutdown.
+//!
+//! The guarantees below hold for background writes, too: a write finds its claim gone if an
+//! invalidation or a put came first. The price is paid by the process that loaded. Within the call,
+//! a load learns from the remote tier that another process invalidated its key, and does not store
+//! the value. In the background it learns that up to `remote.timeout` after it has stored the value
+//! locally, and removes it then. In between, this process serves a value that another process has
+//! invalidated, unless the notice of the backplane arrives first. If the process ends, its writes
+//! in progress are lost, and other processes wait for `remote.wait` once and load by themselves.
+//!
+//! # Errors
+//!
+//! [`LoadError`] is the error of every get. [`LoadError::into_loader`] returns the loader's own
+//! error. One `From` on top of it makes `?` work in a service: see the example at [`LoadError`].
 //!
 //! # Consistency and its bounds
 //!
@@ -93,6 +133,9 @@
 //! breaker](crate::Pipeline), which then work once for all waiting callers, and a hit costs none of
 //! them. `hard_timeout` should be longer than the pipeline may take, or it cuts the retries short.
 //! An open breaker is an error like any other: with `stale`, expired values are served meanwhile.
+//! Callers with different deadlines share a load, so its pipeline must not have the deadline of one
+//! of them: enter it by [`call`](crate::Pipeline::call), or by `call_within` with a deadline of the
+//! load's own.
 //!
 //! # Guarantees
 //!
@@ -121,11 +164,24 @@
 //! 15. Rare slow answers make at most 1 % of gets bypass the tier. No get waits longer for pending
 //!     invalidations than stated above, each is delivered once, and one key's trouble stays its
 //!     own.
-//! 16. A bad configuration is refused when the cache is built, with the name of the setting.
+//! 16. A bad configuration is refused when the cache is built, with the name of the setting, and
+//!     bad options of a call when they are set.
+//! 17. A value that is not modified is kept with its tags, and its time to live starts anew, in
+//!     this process and in the remote tier. Like a loaded value, it is not stored if an
+//!     invalidation overlaps its load.
+//! 18. The options of a call hold for the load that it starts and for its value. A call that joins
+//!     a load has only its own limits of waiting.
+//! 19. A background write stores nothing over an invalidation or a put that came after its load
+//!     began. At most `remote.background_writes` are in progress; any other is made within its
+//!     call.
+//! 20. A get of several keys calls the loader once, or once for each `max_batch` keys, with exactly
+//!     the keys that neither a tier has nor another call loads. Keys whose lookup in the remote
+//!     tier takes longer than `remote.timeout` are loaded by further calls.
 //!
 //! # Cancel safety
 //!
-//! A dropped get takes nothing from other callers: one of them drives the load on. They also take
+//! A dropped get takes nothing from other callers: one of them drives the load on. If it was a get
+//! of several keys, a caller that joined for one of them drives on the load of all. They also take
 //! it over from a get that is neither polled nor dropped. A dropped change (`invalidate`, `update`,
 //! ...) holds in this process all the same, and stays pending for the others. A dropped
 //! [`run`](CacheAside::run) receives nothing more.
@@ -179,16 +235,22 @@
 //!   says so.
 //! - If wall clocks differ by more than `ttl`, values of other processes seem expired: they are
 //!   read from the remote tier each time.
+//! - A record with a validator or a `stale_max_age` of its own is a miss for releases that do not
+//!   know them. Records without are the same in both.
+//! - A get with `skip_local_read` joins a load in progress, which may have begun before the get.
+//! - Loads of a get of several keys are [counted](CacheAside::stats) key by key. A slow key of the
+//!   remote tier delays the others by at most `remote.timeout`.
 //! - Records of an earlier format are misses, but tags are marked in another place: do not run the
 //!   two releases on one store.
 //!
 //! # Source
 //!
 //! The cache-aside pattern of the cloud design patterns (Microsoft, 2014); `soft_timeout` and
-//! `hard_timeout`: FusionCache; leases against stale sets: Nishtala and others, "Scaling Memcache
-//! at Facebook", NSDI 2013; early refresh: Vattani, Chierichetti, Lowenstein, "Optimal
-//! Probabilistic Cache Stampede Prevention", VLDB 2015; eviction: the `quick_cache` crate (S3-FIFO
-//! and Clock-PRO: Yang and others, SOSP 2023; Jiang, Chen, Zhang, USENIX ATC 2005).
+//! `hard_timeout`, conditional refresh and background writes: FusionCache; conditional requests:
+//! RFC 9110; leases against stale sets: Nishtala and others, "Scaling Memcache at Facebook", NSDI
+//! 2013; early refresh: Vattani, Chierichetti, Lowenstein, "Optimal Probabilistic Cache Stampede
+//! Prevention", VLDB 2015; eviction: the `quick_cache` crate (S3-FIFO and Clock-PRO: Yang and
+//! others, SOSP 2023; Jiang, Chen, Zhang, USENIX ATC 2005).
 mod builder;
 mod config;
 mod error;
@@ -196,24 +258,30 @@ mod event;
 mod load; // one load for all its callers
 mod loaded;
 mod local; // the tier in memory
+mod many; // `get_or_load_many`
+mod many_load; // one load of several keys
 mod miss; // a key without a fresh value
+mod options;
 mod read; // `get_or_load` and its kin
 mod remote; // the tier in a store, and the backplane
 mod report;
 mod run; // notices of other processes
-mod spawner;
 mod state; // what all clones share
 mod stats;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
+mod validator; // values with a mark by which the source tells whether they changed
+mod view; // conditional refresh, and options per call
 mod wait; // waiting for a load
 mod write; // `put` and invalidations
 
 pub use config::{CacheAsideConfig, RemoteConfig, StaleConfig, Unattended};
-pub use error::LoadError;
+pub use error::{LoadAborted, LoadError};
 pub use event::{CacheAsideEvent, RemoteCall};
 pub use loaded::Loaded;
+pub use options::LoadOptions;
 pub use read::CacheAside;
-pub use remote::codec::Codec;
 pub use stats::CacheAsideStats;
+pub use validator::{Stale, Validator};
+pub use view::CacheView;
 pub use write::Reached;

@@ -14,8 +14,10 @@ use super::{
     load::{Load, LoadPurpose, LoaderResult},
     local::entry::{Entry, Freshness},
     miss::Miss,
+    options::CallOptions,
     state::{Inner, LoadOutcome, LoadResult, LocalLookup},
     stats::count,
+    validator::Stale,
     wait::{Wait, Waited},
 };
 use crate::{
@@ -80,7 +82,7 @@ where
             let load = loader();
             async { Ok(Some(load.await.map_err(forget)?.into())) }
         };
-        let value = match self.serve(key, loader, found, false) {
+        let value = match self.serve(key, loader, found, false, ()) {
             Ok(value) => value,
             Err(miss) => self.ask(key, miss).await?,
         };
@@ -113,7 +115,7 @@ where
             let load = loader();
             async { Ok(load.await.map_err(forget)?.map(Into::into)) }
         };
-        match self.serve(key, loader, found, true) {
+        match self.serve(key, loader, found, true, ()) {
             Ok(value) => Ok(value),
             Err(miss) => self.ask(key, miss).await,
         }
@@ -147,7 +149,11 @@ where
             }
         };
         let mut seat = seat;
-        let Waited::Ended(outcome) = Wait::new(inner, None).on(&inner.report, &mut seat).await else { return None };
+        let Waited::Ended(outcome) =
+            Wait::new(inner, None, inner.config.hard_timeout).on(&inner.report, &mut seat).await
+        else {
+            return None;
+        };
         match outcome.filter(|outcome| inner.is_current(outcome))?.into_result() {
             LoadResult::Value(value) => Some(value),
             _ => None,
@@ -176,18 +182,20 @@ where
     /// Returns a value that can be served without a load, or else the miss. Returns `Ok(None)` only
     /// if `may_be_absent` is set.
     #[cold]
-    fn serve<Q, L, F>(
+    pub(super) fn serve<Q, L, F, O>(
         &self,
         key: &Q,
         loader: L,
         found: LocalLookup<V>,
         may_be_absent: bool,
-    ) -> Result<Option<V>, Miss<L, V>>
+        options: O,
+    ) -> Result<Option<V>, Miss<L, V, O>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         L: FnOnce() -> F,
         F: Future<Output = LoaderResult<V>> + Send + 'static,
+        O: CallOptions,
     {
         let stats = &self.0.report.stats;
         match found {
@@ -197,7 +205,7 @@ where
             }
             Some((Freshness::Due, entry)) => {
                 stats.hits.increase();
-                self.refresh(key, &entry, loader);
+                self.refresh(key, &entry, loader, options);
                 Ok(entry.hot.value)
             }
             Some((Freshness::Throttled, entry)) => {
@@ -205,9 +213,11 @@ where
                 Ok(entry.hot.value)
             }
             Some((Freshness::Expired, entry)) => {
-                Err(Miss { loader: Some(loader), stale: Some(Box::new(entry)), may_be_absent })
+                Err(Miss { loader: Some(loader), stale: Some(Box::new(entry)), may_be_absent, options })
             }
-            Some((Freshness::Fresh, _)) | None => Err(Miss { loader: Some(loader), stale: None, may_be_absent }),
+            Some((Freshness::Fresh, _)) | None => {
+                Err(Miss { loader: Some(loader), stale: None, may_be_absent, options })
+            }
         }
     }
 
@@ -223,7 +233,7 @@ where
             return false;
         }
         if let Some(seat) = seat.for_background() {
-            inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
+            inner.spawner.spawn(async move { drop(seat.await) });
             inner.report.event(|| Event::LeftInBackground);
         }
         // Until the load has ended, later gets are served the stale value at once.
@@ -237,16 +247,32 @@ where
     }
 
     /// Starts a load in the background for a value that is still valid, at most once per value.
-    fn refresh<Q, L, F>(&self, key: &Q, entry: &Entry<V>, loader: L)
+    fn refresh<Q, L, F, O>(&self, key: &Q, entry: &Entry<V>, loader: L, options: O)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         L: FnOnce() -> F,
         F: Future<Output = LoaderResult<V>> + Send + 'static,
+        O: CallOptions,
+    {
+        if let Some(lead) = self.lead_refresh(key, entry) {
+            let lead = lead.of_type(TypeId::of::<F>());
+            let load = self.load(&lead);
+            let purpose = LoadPurpose::Refresh(entry.rest.version);
+            let seat = lead.start(Box::pin(load.run(purpose, loader(), options))).in_background();
+            self.0.spawner.spawn(async move { drop(seat.await) });
+        }
+    }
+
+    /// Returns the right to refresh a value that is still valid, at most once per value.
+    pub(super) fn lead_refresh<Q>(&self, key: &Q, entry: &Entry<V>) -> Option<Lead<K, LoadOutcome<V>>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let inner = &self.0;
         if !inner.spawner.is_there() {
-            return;
+            return None;
         }
         let mut left = None;
         let joined = inner.flights.join_or_lead_unless(key, || {
@@ -256,17 +282,25 @@ where
             None
         });
         drop(left);
-        if let Ok(JoinOrLead::Leads(lead)) = joined {
-            let lead = lead.of_type(TypeId::of::<F>());
-            let load = self.load(&lead);
-            let seat =
-                lead.start(Box::pin(load.run(LoadPurpose::Refresh(entry.rest.version), loader()))).in_background();
-            inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
+        match joined {
+            Ok(JoinOrLead::Leads(lead)) => Some(lead),
+            _ => None,
         }
+    }
+
+    /// Returns the value of this process, fresh or not, and its validator.
+    pub(super) fn stale<Q>(&self, key: &Q) -> Option<Stale<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entry = self.0.local.peek(key)?;
+        let is_valid = !self.0.tags.invalidated_since(entry.hot.born, entry.tags());
+        entry.into_stale().filter(|_| is_valid)
     }
 }
 
-fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {
+pub(super) fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {
     Arc::new(error)
 }
 

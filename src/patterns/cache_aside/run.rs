@@ -32,8 +32,9 @@ where
     /// invalidations of other processes take effect only when local times to live end.
     ///
     /// A new subscription, and one that may have missed notices, treats every existing local entry
-    /// as expired. On shutdown it tries once more to deliver, and returns the number of
-    /// invalidations that are still pending.
+    /// as expired. On shutdown it waits for [background
+    /// writes](super::RemoteConfig::background_writes) for at most `remote.timeout`, tries once
+    /// more to deliver, and returns the number of invalidations that are still pending.
     ///
     /// # Cancel safety
     /// If the future is dropped, it receives nothing more, and the next subscription treats
@@ -46,8 +47,21 @@ where
         };
         let mut shutdown = pin!(shutdown);
         race(shutdown.as_mut(), race(inner.receive_notices(shared), shared.keep_delivering(&inner.report))).await;
+        race(shared.background.flush(), inner.report.sleep(inner.config.remote.timeout)).await;
         shared.deliver_once(&inner.report).await;
         shared.pending_invalidations.len()
+    }
+
+    /// Waits until all [background writes](super::RemoteConfig::background_writes) that have
+    /// started before this call have ended. Each ends within about `remote.timeout`, if its task
+    /// runs.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing is lost: the writes continue.
+    pub async fn flush(&self) {
+        if let Some(shared) = &self.0.shared {
+            shared.background.flush().await;
+        }
     }
 }
 

@@ -8,11 +8,11 @@ use super::{
     local::tags::{Slot, Tags},
     remote::shared::Shared,
     report::Report,
-    spawner::Spawner,
 };
 use crate::{
     entropy::Entropy,
     flight::{FlightResult, Flights},
+    spawn::Spawner,
     time::Instant,
 };
 
@@ -41,7 +41,8 @@ pub(super) enum LoadResult<V> {
     Absent,
     /// The loader failed. Only a caller with the same error type can read the error.
     Failed(Arc<dyn std::any::Any + Send + Sync>),
-    TimedOut,
+    /// The load took longer than this.
+    TimedOut(Duration),
     /// The source was not asked.
     Nothing,
 }
@@ -135,7 +136,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     /// Creates an entry.
-    pub(super) fn entry(&self, value: Option<V>, birth: Birth, now: Instant) -> Entry<V> {
+    pub(super) fn entry(&self, value: Option<V>, birth: Birth<'_>, now: Instant) -> Entry<V> {
         Entry::new(value, birth, &self.config, now, &self.entropy)
     }
 

@@ -7,10 +7,12 @@ use proptest::prelude::*;
 
 use super::{
     CacheAsideConfig, StaleConfig,
+    loaded::ValueSettings,
     local::entry::{Birth, Entry, Freshness, xfetch_refreshes},
     remote::health::{Failed, Health},
     remote::pending::{Invalidation, PendingInvalidations, Steps},
     remote::record::{Kind, ReadError, Stored, mark, number},
+    validator::Validator,
 };
 use crate::{
     entropy::Entropy,
@@ -35,7 +37,7 @@ fn early_refreshes_have_the_rate_of_the_paper() {
 }
 
 /// The freshness of an entry by a naive model.
-fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u64>, now: u64) -> Option<Freshness> {
+fn naive(config: &CacheAsideConfig, birth: &Birth<'_>, asked: u64, failed: Option<u64>, now: u64) -> Option<Freshness> {
     let (now, asked, failed) = (MS(now), MS(asked), failed.map(MS));
     let left = birth.ttl.saturating_sub(birth.age);
     let fresh_for = birth.local.map_or(left, |local| local.min(left));
@@ -73,7 +75,7 @@ proptest! {
         config.refresh_ahead = refresh.map(|percent| percent as f64 / 100.0);
         let birth = || Birth {
             born: 0, ttl: MS(ttl), local: local.map(MS), age: MS(age), took: Duration::ZERO, version: None,
-            tags: Box::default(), weight: 1,
+            tags: Box::default(), names: &[], settings: ValueSettings::NONE, weight: 1,
         };
         let start = Instant::from_nanos(1 << 50);
         let entropy = Entropy::from_seed(1);
@@ -102,10 +104,14 @@ proptest! {
     fn a_record_reads_as_it_was_written(
         kind in prop_oneof![Just(Kind::Value), Just(Kind::Absent), any::<u64>().prop_map(Kind::Claim)],
         ttl in any::<u64>(), born in any::<u64>(), loaded in any::<u64>(), tags in prop::collection::vec(any::<String>(), 0..4),
+        validator in prop::option::of(prop::option::of(any::<String>())), stale in prop::option::of(any::<u64>()),
         payload in prop::collection::vec(any::<u8>(), 0..100),
     ) {
+        let validator = validator.map(|etag| Validator { last_modified: etag.clone().map(|etag| etag + "\n"), etag });
+        let stale_max_age = stale.map(Duration::from_nanos);
         let loaded = Timestamp::from_millis(loaded);
-        let stored = Stored { kind, ttl: Duration::from_nanos(ttl), born, loaded, tags, payload: payload.into() };
+        let (ttl, payload) = (Duration::from_nanos(ttl), payload.into());
+        let stored = Stored { kind, ttl, born, loaded, tags, validator, stale_max_age, payload };
         let bytes = stored.encode();
         prop_assert_eq!(Stored::decode(&bytes), Ok(stored));
         for end in 0..bytes.len() {
@@ -274,4 +280,23 @@ fn a_tier_is_suspended_by_its_failure_rate_and_probed_by_one_caller_at_a_time() 
     let health = Health::new(rest);
     health.failed(at(0), Failed::Refused);
     assert!(!health.admits(at(1)));
+}
+
+/// Both releases read it, so a release that knows no validators can run beside this one.
+#[test]
+fn a_record_without_a_validator_has_the_bytes_of_the_releases_before_validators() {
+    let written = "value\nttl 5\nborn 7\nloaded 9\ntag 3\na\nb\n\npayload";
+    let stored = Stored {
+        kind: Kind::Value,
+        ttl: Duration::from_nanos(5),
+        born: 7,
+        loaded: Timestamp::from_millis(9),
+        tags: vec!["a\nb".to_owned()],
+        validator: None,
+        stale_max_age: None,
+        payload: "payload".into(),
+    };
+    let bytes = stored.encode();
+    assert_eq!(std::str::from_utf8(&bytes[8 + 17..]).unwrap_or("?"), written);
+    assert_eq!(Stored::decode(&bytes), Ok(stored));
 }

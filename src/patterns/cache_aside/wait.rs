@@ -47,11 +47,11 @@ enum Due {
 }
 
 impl Wait {
-    pub(super) fn new<K: Hash + Eq, V>(inner: &Inner<K, V>, soft: Option<Duration>) -> Self {
+    pub(super) fn new<K: Hash + Eq, V>(inner: &Inner<K, V>, soft: Option<Duration>, hard: Option<Duration>) -> Self {
         let has_remote = inner.shared.as_ref().is_some_and(|shared| shared.remote.is_some());
         let remote = inner.config.remote;
         let beside = if has_remote { remote.timeout.saturating_add(remote.wait) } else { Duration::ZERO };
-        let limit = inner.config.hard_timeout.map(|hard| hard.saturating_add(beside));
+        let limit = hard.map(|hard| hard.saturating_add(beside));
         let pause = limit.map_or(FIRST_LOOK, |limit| (limit / 4).min(FIRST_LOOK));
         Self { limit, soft, pause, began: None, polled: false }
     }
@@ -59,6 +59,12 @@ impl Wait {
     /// Skips the first poll of the seat, which the caller has just polled with the same waker.
     pub(super) fn after_a_poll(mut self) -> Self {
         self.polled = true;
+        self
+    }
+
+    /// Counts the time limits from this time.
+    pub(super) const fn since(mut self, began: Instant) -> Self {
+        self.began = Some(began);
         self
     }
 

@@ -3,8 +3,10 @@ use std::{borrow::Borrow, future::Future, hash::Hash, time::Duration};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, Loaded,
+    loaded::ValueSettings,
     local::entry::{Birth, Entry},
     remote::backplane::CacheNotice,
+    remote::fill::Content,
     remote::lookup::RemotePut,
     remote::pending::{Invalidation, Steps},
     state::Inner,
@@ -109,11 +111,13 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
     {
         let inner = &*self.0;
-        let Loaded { value, ttl, tags } = value.into();
+        let (value, ttl, tags, settings) = value.into().into_parts();
         let ttl = ttl.unwrap_or(inner.config.ttl);
+        let settings = settings.as_deref().unwrap_or(ValueSettings::NONE);
+        let entry = |value, born, version| self.born(key, value, (ttl, &tags, settings), born, version);
         let born = inner.tags.now();
         let Some(shared) = &inner.shared else {
-            self.keep(key, 0, self.born(key, value, ttl, &tags, born, None));
+            self.keep(key, 0, entry(value, born, None));
             return Reached::Everywhere;
         };
         let deadline = inner.report.now() + inner.config.remote.timeout;
@@ -122,7 +126,8 @@ where
         let mut propagation = self.row_propagation(key);
         let put = match &shared.remote {
             Some(remote) if remote.health.admits(inner.report.now()) => {
-                remote.put(&inner.report, deadline, &row, &value, (ttl, &tags)).await
+                let content = Content { value: Some(&value), ttl, tags: &tags, settings };
+                remote.put(&inner.report, deadline, &row, content).await
             }
             Some(_) => RemotePut::Unknown,
             None => RemotePut::NotStorable,
@@ -136,13 +141,13 @@ where
                 // Made pending before the value is kept, so that no load takes the remote tier's old value.
                 propagation.defer();
                 // Other processes cannot have this value. Here it is the newest, unless it was invalidated meanwhile.
-                if self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None)) {
+                if self.keep(key, epoch, entry(value, born, None)) {
                     propagation.here = None;
                 }
                 return Reached::ThisProcess;
             }
         };
-        if !self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version)) {
+        if !self.keep(key, epoch, entry(value, born, version)) {
             // The key was invalidated meanwhile, in an unknown order in the remote tier: neither value stays.
             return propagation.deliver_by(deadline).await;
         }
@@ -170,7 +175,8 @@ where
         let inner = &*self.0;
         for (key, value) in values {
             let born = inner.tags.now();
-            let (key, entry) = self.born(&key, value, inner.config.ttl, &[], born, None);
+            let settings = (inner.config.ttl, &[][..], ValueSettings::NONE);
+            let (key, entry, _) = self.born(&key, value, settings, born, None);
             // A load in progress has a newer value, so its key is not primed either.
             let left = inner.flights.if_idle(&key, || {
                 inner.local.peek(&key).is_none().then(|| inner.local.insert(key.clone(), &key, entry))
@@ -181,16 +187,15 @@ where
         }
     }
 
-    /// Returns an entry whose value is current now.
+    /// Returns an entry whose value is current now, and whether it is to be kept.
     fn born<Q>(
         &self,
         key: &Q,
         value: V,
-        ttl: Duration,
-        tags: &[String],
+        (ttl, names, settings): (Duration, &[String], &ValueSettings),
         born: u64,
         version: Option<Version>,
-    ) -> (K, Entry<V>)
+    ) -> (K, Entry<V>, bool)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -203,15 +208,17 @@ where
             age: Duration::ZERO,
             took: Duration::ZERO,
             version,
-            tags: inner.slots(tags),
+            tags: inner.slots(names),
+            names,
+            settings,
             weight: inner.weight(&key, Some(&value)),
         };
-        (key, inner.entry(Some(value), birth, inner.report.now()))
+        (key, inner.entry(Some(value), birth, inner.report.now()), !settings.skip_local_write)
     }
 
     /// Stores the value of a put unless the key was invalidated since `epoch`, and supersedes loads
     /// that began meanwhile. Returns `true` if the epoch is unchanged.
-    fn keep<Q>(&self, key: &Q, epoch: u64, (own, entry): (K, Entry<V>)) -> bool
+    fn keep<Q>(&self, key: &Q, epoch: u64, (own, entry, kept): (K, Entry<V>, bool)) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -219,7 +226,8 @@ where
         let inner = &*self.0;
         let (same, left) = inner.flights.supersede(key, || {
             let same = inner.shared.as_ref().is_none_or(|shared| shared.epochs.now(key) == epoch);
-            let lives = entry.rest.fresh_until > entry.rest.stored
+            let lives = kept
+                && entry.rest.fresh_until > entry.rest.stored
                 && !inner.tags.invalidated_since(entry.hot.born, entry.tags());
             (same, if same && lives { inner.local.insert(own, key, entry) } else { inner.local.remove(key) })
         });

@@ -2,7 +2,10 @@
 use std::future::Future;
 
 use super::Chaos;
-use crate::call::{CallContext, Operation, as_inside};
+use crate::{
+    call::{CallContext, Operation, as_inside},
+    outcome::LastFailure,
+};
 
 /// Operation whose results are replaced at times: see [`Chaos::outcomes`].
 #[derive(Debug, Clone)]
@@ -20,7 +23,7 @@ where
     type Output = O::Output;
     type Error = O::Error;
 
-    as_inside!(operation: is_idempotent, is_spent, priority, name, can_overlap);
+    as_inside!(operation: is_idempotent, is_spent, priority, name, can_overlap, on_retry);
 
     async fn run(&mut self, cx: CallContext<'_>) -> Result<O::Output, O::Error> {
         if self.chaos.replaces(cx) { (self.make)() } else { self.operation.run(cx).await }
@@ -30,7 +33,30 @@ where
         &mut self,
         cx: CallContext<'_>,
     ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O, M>> {
-        let work = if self.chaos.replaces(cx) { Err((self.make)()) } else { Ok(self.operation.start(cx)?) };
+        self.start_after(cx, None)
+    }
+
+    fn run_after(
+        &mut self,
+        cx: CallContext<'_>,
+        last: Option<LastFailure<'_, O::Error>>,
+    ) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+        let work = if self.chaos.replaces(cx) { Err((self.make)()) } else { Ok(self.operation.run_after(cx, last)) };
+        async move {
+            match work {
+                Ok(work) => work.await,
+                Err(made_up) => made_up,
+            }
+        }
+    }
+
+    fn start_after(
+        &mut self,
+        cx: CallContext<'_>,
+        last: Option<LastFailure<'_, O::Error>>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O, M>> {
+        let work =
+            if self.chaos.replaces(cx) { Err((self.make)()) } else { Ok(self.operation.start_after(cx, last)?) };
         Some(async move {
             match work {
                 Ok(work) => work.await,

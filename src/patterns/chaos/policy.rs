@@ -15,9 +15,9 @@ use super::{
     draw::{End, draw, draw_outcome},
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{self, Attempt, CallContext, CallState, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     entropy::Entropy,
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected, Verdict},
@@ -83,6 +83,8 @@ pub struct Injected {
     pub panicked: u64,
 }
 
+reconfigurable!(Chaos, ChaosConfig, |_this, next| next.check());
+
 impl Chaos {
     /// Returns a policy with this configuration. Disabled unless [`ChaosConfig::enabled`] is set.
     ///
@@ -111,8 +113,10 @@ impl Chaos {
     /// Enables or disables the injection, for all clones. Attempts that already have a fault keep
     /// it.
     pub fn set_enabled(&self, enabled: bool) {
-        let _changing = self.0.changing.lock();
+        let changing = self.0.changing.lock();
         self.change(self.config().enabled(enabled));
+        drop(changing);
+        self.flush();
     }
 
     /// Replaces the configuration while it is in use, for all clones. It applies to attempts that
@@ -121,19 +125,28 @@ impl Chaos {
     /// # Errors
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ChaosConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        let _changing = self.0.changing.lock();
+        self.validate(&config)?;
+        let changing = self.0.changing.lock();
         self.change(config);
+        drop(changing);
+        self.flush();
         Ok(())
     }
 
+    /// Changes the configuration, and stages the event: a hook may change it again, so none runs
+    /// under the lock.
     fn change(&self, config: ChaosConfig) {
         let shared = &*self.0;
         let enabled = config.enabled;
         shared.config.store(Arc::new(config));
         if shared.enabled.swap(enabled, Relaxed) != enabled {
-            self.0.tell(|| if enabled { ChaosEvent::SwitchedOn } else { ChaosEvent::SwitchedOff });
+            let event = || if enabled { ChaosEvent::SwitchedOn } else { ChaosEvent::SwitchedOff };
+            shared.events.stage(shared.clock.now(), event);
         }
+    }
+
+    fn flush(&self) {
+        self.0.events.flush(self.0.name.as_ref());
     }
 
     /// Returns the numbers of injections.
@@ -271,13 +284,13 @@ impl Component for Chaos {
     fn assemble(spec: ChaosSpec, common: Common) -> Self::Built {
         let ChaosSpec { config, filter } = spec;
         config.check()?;
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         Ok(Self(Arc::new(Inner {
             enabled: AtomicBool::new(config.enabled),
             config: ArcSwap::from_pointee(config),
             changing: Mutex::new(()),
             counts: Counts::default(),
-            events: Events::new(),
+            events: hooks.events(),
             name,
             clock,
             entropy,
@@ -288,6 +301,9 @@ impl Component for Chaos {
 
 impl HasName for Chaos {}
 impl HasEntropy for Chaos {}
+impl HasEvents<ChaosEvent> for Chaos {}
+
+call::blocking_door!(Chaos);
 
 impl Policy for Chaos {
     #[inline]

@@ -13,9 +13,10 @@ use super::{
     window::Setting,
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::Operation,
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
+    key_ref::KeyRef,
     observe::Subscription,
     outcome::CallError,
     sharded::Sharded,
@@ -45,12 +46,13 @@ use crate::{
 ///     .name_by(|host: &String| format!("api/{host}").into())
 ///     .build()
 ///     .unwrap();
-/// let (one, other) = ("10.0.0.1".to_owned(), "10.0.0.2".to_owned());
-/// assert_eq!(hosts.get(&other).state(), State::Closed);
+/// // An owned key is made for a new entry only.
+/// let (one, other) = ("10.0.0.1", "10.0.0.2");
+/// assert_eq!(hosts.get(other).state(), State::Closed);
 /// for _ in 0..5 {
-///     hosts.get(&one).try_acquire().unwrap().record(Verdict::failure(FailureKind::Connect));
+///     hosts.get(one).try_acquire().unwrap().record(Verdict::failure(FailureKind::Connect));
 /// }
-/// assert_eq!((hosts.get(&one).state(), hosts.get(&other).state()), (State::Open, State::Closed));
+/// assert_eq!((hosts.get(one).state(), hosts.get(other).state()), (State::Open, State::Closed));
 /// ```
 pub struct KeyedBreakers<K, S = RandomState>(pub(super) Arc<Registry<K, S>>);
 
@@ -118,10 +120,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedBreakers<K, S> {
     fn assemble(spec: Self::Spec, common: Common) -> Self::Built {
         let KeyedBreakersSpec { config, name_of, hasher } = spec;
         config.check()?;
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
-        let swept = clock.now();
+        let swept = common.clock.now();
         let keys = || Keys { table: HashTable::new(), swept, full_until: swept };
-        let set = Setting::new(config.breaker, entropy, Some(OpenLimit::new(config.max_open)));
+        let set = Setting::new(config.breaker, &common, Some(OpenLimit::new(config.max_open)));
+        let Common { name, clock, .. } = common;
         Ok(Self(Arc::new(Registry {
             shared: Arc::new(Shared::new(set, clock)),
             config: Mutex::new(config),
@@ -135,6 +137,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedBreakers<K, S> {
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> HasName for KeyedBreakers<K, S> {}
 impl<K: Eq + Hash + Clone, S: BuildHasher> HasEntropy for KeyedBreakers<K, S> {}
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasEvents<CircuitBreakerEvent> for KeyedBreakers<K, S> {}
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasEvents<Transition> for KeyedBreakers<K, S> {}
+
+reconfigurable!([K: Eq + Hash + Clone, S: BuildHasher] KeyedBreakers<K, S>, KeyedBreakersConfig, |_this, next| next.check());
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// Returns the current configuration.
@@ -151,7 +157,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: impl Into<KeyedBreakersConfig>) -> Result<(), ConfigError> {
         let config = config.into();
-        config.check()?;
+        self.validate(&config)?;
         let Shared { set, clock, .. } = &*self.0.shared;
         let now = clock.now();
         {
@@ -172,15 +178,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 
     /// Returns the breaker of this key, and creates it if there is none. Holding it keeps the key
     /// from being removed as idle.
-    pub fn get(&self, key: &K) -> CircuitBreaker {
+    pub fn get(&self, key: &(impl KeyRef<K> + ?Sized)) -> CircuitBreaker {
         let hash = self.0.hasher.hash_one(key);
         let found = Self::find(&self.0.shards.of(hash).lock(), hash, key); // the lock is free again here
         found.unwrap_or_else(|| self.add(hash, key))
     }
 
     /// Returns the breaker of this key, if there is one, and marks it as used.
-    fn find(keys: &Keys<K>, hash: u64, key: &K) -> Option<CircuitBreaker> {
-        let (_, breaker) = keys.table.find(hash, |(k, _)| k == key)?;
+    fn find(keys: &Keys<K>, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> Option<CircuitBreaker> {
+        let (_, breaker) = keys.table.find(hash, |(k, _)| key.is(k))?;
         if !breaker.0.core.used.load(Relaxed) {
             breaker.0.core.used.store(true, Relaxed);
         }
@@ -188,10 +194,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     }
 
     /// Returns the breaker of this key, if there is one. Does not count as a use.
-    pub fn peek(&self, key: &K) -> Option<CircuitBreaker> {
+    pub fn peek(&self, key: &(impl KeyRef<K> + ?Sized)) -> Option<CircuitBreaker> {
         let hash = self.0.hasher.hash_one(key);
         let keys = self.0.shards.of(hash).lock();
-        keys.table.find(hash, |(k, _)| k == key).map(|(_, breaker)| breaker.clone())
+        keys.table.find(hash, |(k, _)| key.is(k)).map(|(_, breaker)| breaker.clone())
     }
 
     /// Runs `operation` with this key's breaker alone around it; every `Err` is a failure.
@@ -201,11 +207,11 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     ///
     /// # Cancel safety
     /// Dropping the call drops the operation; the call counts as cancelled.
-    pub fn call<O: Operation>(
+    pub fn call<Q: KeyRef<K> + ?Sized, O: Operation>(
         &self,
-        key: &K,
+        key: &Q,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send + use<K, S, O> {
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send + use<K, S, Q, O> {
         let breaker = self.get(key);
         async move { breaker.call(operation).await }
     }
@@ -244,10 +250,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 
     /// Removes a key and its breaker, in any state. Existing clones of the breaker keep working,
     /// detached from the registry.
-    pub fn forget(&self, key: &K) -> bool {
+    pub fn forget(&self, key: &(impl KeyRef<K> + ?Sized)) -> bool {
         let hash = self.0.hasher.hash_one(key);
         let mut keys = self.0.shards.of(hash).lock();
-        let removed = keys.table.find_entry(hash, |(k, _)| k == key).map_or(None, |found| Some(found.remove().0));
+        let removed = keys.table.find_entry(hash, |(k, _)| key.is(k)).map_or(None, |found| Some(found.remove().0));
         drop(keys);
         removed.is_some()
     }
@@ -270,11 +276,11 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     }
 
     #[cold]
-    fn add(&self, hash: u64, key: &K) -> CircuitBreaker {
+    fn add(&self, hash: u64, key: &(impl KeyRef<K> + ?Sized)) -> CircuitBreaker {
         let Registry { shared, name, name_of, hasher, .. } = &*self.0;
         // Outside the lock: the callback may be slow, panic, or use this registry.
-        let name = name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone());
-        let own = key.clone();
+        let own = key.to_key();
+        let name = name_of.as_ref().map(|name_of| name_of(&own)).or_else(|| name.clone());
         let mut keys = self.0.shards.of(hash).lock();
         if let Some(breaker) = Self::find(&keys, hash, key) {
             return breaker; // another caller has created it
@@ -285,7 +291,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
         let breaker = CircuitBreaker::member(shared.clone(), &shared.set.config(), name);
         let most = self.0.shards.share(self.config().max_keys as usize);
         if (keys.table.len() < most || self.make_room(&mut keys, most))
-            && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k))
+            && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| key.is(k), |(k, _)| hasher.hash_one(k))
         {
             place.insert((own, breaker.clone()));
         }

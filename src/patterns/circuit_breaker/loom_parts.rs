@@ -10,9 +10,14 @@ use super::{
     state::{Core, Gate, Refusal},
     window::{ALL, Setting},
 };
-use crate::{entropy::Entropy, outcome::TripRule, time::Instant};
+use crate::{build::Common, entropy::Entropy, outcome::TripRule, time::Instant};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+
+/// The same randomness in each run of a model.
+pub(super) fn seeded() -> Common {
+    Common { entropy: Some(Entropy::from_seed(1)), ..Common::default() }
+}
 
 #[test]
 fn loom_breaker_a_slow_start_admits_its_share_of_racing_calls() {
@@ -55,7 +60,7 @@ fn loom_breaker_a_rejection_does_not_combine_an_opening_with_the_one_that_replac
         loom::model(move || {
             let config = CircuitBreakerConfig::default();
             let core = Core::new(&config, Instant::from_nanos(0), None);
-            let breaker = Arc::new((core, Setting::new(config, Entropy::from_seed(1), None)));
+            let breaker = Arc::new((core, Setting::new(config, &seeded(), None)));
             enter(&breaker, first, old);
             let theirs = breaker.clone();
             let thread = thread::spawn(move || enter(&theirs, second, new));

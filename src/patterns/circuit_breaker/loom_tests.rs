@@ -5,12 +5,12 @@ use loom::{sync::Arc, thread};
 
 use super::{
     CircuitBreakerConfig, State, TripConfig,
+    loom_parts::seeded,
     parts::SlowStartConfig,
     state::{Core, Refusal, Ticket},
     window::{Counts, Mark, Setting},
 };
 use crate::{
-    entropy::Entropy,
     outcome::{FailureKind, TripRule},
     time::Instant,
 };
@@ -24,7 +24,7 @@ struct Breaker {
 
 impl Breaker {
     fn new(config: CircuitBreakerConfig) -> Arc<Self> {
-        let set = Setting::new(config, Entropy::from_seed(1), None);
+        let set = Setting::new(config, &seeded(), None);
         Arc::new(Self { core: Core::new(&config, Instant::from_nanos(0), None), set })
     }
 

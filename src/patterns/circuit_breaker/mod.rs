@@ -95,7 +95,8 @@
 //! share of the registry that may be open: if more would open, the fault is likely on this side (a
 //! bad deployment, a broken network), and rejecting all calls does not help. A breaker whose
 //! opening is suppressed in this way stays closed and sends an event. It opens at its next failure
-//! if the limit allows it by then.
+//! if the limit allows it by then. A look-up takes a [borrowed form](crate::KeyRef) of the key,
+//! such as `&str` for a `String`.
 //!
 //! ```
 //! use steadfast::Pipeline;
@@ -124,6 +125,10 @@
 //! Use one breaker per dependency: one service, one shard, one host. Put it inside the retry, so
 //! that it counts attempts and its rejection ends the retry. Put it outside the attempt's time-out,
 //! so that a call that hangs becomes a failure that it counts.
+//!
+//! Code that is not async has [`CircuitBreaker::call_blocking`], and the time in which its
+//! operation blocks counts for the rule of slow calls; see
+//! [code that is not async](crate::call#code-that-is-not-async).
 //!
 //! Processes that call the same dependency can share their openings through a store, off the path
 //! of the calls: [`shared`].

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::{ConfigError, human, require, require_share, require_some_time, setters};
 
 /// Rules that open a breaker, joined by "or". An absent rule is off.
+///
+/// The default has no rule at all, so that rules of your own replace that of
+/// [`CircuitBreakerConfig`](super::CircuitBreakerConfig): a failure rate of one half.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]

@@ -16,9 +16,9 @@ use super::{
     window::Setting,
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{self, Attempt, CallContext, Cold, Explanation, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable, require},
     observe::Subscription,
     outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
@@ -49,6 +49,12 @@ impl Shared {
     }
 }
 
+reconfigurable!(CircuitBreaker, CircuitBreakerConfig, |this, next| {
+    next.check()?;
+    let belongs_to_none = this.0.shared.set.open_limit.is_none();
+    require(belongs_to_none, "circuit_breaker", "belongs to a registry: call `KeyedBreakers::reconfigure` instead")
+});
+
 impl CircuitBreaker {
     /// Creates a closed breaker with this configuration.
     ///
@@ -65,7 +71,7 @@ impl CircuitBreaker {
 
     /// Creates a closed breaker with a configuration that has been checked.
     pub(crate) fn make(config: CircuitBreakerConfig, common: Common) -> Self {
-        let shared = Shared::new(Setting::new(config, common.entropy(), None), common.clock);
+        let shared = Shared::new(Setting::new(config, &common, None), common.clock);
         Self::member(Arc::new(shared), &config, common.name)
     }
 
@@ -98,13 +104,8 @@ impl CircuitBreaker {
     /// # Errors
     /// If a setting is invalid, or the breaker belongs to a registry; then nothing has changed.
     pub fn reconfigure(&self, config: CircuitBreakerConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         let Shared { set, clock, .. } = &*self.0.shared;
-        crate::config::require(
-            set.open_limit.is_none(),
-            "circuit_breaker",
-            "belongs to a registry: call `KeyedBreakers::reconfigure` instead",
-        )?;
         set.replace(config);
         let now = clock.now();
         set.events.stage_as(self.0.core.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
@@ -321,6 +322,10 @@ impl Component for CircuitBreaker {
 
 impl HasName for CircuitBreaker {}
 impl HasEntropy for CircuitBreaker {}
+impl HasEvents<CircuitBreakerEvent> for CircuitBreaker {}
+impl HasEvents<Transition> for CircuitBreaker {}
+
+call::blocking_door!(CircuitBreaker);
 
 impl Policy for CircuitBreaker {
     #[inline]

@@ -20,7 +20,7 @@ use crate::{
     config::ConfigError,
     entropy::Entropy,
     port::{BoxFuture, Capabilities, Capability, Failure, PortError},
-    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
+    queue::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
     store::{DeleteOptions, Key, PutOptions, Store},
     sync::Mutex,
     time::Clock,
@@ -204,13 +204,20 @@ impl Component for ClaimCheck {
 impl HasEntropy for ClaimCheck {}
 
 impl Queue for ClaimCheck {
-    /// The queue's capabilities, with the store's limit on the size of a body.
+    /// The queue's capabilities without [`Forward`](Capability::Forward), with the store's limit on
+    /// the size of a body.
     fn capabilities(&self) -> Capabilities {
-        self.0.queue.capabilities().largest_value(self.0.store.capabilities().max_value())
+        let can = self.0.queue.capabilities().without(Capability::Forward);
+        can.largest_value(self.0.store.capabilities().max_value())
     }
 
     fn identity(&self) -> String {
         self.0.queue.identity()
+    }
+
+    /// Returns `None`: the body of a forwarded message would not be stored.
+    fn address(&self) -> Option<Address> {
+        None
     }
 
     fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
@@ -241,19 +248,28 @@ impl Queue for ClaimCheck {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
-            let mut rows = Vec::with_capacity(settlements.len());
-            let settlements = settlements.into_iter().map(|(receipt, how)| {
+            let can = self.capabilities();
+            let (mut rows, mut requests) = (Vec::with_capacity(settlements.len()), Vec::new());
+            for (receipt, how) in settlements {
+                let refused = how.check(&can).err();
                 let (receipt, row) = plain(&receipt);
-                rows.push(row.filter(|_| how == Settle::Complete));
-                (receipt, how)
-            });
-            let settlements = settlements.collect();
-            let settled = self.0.queue.settle(settlements).await?;
+                rows.push((row.filter(|_| how == Settle::Complete), refused.clone()));
+                if refused.is_none() {
+                    requests.push((receipt, how));
+                }
+            }
+            let mut answers = self.0.queue.settle(requests).await?.into_iter();
             // Only after the message is completed: without its body it could not be handled again.
             let mut done = Vec::new();
-            for (row, answer) in rows.into_iter().zip(&settled) {
-                done.extend(row.filter(|_| answer.is_ok()));
-            }
+            let settled = rows.into_iter().map_while(|(row, refused)| match refused {
+                Some(refused) => Some(Err(refused.into())),
+                None => {
+                    let answer = answers.next()?;
+                    done.extend(row.filter(|_| answer.is_ok()));
+                    Some(answer)
+                }
+            });
+            let settled = settled.collect();
             self.forget(done).await;
             Ok(settled)
         })

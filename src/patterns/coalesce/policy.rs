@@ -6,12 +6,12 @@ use std::{
     future::{Future, poll_fn},
     hash::Hash,
     pin::pin,
-    sync::Arc,
 };
 
 use crate::{
-    flight::{FlightResult, Flights, JoinOrLead, Seat},
+    flight::{FlightResult, Flights, JoinOrLead},
     port::BoxFuture,
+    spawn::Spawner,
 };
 
 /// Runs one execution per key at a time and shares its result with all callers of that key.
@@ -69,8 +69,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         K: Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        let unattended = move |seat: Seat<K, T>| spawn(Box::pin(async move { drop(seat.await) }));
-        Self(Flights::new(Some(Arc::new(unattended))))
+        Self(Flights::finishing(Spawner::own(spawn)))
     }
 
     /// Returns the result of the running work for this key. If there is none, calls `work` and runs

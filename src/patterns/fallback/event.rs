@@ -3,42 +3,32 @@ use std::time::Duration;
 
 use crate::{
     observe::Traced,
-    outcome::{FailureKind, PolicyKind},
+    outcome::{Cause, FailureKind},
 };
 
 /// An event of a [`Fallback`](super::Fallback). A call that succeeds causes none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallbackEvent {
     /// The call returned the fallback's value.
     FellBack {
-        /// The outcome that it replaced.
-        after: Setback,
+        /// The failure or rejection that it replaced.
+        after: Cause<FailureKind>,
     },
     /// The fallback also failed: the call returns its own failure.
     Failed {
-        /// The outcome that it should have replaced.
-        after: Setback,
+        /// The failure or rejection that it should have replaced.
+        after: Cause<FailureKind>,
         /// Kind of the fallback's failure; `None` if its error was not judged a failure.
         kind: Option<FailureKind>,
     },
     /// The fallback timed out and was dropped: the call returns its own failure.
     TimedOut {
-        /// The outcome that it should have replaced.
-        after: Setback,
+        /// The failure or rejection that it should have replaced.
+        after: Cause<FailureKind>,
         /// Time that it was given.
         given: Duration,
     },
-}
-
-/// The outcome after which a call fell back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Setback {
-    /// A failure of this kind.
-    Failure(FailureKind),
-    /// A rejection by this kind of policy.
-    Rejection(PolicyKind),
 }
 
 impl Traced for FallbackEvent {
@@ -49,12 +39,12 @@ impl Traced for FallbackEvent {
     fn trace(&self, source: &str) {
         const TARGET: &str = "steadfast::fallback";
         match self {
-            Self::FellBack { after } => tracing::info!(target: TARGET, fallback = source, ?after, "fell back"),
+            Self::FellBack { after } => tracing::info!(target: TARGET, fallback = source, %after, "fell back"),
             Self::Failed { after, kind } => {
-                tracing::warn!(target: TARGET, fallback = source, ?after, ?kind, "the fallback also failed");
+                tracing::warn!(target: TARGET, fallback = source, %after, ?kind, "the fallback also failed");
             }
             Self::TimedOut { after, given } => {
-                tracing::warn!(target: TARGET, fallback = source, ?after, ?given, "the fallback timed out");
+                tracing::warn!(target: TARGET, fallback = source, %after, ?given, "the fallback timed out");
             }
         }
     }

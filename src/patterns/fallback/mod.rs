@@ -1,4 +1,4 @@
-//! Fallback: a substitute answer for a failed call, marked as degraded.
+//! Fallback: a substitute answer for a failed call, marked as degraded if the caller asks for it.
 //!
 //! Unlike a [retry](crate::retry) it does not call the other side again; it returns something else.
 //!
@@ -7,7 +7,8 @@
 //! Where a lesser answer is better than none: yesterday's price, a default list, a replica that may
 //! lag, an empty page. It makes the rejections of a breaker or a limit acceptable to users. Not
 //! where a wrong answer does harm (an account's balance, a permission), and not to hide errors: a
-//! default that looks like the truth misleads, so the answer carries a mark.
+//! default that looks like the truth misleads. Where the reader must know, the answer is marked:
+//! [`call_or_marked`](crate::Pipeline::call_or_marked).
 //!
 //! # Defaults
 //!
@@ -24,7 +25,7 @@
 //! use steadfast::{
 //!     Pipeline,
 //!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
-//!     fallback::{Answer, Fallback, FallbackConfig},
+//!     fallback::{Fallback, FallbackConfig},
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -35,11 +36,13 @@
 //! let ask = || async { Ok::<u32, io::Error>(117) };
 //! let yesterday = 115;
 //!
-//! let own = prices.call_or(ask, |_| ready(Ok(yesterday))).await?;
-//! assert!(matches!(own, Answer::Own(117)));
+//! assert_eq!(prices.call_or(ask, |_| ready(Ok(yesterday))).await?, 117);
 //!
 //! breaker.isolate(); // the service is away
-//! let degraded = prices.call_or(ask, |_| ready(Ok(yesterday))).await?;
+//! assert_eq!(prices.call_or(ask, |_| ready(Ok(yesterday))).await?, 115);
+//!
+//! // The same with a mark.
+//! let degraded = prices.call_or_marked(ask, |_| ready(Ok(yesterday))).await?;
 //! assert!(degraded.is_degraded() && degraded.error().is_some_and(|error| error.is_rejected()));
 //! assert_eq!(degraded.into_value(), 115);
 //! # Ok(())
@@ -49,7 +52,9 @@
 //! # How it works
 //!
 //! A policy sees verdicts, never values, so the fallback is given with the call:
-//! [`Pipeline::call_or`](crate::Pipeline::call_or). It is any closure that receives the [`Failed`]
+//! [`Pipeline::call_or`](crate::Pipeline::call_or), or
+//! [`call_or_marked`](crate::Pipeline::call_or_marked), which returns an [`Answer`] in place of the
+//! value alone. The fallback is any closure that receives the [`Failed`]
 //! call and returns a future of the same result type:
 //!
 //! | fallback | written |
@@ -57,6 +62,7 @@
 //! | a value | `\|_\| ready(Ok(value))` |
 //! | a function of the error | `\|failed\| { let kind = failed.kind(); async move { .. } }` |
 //! | another operation | `\|failed\| replica.call_within(failed.within(), \|\| get())`, with its error mapped |
+//! | no substitute for this failure | any `Err`: the call returns its own error |
 //!
 //! The policy decides when the fallback runs, and bounds its time. A fallback runs at most once per
 //! call. The pipeline's classifier judges its value as any other. If it fails, is judged a failure
@@ -102,8 +108,8 @@
 //!
 //! # Guarantees
 //!
-//! 1. The fallback is a value, a function of the failure, or another operation. Its value is marked
-//!    as degraded, and contains the outcome that it replaced.
+//! 1. The fallback is a value, a function of the failure, or another operation. In an [`Answer`]
+//!    its value is marked as degraded, beside the outcome that it replaced.
 //! 2. The fallback runs at most once per call, and only after the configured failures and
 //!    rejections. A success is never replaced.
 //! 3. If the fallback fails, the call returns its own error, with the fallback's beside it.
@@ -118,7 +124,7 @@
 //! # Events
 //!
 //! [`FallbackEvent`]: each call that fell back, and each fallback that failed or timed out, with
-//! the outcome before it. A failure that the policy lets pass causes no event.
+//! the failure or rejection before it. A failure that the policy lets pass causes no event.
 //!
 //! # Considerations
 //!
@@ -149,5 +155,5 @@ mod policy;
 
 pub use crate::call::{Answer, Failed};
 pub use config::FallbackConfig;
-pub use event::{FallbackEvent, Setback};
+pub use event::FallbackEvent;
 pub use policy::Fallback;

@@ -14,16 +14,16 @@ use std::{
     time::Duration,
 };
 
-use super::{FallbackConfig, FallbackEvent, Setback};
+use super::{FallbackConfig, FallbackEvent};
 use crate::{
-    build::{Builder, Common, Component, HasName},
+    build::{Builder, Common, Component, HasEvents, HasName},
     call::{
-        self, Answered, Attempt, CallContext, Cold, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy,
-        Repeats, Timed,
+        self, Answered, Attempt, BlockingOperation, CallContext, Cold, Deadline, Explanation, Failed, FellBack, Layer,
+        Operation, Policy, Repeats, Timed,
     },
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
-    outcome::{Outcome, PolicyKind, TimedOut},
+    outcome::{CallError, Cause, FailureKind, Outcome, PolicyKind, TimedOut},
     sync::Mutex,
     time::{Clock, nanos},
 };
@@ -48,6 +48,8 @@ struct FallbackSettings {
     timeout: AtomicU64,
 }
 
+reconfigurable!(Fallback, FallbackConfig, |_this, next| next.check());
+
 impl Fallback {
     /// Creates a fallback policy.
     ///
@@ -63,11 +65,11 @@ impl Fallback {
     }
 
     /// Creates a policy from settings that were checked before.
-    pub(crate) fn make(config: FallbackConfig, Common { name, clock, .. }: Common) -> Self {
+    pub(crate) fn make(config: FallbackConfig, Common { name, clock, hooks, .. }: Common) -> Self {
         let timeout = AtomicU64::new(nanos(config.timeout));
         let after = AtomicU16::new(after(&config).to_bits());
         let settings = Arc::new(FallbackSettings { config: Mutex::new(config), after, timeout });
-        Self { settings, name, clock, events: Events::new() }
+        Self { settings, name, clock, events: hooks.events() }
     }
 
     /// Returns the current settings.
@@ -86,7 +88,7 @@ impl Fallback {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: FallbackConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         let mut current = self.settings.config.lock();
         *current = config;
         self.settings.after.store(after(&config).to_bits(), Relaxed);
@@ -109,12 +111,50 @@ impl Fallback {
     /// # Cancel safety
     /// If the future is dropped, the operation is dropped, or the fallback if that is running.
     #[inline]
-    pub fn call<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
+    pub fn call<O: Operation, F, Fut>(
+        &self,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
     where
         F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
         call::call_alone_or(self, operation, instead)
+    }
+
+    /// As [`call`](Self::call), with a marked value, as
+    /// [`Pipeline::call_or_marked`](crate::Pipeline::call_or_marked).
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    ///
+    /// # Cancel safety
+    /// As [`call`](Self::call).
+    #[inline]
+    pub fn call_marked<O: Operation, F, Fut>(
+        &self,
+        operation: O,
+        instead: F,
+    ) -> impl Future<Output = Answered<O>> + Send
+    where
+        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+    {
+        call::call_alone_or_marked(self, operation, instead)
+    }
+
+    /// As [`call`](Self::call), for an operation and a fallback that are not async: blocks this
+    /// thread. See [`Pipeline::call_blocking_or`](crate::Pipeline::call_blocking_or).
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_blocking<T: Send, E: Send>(
+        &self,
+        operation: impl BlockingOperation<Output = T, Error = E>,
+        instead: impl FnOnce(Failed<'_, T, E>) -> Result<T, E>,
+    ) -> Result<T, CallError<E>> {
+        call::call_alone_blocking_or(self, operation, instead)
     }
 
     /// Decides the result of a call whose inner policies returned `outcome`.
@@ -132,10 +172,8 @@ impl Fallback {
 
     /// Runs the fallback.
     async fn fall_back<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
-        let after = match outcome.kind() {
-            Some(kind) => Setback::Failure(kind),
-            None => Setback::Rejection(inner.call_state().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
-        };
+        // Before the fallback, whose value replaces the cause.
+        let after = self.events.wanted().then(|| Box::new(inner.call_state().cause_of(outcome)));
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
         let frame = cx.until(&deadline);
         let fell = Timed::new(inner.fall_back(frame.context()), deadline.over()).await;
@@ -143,25 +181,26 @@ impl Fallback {
         match fell {
             Some(FellBack::Nowhere) => outcome,
             Some(FellBack::Done) => {
-                self.tell(|| FallbackEvent::FellBack { after });
+                self.tell(after, |after| FallbackEvent::FellBack { after });
                 Outcome::Judged(crate::outcome::Class::Success)
             }
             Some(FellBack::Failed { kind }) => {
-                self.tell(|| FallbackEvent::Failed { after, kind });
+                self.tell(after, |after| FallbackEvent::Failed { after, kind });
                 outcome
             }
             None => {
                 let given = deadline.given();
                 inner.call_state().fallback_timed_out(TimedOut { name: self.name.clone(), after: given });
-                self.tell(|| FallbackEvent::TimedOut { after, given });
+                self.tell(after, |after| FallbackEvent::TimedOut { after, given });
                 outcome
             }
         }
     }
 
-    fn tell(&self, event: impl FnOnce() -> FallbackEvent) {
-        if self.events.wanted() {
-            self.events.send(self.name.as_ref(), self.clock.now(), event);
+    /// Sends an event, if one was wanted when the fallback began.
+    fn tell(&self, after: Option<Box<Cause<FailureKind>>>, event: impl FnOnce(Cause<FailureKind>) -> FallbackEvent) {
+        if let Some(after) = after {
+            self.events.send(self.name.as_ref(), self.clock.now(), || event(*after));
         }
     }
 }
@@ -182,6 +221,7 @@ impl Component for Fallback {
 }
 
 impl HasName for Fallback {}
+impl HasEvents<FallbackEvent> for Fallback {}
 
 impl Policy for Fallback {
     #[inline]

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::{HedgeConfig, event::SuppressReason};
 use crate::{
-    outcome::{FailureKind, Hint, Outcome},
+    outcome::{Cause, FailureKind, Hint, Outcome},
     time::{Instant, nanos},
 };
 
@@ -12,11 +12,20 @@ use crate::{
 const LONGEST_QUIET: Duration = Duration::from_secs(60);
 
 /// The end of one attempt.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
-    /// The server's hint, if the attempt failed.
+    /// Parts that only a failure or a rejection has, if the hedge needs them: boxed, so that a
+    /// success moves 16 bytes.
+    pub(super) failure: Option<Box<FailureParts>>,
+}
+
+/// The parts of a failed or rejected attempt.
+#[derive(Debug)]
+pub(super) struct FailureParts {
+    /// The server's hint; none after a rejection.
     pub(super) hint: Hint,
+    pub(super) cause: Cause<FailureKind>,
 }
 
 /// The consequence of the end of an attempt.
@@ -37,12 +46,23 @@ impl Ended {
         !self.outcome.is_failure() && self.outcome != Outcome::Rejected
     }
 
+    fn hint(&self) -> Hint {
+        self.failure.as_ref().map_or(Hint::None, |failure| failure.hint)
+    }
+
+    /// Returns the cause of the failure or rejection, for events. Its kind alone, if no event was
+    /// wanted when the attempt ended.
+    pub(super) fn cause(&self) -> Cause<FailureKind> {
+        let unknown = || Cause::Operation(self.outcome.kind().unwrap_or(FailureKind::Other));
+        self.failure.as_ref().map_or_else(unknown, |failure| failure.cause.clone())
+    }
+
     pub(super) fn then(&self, config: &HedgeConfig) -> Then {
         match self.outcome {
             // An inner policy says "stop asking"; attempts in flight may still succeed.
             Outcome::Rejected => Then::Wait(SuppressReason::Rejected),
             outcome => match outcome.kind() {
-                Some(kind) if config.hedge_on.contains(kind) => match self.hint {
+                Some(kind) if config.hedge_on.contains(kind) => match self.hint() {
                     Hint::None => Then::Next(kind),
                     _ => Then::Wait(SuppressReason::PushedBack),
                 },
@@ -54,7 +74,7 @@ impl Ended {
     /// Returns the time until which the other side asked for a pause, in nanoseconds of the clock,
     /// at most [`LONGEST_QUIET`] from now.
     pub(super) fn quiet_until(&self, now: Instant) -> u64 {
-        self.hint.retry_after().map_or(0, |wait| now.as_nanos().saturating_add(nanos(wait.min(LONGEST_QUIET))))
+        self.hint().retry_after().map_or(0, |wait| now.as_nanos().saturating_add(nanos(wait.min(LONGEST_QUIET))))
     }
 }
 

@@ -1,10 +1,15 @@
 //! Events of a hedge.
 use std::{fmt, time::Duration};
 
-use crate::{observe::Traced, outcome::FailureKind};
+use tracing::field;
+
+use crate::{
+    observe::Traced,
+    outcome::{Cause, FailureKind},
+};
 
 /// An event of a [`Hedge`](super::Hedge). A call whose first attempt ends in time causes none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HedgeEvent {
     /// Another attempt started beside those in flight.
@@ -18,6 +23,9 @@ pub enum HedgeEvent {
     Suppressed {
         /// Reason why it did not start.
         reason: SuppressReason,
+        /// Cause of the failure or rejection after which it was due. `None` if it was due because
+        /// the attempts in flight were late.
+        cause: Option<Cause<FailureKind>>,
     },
     /// A hedged attempt gave the call its result.
     Won {
@@ -28,13 +36,13 @@ pub enum HedgeEvent {
     AllFailed {
         /// Number of attempts.
         attempts: u32,
-        /// Kind of the failure that the call returns; `None` if a policy rejected the attempt.
-        kind: Option<FailureKind>,
+        /// Cause of the failure that the call returns.
+        cause: Cause<FailureKind>,
     },
 }
 
 /// The cause of another attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HedgeCause {
     /// The attempts in flight took longer than the delay.
@@ -44,8 +52,8 @@ pub enum HedgeCause {
     },
     /// An attempt failed.
     Failed {
-        /// Kind of failure.
-        kind: FailureKind,
+        /// Cause of its failure.
+        cause: Cause<FailureKind>,
     },
 }
 
@@ -65,7 +73,7 @@ pub enum SuppressReason {
 
 impl HedgeCause {
     /// Returns the cause as a word, for labels of metrics.
-    pub const fn as_str(self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Late { .. } => "late",
             Self::Failed { .. } => "failed",
@@ -106,10 +114,14 @@ impl Traced for HedgeEvent {
             Self::Hedged { hedge, cause } => {
                 tracing::debug!(target: TARGET, hedged_by = source, hedge, ?cause, "hedged");
             }
-            Self::Suppressed { reason } => tracing::info!(target: TARGET, hedged_by = source, %reason, "not hedged"),
+            Self::Suppressed { reason, cause } => {
+                let cause = cause.as_ref().map(field::display);
+                tracing::info!(target: TARGET, hedged_by = source, %reason, cause, "not hedged");
+            }
             Self::Won { hedge } => tracing::debug!(target: TARGET, hedged_by = source, hedge, "a hedge won"),
-            Self::AllFailed { attempts, kind } => {
-                tracing::info!(target: TARGET, hedged_by = source, attempts, ?kind, "all attempts failed");
+            Self::AllFailed { attempts, cause } => {
+                let kind = cause.kind();
+                tracing::info!(target: TARGET, hedged_by = source, attempts, ?kind, %cause, "all attempts failed");
             }
         }
     }

@@ -14,9 +14,9 @@ use arc_swap::ArcSwap;
 use super::{HedgeConfig, HedgeDelay, HedgeEvent, latencies::Latencies};
 use crate::{
     budget::RetryBudget,
-    build::{Builder, Common, Component, HasName},
+    build::{Builder, Common, Component, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind},
     time::{Clock, Instant},
@@ -88,6 +88,8 @@ impl HedgeSettings {
     }
 }
 
+reconfigurable!(Hedge, HedgeConfig, |_this, next| next.check());
+
 impl Hedge {
     /// Creates a hedge without a budget.
     ///
@@ -103,7 +105,7 @@ impl Hedge {
     }
 
     /// Creates a hedge from settings that were checked before.
-    pub(crate) fn make(HedgeSpec { config, budget }: HedgeSpec, Common { name, clock, .. }: Common) -> Self {
+    pub(crate) fn make(HedgeSpec { config, budget }: HedgeSpec, Common { name, clock, hooks, .. }: Common) -> Self {
         let settings = ArcSwap::from_pointee(HedgeSettings::new(config, None));
         Self(Arc::new(HedgeInner {
             settings,
@@ -111,7 +113,7 @@ impl Hedge {
             clock,
             budget,
             quiet_until: AtomicU64::new(0),
-            events: Events::new(),
+            events: hooks.events(),
         }))
     }
 
@@ -146,7 +148,7 @@ impl Hedge {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: HedgeConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         self.0.settings.rcu(|now| HedgeSettings::new(config, now.latencies.as_ref()));
         Ok(())
     }
@@ -199,8 +201,13 @@ impl HedgeInner {
         now.as_nanos() < self.quiet_until.load(Relaxed)
     }
 
+    /// Returns `true` if events are wanted.
+    pub(super) fn tells(&self) -> bool {
+        self.events.wanted()
+    }
+
     pub(super) fn tell(&self, event: impl FnOnce() -> HedgeEvent) {
-        if self.events.wanted() {
+        if self.tells() {
             self.events.send(self.name.as_ref(), self.clock.now(), event);
         }
     }
@@ -217,6 +224,7 @@ impl Component for Hedge {
 }
 
 impl HasName for Hedge {}
+impl HasEvents<HedgeEvent> for Hedge {}
 
 impl Policy for Hedge {
     #[inline]

@@ -9,13 +9,13 @@ use std::{
 
 use super::{
     HedgeEvent,
-    decision::{Ended, Plan, Then},
+    decision::{Ended, FailureParts, Plan, Then},
     event::{HedgeCause, SuppressReason},
     policy::HedgeInner,
 };
 use crate::{
     call::{Attempt, CallContext, Cold, Fork, Forks, Timed},
-    outcome::{Hint, Outcome},
+    outcome::{Cause, FailureKind, Hint, Outcome},
     race::Continued,
     time::Instant,
 };
@@ -45,7 +45,7 @@ impl HedgeInner {
             {
                 let mut first = forks.next();
                 let won = {
-                    let work = pin!(attempt(&mut first, cx));
+                    let work = pin!(attempt(self, &mut first, cx));
                     FirstPoll::new(work, |work, ended| self.go_on(work, ended, forks, cx)).await
                 }; // all attempts but the winner are dropped by now
                 return match won {
@@ -66,7 +66,8 @@ impl HedgeInner {
         let then = ended.then(&self.settings.load().config);
         if then == Then::Wait(SuppressReason::PushedBack) {
             self.pushed_back(ended);
-            self.tell(|| HedgeEvent::Suppressed { reason: SuppressReason::PushedBack });
+            let reason = SuppressReason::PushedBack;
+            self.tell(|| HedgeEvent::Suppressed { reason, cause: Some(ended.cause()) });
         }
         !matches!(then, Then::Next(_))
     }
@@ -97,7 +98,7 @@ impl HedgeInner {
                 let Began { at, delay } = *began.insert(self.begin(cx));
                 let timer = self.clock.sleep_until(at + delay);
                 ended = Timed::new(Continued::new(work.as_mut(), true), timer).await;
-                if ended.is_some_and(|ended| is_success(&ended)) {
+                if ended.as_ref().is_some_and(is_success) {
                     self.record(at);
                 }
             }
@@ -129,7 +130,7 @@ impl HedgeInner {
         let mut news = ended.map(|ended| (ended, None));
         loop {
             let next = match news.take() {
-                None => call.start(HedgeCause::Late { delay }),
+                None => call.start(HedgeCause::Late { delay }, None),
                 Some((ended, fork)) => {
                     if ended.is_good() {
                         drop(others);
@@ -155,7 +156,7 @@ impl HedgeInner {
                 }
             };
             if let Some((hedge, at)) = next {
-                others.push((hedge, beside(forks, hedge, cx)));
+                others.push((hedge, beside(self, forks, hedge, cx)));
                 timer.set(call.plan.is_open().then(|| self.clock.sleep_until(at + delay)));
             } else if !call.plan.is_open() {
                 timer.set(None);
@@ -248,15 +249,11 @@ struct HedgeCall<'a> {
 
 impl HedgeCall<'_> {
     /// Starts another attempt, if one may start. Returns its number and the time.
-    fn start(&mut self, cause: HedgeCause) -> Option<(u32, Instant)> {
+    fn start(&mut self, cause: HedgeCause, kind: Option<FailureKind>) -> Option<(u32, Instant)> {
         if !self.plan.is_open() {
             return None;
         }
         let now = self.hedge.clock.now();
-        let kind = match cause {
-            HedgeCause::Failed { kind } => Some(kind),
-            HedgeCause::Late { .. } => None,
-        };
         // The budget comes last: a withdrawal is used.
         let reason = if self.hedge.is_quiet(now) {
             SuppressReason::PushedBack
@@ -269,13 +266,16 @@ impl HedgeCall<'_> {
             self.hedge.tell(|| HedgeEvent::Hedged { hedge, cause });
             return Some((hedge, now));
         };
-        self.hold(reason);
+        self.hold(reason, || match cause {
+            HedgeCause::Late { .. } => None,
+            HedgeCause::Failed { cause } => Some(cause),
+        });
         None
     }
 
-    fn hold(&mut self, reason: SuppressReason) {
+    fn hold(&mut self, reason: SuppressReason, cause: impl FnOnce() -> Option<Cause<FailureKind>>) {
         if self.plan.hold() {
-            self.hedge.tell(|| HedgeEvent::Suppressed { reason });
+            self.hedge.tell(|| HedgeEvent::Suppressed { reason, cause: cause() });
         }
     }
 
@@ -284,12 +284,12 @@ impl HedgeCall<'_> {
         let then = ended.then(&self.hedge.settings.load().config);
         match then {
             Then::Over => Err(Over),
-            Then::Next(kind) => Ok(self.start(HedgeCause::Failed { kind })),
+            Then::Next(kind) => Ok(self.start(HedgeCause::Failed { cause: ended.cause() }, Some(kind))),
             Then::Wait(reason) => {
                 if reason == SuppressReason::PushedBack {
                     self.hedge.pushed_back(ended);
                 }
-                self.hold(reason);
+                self.hold(reason, || Some(ended.cause()));
                 Ok(None)
             }
         }
@@ -309,7 +309,7 @@ impl HedgeCall<'_> {
     fn lost(&self, ended: Ended, fork: Option<(u32, impl Fork)>) -> Won {
         let attempts = self.plan.started();
         if attempts > 1 {
-            self.hedge.tell(|| HedgeEvent::AllFailed { attempts, kind: ended.outcome.kind() });
+            self.hedge.tell(|| HedgeEvent::AllFailed { attempts, cause: ended.cause() });
         }
         match fork {
             None => Won::First(ended.outcome),
@@ -327,23 +327,33 @@ fn is_success(ended: &Ended) -> bool {
 
 /// Makes the attempt.
 #[inline]
-fn attempt(fork: &mut impl Fork, cx: CallContext<'_>) -> impl Future<Output = Ended> + Send {
+fn attempt(hedge: &HedgeInner, fork: &mut impl Fork, cx: CallContext<'_>) -> impl Future<Output = Ended> + Send {
     async move {
         let outcome = fork.attempt(cx).await;
-        let hint = if outcome.is_failure() { fork.call_state().hint() } else { Hint::None };
-        Ended { outcome, hint }
+        let is_over = outcome.is_failure() || outcome == Outcome::Rejected;
+        Ended { outcome, failure: if is_over { failure(hedge, fork, outcome) } else { None } }
     }
+}
+
+/// Returns the parts of a failed or rejected attempt, if they are needed.
+#[cold]
+fn failure(hedge: &HedgeInner, fork: &mut impl Fork, outcome: Outcome) -> Option<Box<FailureParts>> {
+    let state = fork.call_state();
+    let hint = if outcome.is_failure() { state.hint() } else { Hint::None };
+    let needed = hint != Hint::None || hedge.tells();
+    needed.then(|| Box::new(FailureParts { hint, cause: state.cause_of(outcome) }))
 }
 
 /// Creates the future of a hedged attempt.
 fn beside<'f, F: Forks>(
+    inner: &'f HedgeInner,
     forks: &'f F,
     hedge: u32,
     cx: CallContext<'f>,
 ) -> Pin<Box<dyn Future<Output = (Ended, impl Fork + use<'f, F>)> + Send + 'f>> {
     let mut fork = forks.next();
     Box::pin(async move {
-        let ended = attempt(&mut fork, cx.hedging(hedge).context()).await;
+        let ended = attempt(inner, &mut fork, cx.hedging(hedge).context()).await;
         (ended, fork)
     })
 }

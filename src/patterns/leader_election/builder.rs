@@ -1,13 +1,14 @@
 //! Building an election.
 use std::sync::Arc;
 
-use super::{LeaderElection, LeaderElectionConfig, election::ElectionInner, transitions::Transitions};
+use super::{
+    LeaderElection, LeaderElectionConfig, LeaderElectionEvent, election::ElectionInner, transitions::Transitions,
+};
 use crate::{
-    build::{Builder, Common, Component, HasEntropy},
+    build::{Builder, Common, Component, HasEntropy, HasEvents},
     config::{ConfigError, Name, require},
     lease::Lease,
     notify::Notifier,
-    observe::Events,
     port::Capability,
     sync::Mutex,
 };
@@ -77,7 +78,7 @@ impl Component for LeaderElection {
 
     fn assemble(spec: LeaderElectionSpec, common: Common) -> Self::Built {
         let LeaderElectionSpec { leases, name, config, candidate, notifier, health } = spec;
-        let (entropy, clock) = (common.entropy(), common.clock);
+        let (entropy, Common { clock, hooks, .. }) = (common.entropy(), common);
         config.check()?;
         require(!name.as_str().is_empty(), "name", "must not be empty")?;
         require(!candidate.is_empty(), "candidate", "must not be empty")?;
@@ -101,7 +102,7 @@ impl Component for LeaderElection {
             entropy,
             notifier,
             health,
-            events: Events::new(),
+            events: hooks.events(),
             transitions: Transitions::new(),
             standing: Mutex::default(),
         })))
@@ -109,3 +110,4 @@ impl Component for LeaderElection {
 }
 
 impl HasEntropy for LeaderElection {}
+impl HasEvents<LeaderElectionEvent> for LeaderElection {}

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Level, PriorityOrder, QueueListener, QueueListenerConfig,
+    Level, PriorityOrder, QueueControl, QueueListener, QueueListenerConfig, QueueListenerEvent,
+    control::{partition, state::ControlState, watch::Paused},
     counters::Counters,
     listener::{Inner, Rule, Source},
     poll::hints::Hints,
     run::scaler::tasks_by_depth,
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     config::{ConfigError, Name, require},
     notify::Notifier,
-    observe::Events,
     port::Capability,
     queue::{IdempotencyFilter, Queue},
 };
@@ -27,6 +27,7 @@ pub struct QueueListenerSpec {
     hints: Option<Hints>,
     filter: Option<IdempotencyFilter>,
     rule: Rule,
+    control: Option<QueueControl>,
 }
 
 impl QueueListener {
@@ -47,6 +48,7 @@ impl QueueListener {
             hints: None,
             filter: None,
             rule: Arc::new(tasks_by_depth),
+            control: None,
         })
     }
 }
@@ -85,6 +87,13 @@ impl Builder<QueueListener> {
         self
     }
 
+    /// Obeys this control: it pauses the listener's queues and cancels their messages, from any
+    /// process. A run takes no message before its first successful read of the control's records.
+    pub fn control(mut self, control: &QueueControl) -> Self {
+        self.spec.control = Some(control.clone());
+        self
+    }
+
     /// Sets the rule that gives the number of tasks for a number of waiting messages. By default 10
     /// tasks below 100 messages, 50 below 1,000, else 100.
     pub fn scaling(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
@@ -98,8 +107,8 @@ impl Component for QueueListener {
     type Spec = QueueListenerSpec;
 
     fn assemble(spec: QueueListenerSpec, common: Common) -> Self::Built {
-        let QueueListenerSpec { queues, order, config, hints, filter, rule } = spec;
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let QueueListenerSpec { queues, order, config, hints, filter, rule, control } = spec;
+        let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         config.check()?;
         require(
             config.min_tasks > 0 || hints.is_some(),
@@ -116,6 +125,9 @@ impl Component for QueueListener {
             require(!filter.window().is_zero(), "window", "must be longer than zero")?;
         }
         let (queues, levels): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+        let control = control.map(|control| {
+            Box::new(ControlState::new(control, queues.iter().map(|queue| partition(&**queue)).collect()))
+        });
         let source = |queue: Arc<dyn Queue>| Source {
             most: queue.capabilities().max_batch().max(1),
             has_dead_letters: queue.dead_letters().is_some(),
@@ -135,13 +147,15 @@ impl Component for QueueListener {
             counters: Counters::default(),
             depth: Default::default(),
             unsettled: Default::default(),
-            paused: watch::Sender::new(false),
+            paused: watch::Sender::new(Paused { is_unknown: control.is_some(), ..Paused::default() }),
+            control,
             runs: Default::default(),
             idle: Notify::new(),
-            events: Events::new(),
+            events: hooks.events(),
         })))
     }
 }
 
 impl HasName for QueueListener {}
 impl HasEntropy for QueueListener {}
+impl HasEvents<QueueListenerEvent> for QueueListener {}

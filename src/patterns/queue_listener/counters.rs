@@ -43,8 +43,18 @@ pub struct ListenerState {
     /// Number of messages returned without an attempt because a dependency of the handler refused
     /// them.
     pub refused: u64,
-    /// `true` if the listener is paused.
+    /// Number of messages returned without an attempt because their handler snoozed them.
+    pub snoozed: u64,
+    /// Number of messages that ended because they were cancelled.
+    pub cancelled: u64,
+    /// Number of reads of the [`QueueControl`](super::QueueControl)'s records. They are requests to
+    /// its store, and not among `requests`.
+    pub control_reads: u64,
+    /// `true` if the listener is paused, or a [`QueueControl`](super::QueueControl) paused all its
+    /// queues.
     pub paused: bool,
+    /// Number of the listener's queues that a [`QueueControl`](super::QueueControl) paused.
+    pub paused_queues: usize,
 }
 
 impl ListenerState {
@@ -85,10 +95,18 @@ pub(super) struct Counters {
     pub(super) duplicates: Count,
     pub(super) released: Count,
     pub(super) refused: Count,
+    pub(super) snoozed: Count,
+    pub(super) cancelled: Count,
+    pub(super) control_reads: Count,
 }
 
 impl Counters {
-    pub(super) fn state(&self, buffered: u64, depth: Option<Depth>, paused: bool) -> ListenerState {
+    pub(super) fn state(
+        &self,
+        buffered: u64,
+        depth: Option<Depth>,
+        (paused, paused_queues): (bool, usize),
+    ) -> ListenerState {
         ListenerState {
             tasks: self.tasks.load(Ordering::Relaxed),
             most_tasks: self.most_tasks.load(Ordering::Relaxed),
@@ -106,7 +124,11 @@ impl Counters {
             duplicates: self.duplicates.get(),
             released: self.released.get(),
             refused: self.refused.get(),
+            snoozed: self.snoozed.get(),
+            cancelled: self.cancelled.get(),
+            control_reads: self.control_reads.get(),
             paused,
+            paused_queues,
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Results of a handler.
 use std::{fmt, time::Duration};
 
-use crate::outcome::{CallError, Cause};
+use crate::{
+    outcome::{CallError, Cause},
+    queue::{Address, Message},
+};
 
 /// Result of a handler, which decides how its message is settled.
 ///
@@ -12,6 +15,17 @@ use crate::outcome::{CallError, Cause};
 pub enum Disposition {
     /// The message was handled and is removed from the queue.
     Complete,
+    /// The message was handled and is removed from the queue. In the same step its results are
+    /// sent, as by [`Settle::Forward`](crate::queue::Settle::Forward).
+    ///
+    /// While a target is full, the listener repeats the settlement until a third of the lease is
+    /// left, or the listener stops. Then it releases the message, which counts no attempt, and the
+    /// handler runs again. A forward that the queue refuses for good (it cannot forward, the
+    /// address is of another backend, a message is too large) is a failed attempt.
+    Forward {
+        /// The results, each with the queue that receives it.
+        messages: Vec<(Address, Message)>,
+    },
     /// The message failed. It is delivered again until its attempts are used up.
     Retry {
         /// Delay until the next delivery; `None` for the configured delays.
@@ -30,6 +44,13 @@ pub enum Disposition {
         /// Text of the refusal, for people.
         error: String,
     },
+    /// It is too early for the message. The message is delivered again later, and no attempt is
+    /// counted, however often it is snoozed.
+    Snooze {
+        /// Delay until the next delivery: from 100 ms to [`LONGEST_SNOOZE`](Self::LONGEST_SNOOZE).
+        /// A value outside is replaced by the nearer bound.
+        after: Duration,
+    },
     /// The message cannot be handled and becomes a dead letter.
     DeadLetter {
         /// Reason, for people.
@@ -41,6 +62,45 @@ impl Disposition {
     /// Maximum delay of a refused message. A message that is refused for longer is delivered and
     /// refused again in between.
     pub const LONGEST_REFUSAL: Duration = Duration::from_secs(30);
+
+    /// Maximum delay of a snoozed message: seven days. A handler that wants a longer delay snoozes
+    /// the message again when it is delivered.
+    pub const LONGEST_SNOOZE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+    /// Returns the disposition of a message that was handled, with its results: the end of the
+    /// message and the sending of the results are one step. No results are
+    /// [`Complete`](Self::Complete).
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    /// use steadfast::{
+    ///     queue::{InMemoryQueue, Message, Queue, QueueExt},
+    ///     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
+    ///     time::Clock,
+    /// };
+    ///
+    /// # let (clock, driver) = Clock::manual();
+    /// # driver.block_on(async {
+    /// let orders = Arc::new(InMemoryQueue::builder("orders").clock(&clock).build());
+    /// let invoices = InMemoryQueue::builder("invoices").clock(&clock).build();
+    /// orders.send_one(Message::new("order 42")).await?;
+    ///
+    /// let target = invoices.address().expect("a queue in memory has an address");
+    /// let config = QueueListenerConfig::default();
+    /// let listener = QueueListener::builder(orders.clone(), config).clock(&clock).build()?;
+    /// let shutdown = clock.sleep(Duration::from_secs(1));
+    /// listener.run(shutdown, async |work: Work| {
+    ///     let invoice = [b"invoice for ", &work.body[..]].concat();
+    ///     Disposition::forward([(target.clone(), Message::new(invoice))])
+    /// }).await?;
+    /// assert_eq!((orders.depth().await?.total(), invoices.depth().await?.total()), (0, 1));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn forward(messages: impl IntoIterator<Item = (Address, Message)>) -> Self {
+        let messages: Vec<_> = messages.into_iter().collect();
+        if messages.is_empty() { Self::Complete } else { Self::Forward { messages } }
+    }
 
     /// Returns a failure that is tried again after the configured delay.
     pub fn retry(error: impl fmt::Display) -> Self {
@@ -56,6 +116,44 @@ impl Disposition {
     /// if it is `None`.
     pub fn refused(after: Option<Duration>, error: impl fmt::Display) -> Self {
         Self::Refused { after, error: error.to_string() }
+    }
+
+    /// Returns the disposition of a message that comes too early: it is delivered again after this
+    /// delay, and no attempt is counted.
+    ///
+    /// ```
+    /// use std::{sync::{Arc, Mutex}, time::Duration};
+    /// use steadfast::{
+    ///     queue::{InMemoryQueue, Message, QueueExt},
+    ///     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
+    ///     time::Clock,
+    /// };
+    ///
+    /// # let (clock, driver) = Clock::manual();
+    /// # driver.block_on(async {
+    /// let queue = Arc::new(InMemoryQueue::builder("parcels").clock(&clock).build());
+    /// queue.send_one(Message::new("has parcel 7 arrived?")).await?;
+    ///
+    /// // One failed attempt would make the message a dead letter. A snooze is none.
+    /// let config = QueueListenerConfig::default().max_attempts(1);
+    /// let listener = QueueListener::builder(queue, config).clock(&clock).build()?;
+    /// let asked_at = Mutex::new(Vec::new());
+    /// let shutdown = clock.sleep(Duration::from_secs(3600));
+    /// listener.run(shutdown, async |work: Work| {
+    ///     asked_at.lock().unwrap().push(clock.now());
+    ///     match work.deliveries {
+    ///         1 | 2 => Disposition::snooze(Duration::from_secs(600)), // it is on its way
+    ///         _ => Disposition::Complete,
+    ///     }
+    /// }).await?;
+    /// assert_eq!((listener.state().snoozed, listener.state().handled), (2, 1));
+    /// let asked_at = asked_at.into_inner().unwrap();
+    /// assert!(asked_at[1] - asked_at[0] >= Duration::from_secs(600));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub const fn snooze(after: Duration) -> Self {
+        Self::Snooze { after }
     }
 
     /// Returns the disposition of a message that cannot be handled.

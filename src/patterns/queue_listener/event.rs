@@ -60,6 +60,28 @@ pub enum QueueListenerEvent {
         /// Delay until the next delivery.
         after: Duration,
     },
+    /// A handler snoozed the message: it is delivered again later, and no attempt is counted.
+    Snoozed {
+        /// Id of the message.
+        id: MessageId,
+        /// Delay until the next delivery.
+        after: Duration,
+    },
+    /// A cancelled message ended.
+    Cancelled {
+        /// Id of the message.
+        id: MessageId,
+    },
+    /// A [`QueueControl`](super::QueueControl) paused a queue of the listener.
+    QueuePaused {
+        /// Identity of the queue.
+        queue: String,
+    },
+    /// A [`QueueControl`](super::QueueControl) resumed a queue of the listener.
+    QueueResumed {
+        /// Identity of the queue.
+        queue: String,
+    },
     /// A message was moved to the dead letters.
     DeadLettered {
         /// Id of the message.
@@ -108,6 +130,8 @@ pub enum QueueCall {
     Notify,
     /// Reading or writing the idempotency filter.
     Filter,
+    /// Reading or deleting records of the queue control.
+    Control,
 }
 
 const TARGET: &str = "steadfast::queue_listener";
@@ -128,6 +152,10 @@ impl Traced for QueueListenerEvent {
                 tracing::warn!(target: TARGET, name, %id, attempt, deliveries, error, ?after, "message failed");
             }
             Self::Refused { id, error, after } => tracing::info!(target: TARGET, name, %id, error, ?after, "refused"),
+            Self::Snoozed { id, after } => tracing::info!(target: TARGET, name, %id, ?after, "snoozed"),
+            Self::Cancelled { id } => tracing::info!(target: TARGET, name, %id, "cancelled"),
+            Self::QueuePaused { queue } => tracing::info!(target: TARGET, name, queue, "queue paused"),
+            Self::QueueResumed { queue } => tracing::info!(target: TARGET, name, queue, "queue resumed"),
             Self::DeadLettered { id, reason } => tracing::warn!(target: TARGET, name, %id, reason, "dead-lettered"),
             Self::LeaseLost { id, deliveries, may_be_settled } => {
                 tracing::warn!(target: TARGET, name, %id, deliveries, may_be_settled, "lease lost");

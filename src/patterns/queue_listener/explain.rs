@@ -43,9 +43,17 @@ impl QueueListener {
             (n, PriorityOrder::Strict) => format!(" from {n} queues in strict order"),
             (n, PriorityOrder::Weighted) => format!(" from {n} queues by weight"),
         };
+        let control = match self.0.control.as_ref().map(|control| (control.interval(), control.paused())) {
+            None => String::new(),
+            Some((poll, None)) => format!("; obeys a queue control, read each {poll:?} at most, not read yet"),
+            Some((poll, Some(0))) => format!("; obeys a queue control, read each {poll:?} at most"),
+            Some((poll, Some(paused))) => {
+                format!("; obeys a queue control, read each {poll:?} at most, which paused {paused} of its queues")
+            }
+        };
         let settings = format!(
             "takes up to {} messages a poll{queues} for {} to {} handlers; hides each for {:?}; {} attempts; polls each {:?} to {:?} \
-             when idle",
+             when idle{control}",
             config.batch,
             config.min_tasks,
             config.max_tasks,

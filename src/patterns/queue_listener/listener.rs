@@ -7,8 +7,12 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Level, ListenerState, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event, counters::Counters,
-    poll::hints::Hints, run::state::RunState, settle::unsettled::Unsettled,
+    Level, ListenerState, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event,
+    control::{state::ControlState, watch::Paused},
+    counters::Counters,
+    poll::hints::Hints,
+    run::state::RunState,
+    settle::unsettled::Unsettled,
 };
 use crate::{
     config::Name,
@@ -41,7 +45,8 @@ pub(super) struct Inner {
     pub(super) depth: Mutex<Option<Depth>>,
     /// Messages that runs of this listener could not settle.
     pub(super) unsettled: Mutex<Unsettled>,
-    pub(super) paused: watch::Sender<bool>,
+    pub(super) paused: watch::Sender<Paused>,
+    pub(super) control: Option<Box<ControlState>>,
     pub(super) runs: Mutex<Vec<Weak<RunState>>>,
     /// Notified when a run has no outstanding message.
     pub(super) idle: Notify,
@@ -68,6 +73,12 @@ impl Inner {
     }
 }
 
+impl Inner {
+    fn set_paused(&self, paused: bool) {
+        self.paused.send_modify(|now| now.by_listener = paused);
+    }
+}
+
 impl QueueListener {
     /// Returns the configuration.
     pub fn config(&self) -> &QueueListenerConfig {
@@ -83,21 +94,26 @@ impl QueueListener {
     pub fn state(&self) -> ListenerState {
         let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
         let buffered = runs.iter().map(|run| run.backlog(|backlog| backlog.len()) as u64).sum();
-        self.0.counters.state(buffered, *self.0.depth.lock(), *self.0.paused.borrow())
+        let paused = *self.0.paused.borrow();
+        let paused_queues = self.0.control.as_ref().and_then(|control| control.paused()).unwrap_or_default();
+        let paused = (paused.by_listener || paused.by_control, paused_queues);
+        self.0.counters.state(buffered, *self.0.depth.lock(), paused)
     }
 
     /// Stops taking messages until [`resume`](Self::resume), and releases those that no handler has
     /// begun. Running handlers continue.
     ///
     /// A pause is a state, not a request: it also holds for runs that begin later, and it is not
-    /// lost while the queue cannot be reached.
+    /// lost while the queue cannot be reached. It concerns this listener alone; a
+    /// [`QueueControl`](super::QueueControl) pauses a queue for all of them.
     pub fn pause(&self) {
-        self.0.paused.send_replace(true);
+        self.0.set_paused(true);
     }
 
-    /// Resumes taking messages, at once.
+    /// Resumes taking messages, at once. Queues that a [`QueueControl`](super::QueueControl) paused
+    /// stay paused.
     pub fn resume(&self) {
-        self.0.paused.send_replace(false);
+        self.0.set_paused(false);
     }
 
     /// Pauses, then waits until no handler runs and everything is settled.

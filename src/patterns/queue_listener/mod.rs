@@ -99,7 +99,30 @@
 //!
 //! The listener counts attempts, not deliveries. A [released](crate::queue::Settle::Release)
 //! message is returned as if it had not been delivered: the listener paused or stopped, its lease
-//! could not be kept, or a dependency of its handler refused it ([`Disposition::Refused`]).
+//! could not be kept, its handler snoozed it ([`Disposition::Snooze`]), or a dependency of its
+//! handler refused it ([`Disposition::Refused`]).
+//!
+//! **A snooze** ([`Disposition::snooze`]) is a handler's answer to a message that comes too early:
+//! it is delivered again after the delay, seven days at most, and no attempt is counted. It may be
+//! snoozed any number of times; the handler sees the number of its deliveries and the time at which
+//! it was sent. Messages of its group wait behind it, since their order is kept. A snooze keeps the
+//! count of deliveries without a settlement, so a message that was suspect stays so.
+//!
+//! **Results.** A handler that answers with [`Disposition::forward`] sends its results to other
+//! queues of the same backend in the step that ends its message: after any crash they are sent
+//! once. The queue needs [`Forward`](crate::port::Capability::Forward), and each target an
+//! [address](crate::queue::Queue::address). While a target is full, the listener repeats the
+//! settlement and does not run the handler again, until a third of the lease is left, or the
+//! listener stops. Then the message is returned as if its handler had refused it: no attempt is
+//! counted, and the handler runs again. A forward that is refused for good is a failed attempt.
+//! Where the queues are of different backends, send the results in the handler, with a
+//! de-duplication id of the message.
+//!
+//! **Errors** of failed attempts are kept with their message, by a queue with
+//! [`ErrorHistory`](crate::port::Capability::ErrorHistory): the number, time and kind of each
+//! attempt, and its text up to 1,024 bytes. The first error and the latest ten are kept. The
+//! handler reads them as `work.errors`, an operator in [`peek`](crate::queue::Queue::peek) of the
+//! dead letters. They are written with the settlement, so that they cost no request.
 //!
 //! **A refusal** (an open circuit breaker, a limit) costs a message only time. The message is
 //! delivered again after the delay of the refusal, 30 s at most, and may be refused again. While
@@ -128,6 +151,28 @@
 //! and no handler sees it twice. A message without a decision (refused, released) is not suspect
 //! for this listener. Other processes, and this one after a restart, do not know of it: there, a
 //! message with `max_expiries` such deliveries becomes a dead letter.
+//!
+//! # Pause and cancellation from any process
+//!
+//! A [`QueueControl`] keeps records in a store that the processes share. An operator's tool pauses
+//! or resumes a queue with it, or cancels a message by its id; listeners that were built with it
+//! ([`control`](crate::Builder::control)) obey. [`pause`](QueueListener::pause) of one listener
+//! uses the same mechanism within one process. The listener takes messages while neither applies.
+//!
+//! A listener reads the records when a run begins, when a notice of the control arrives, before a
+//! poll, and when it renews the lease of a running handler. Without a notice, reads are at least
+//! [`poll`](crate::Builder::poll) apart (10 s). An idle listener therefore reads at most once per
+//! poll of its queue, and not at all while it does not poll. While a queue is paused, the
+//! listener reads once per `poll`. If a read fails, the records that were read last apply. A
+//! listener that could never read them takes no messages, because an operator may have paused the
+//! queue before it started.
+//!
+//! A cancelled handler is asked to stop by the signal that it has already
+//! ([`Work::cancelled`]). It may complete nevertheless: a completion always counts. With any other
+//! result its message becomes a dead letter with the reason "cancelled". The same holds for a
+//! cancellation that arrives while the handler ends: either the listener has read it before it
+//! decides on the result, or the message is settled by that result. A message whose handler failed
+//! in that moment is cancelled at its next delivery.
 //!
 //! # Polling and wake-ups
 //!
@@ -167,13 +212,15 @@
 //!   weight; [`max_wait`](Level::max_wait) bounds how long a queue is passed over. All levels share
 //!   the tasks; for separate pools, build several listeners.
 //! - **Duplicates.** [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store
-//!   which messages were handled.
+//!   which messages were handled. It does not record one whose results are forwarded: its end and
+//!   its results are one step anyway.
 //! - **Large bodies**: [`claim_check`](crate::claim_check). **More throughput**:
 //!   [`PartitionedQueue`](crate::queue::PartitionedQueue).
 //! - **Replies.** [`Requester`](crate::queue::Requester) sends a request and waits for the reply;
 //!   the handler reads [`reply_to`](Work::reply_to).
 //! - **Dead letters** are a queue: list them by `peek`, send them again by
 //!   [`redrive`](crate::queue::redrive).
+//! - **Operation**: [`QueueControl`] pauses a queue, and cancels messages, from any process.
 //! - **CPU-bound handlers**: [`run_on`](QueueListener::run_on) passes each task to a spawner.
 //!   [`run`](QueueListener::run) spawns nothing.
 //!
@@ -206,6 +253,21 @@
 //! 15. Each message is completed or becomes a dead letter, whatever listeners and network do. An
 //!     event explains each delivery after the first, unless its process died.
 //! 16. A run that is dropped at any await point loses no message.
+//! 17. A snoozed message is delivered again after its delay, within 100 ms and seven days. No
+//!     attempt is counted. The messages of its group wait behind it.
+//! 18. The handler and the dead letter have the errors of the failed attempts, the first and the
+//!     latest ten, if the queue keeps them.
+//! 19. A queue that a [`QueueControl`] paused is polled by no listener of any process, also after
+//!     restarts: at once with its notice, within the control's `poll` and one request without it.
+//!     A listener that never read the control's records polls nothing.
+//! 20. No handler begins with a message whose cancellation the listener has read. A running handler
+//!     is asked to stop, with the notice or after a renewal of its lease. Its message is not tried
+//!     again, unless the handler completes it.
+//! 21. A control adds no request to the queue, and reads of its records at most once per `poll`
+//!     and notice, whatever the number of messages.
+//! 22. The results that a handler forwards are sent in the step that ends its message: once,
+//!     whatever fails and however often the handler runs. A full target delays them, and counts
+//!     neither attempts nor expiries; a forward that is refused for good is a failed attempt.
 //!
 //! # Cancel safety
 //!
@@ -216,7 +278,8 @@
 //! # Events
 //!
 //! [`QueueListenerEvent`]: queue empty, work detected, scaled up and down, call failed, message
-//! failed, refused, dead-lettered, lease lost, handler dropped, released, stopping.
+//! failed, refused, snoozed, cancelled, dead-lettered, queue paused and resumed, lease lost,
+//! handler dropped, released, stopping.
 //! [`state`](QueueListener::state) has counters, and the number of requests that a cloud queue
 //! bills.
 //!
@@ -251,6 +314,14 @@
 //!   of the run from being polled. Use `run_on`, or `spawn_blocking` in the handler.
 //! - A queue without dead letters (such as a queue of dead letters) keeps its poisoned messages,
 //!   and delivers them with the maximum delay.
+//! - A handler that snoozes its message without end keeps it for ever, and blocks its group.
+//!   Compare [`sent_at`](crate::queue::Delivery::sent_at) with the longest time that makes sense.
+//! - A listener that expects a snoozed message of its own keeps one task that polls, also with
+//!   `min_tasks` of 0: no notice announces the return.
+//! - A cancellation does not remove a waiting message: it is counted in the depth until it is
+//!   delivered. The control forgets a cancellation after 14 days ([`keep`](crate::Builder::keep)).
+//! - Cancellations of messages that had ended already stay until then, too. While a listener knows
+//!   of any, it compares each message with them, which makes quick handlers slower.
 //! - Strict order starves the lower priorities under a flood, unless they have a `max_wait`.
 //!
 //! # Source
@@ -262,6 +333,7 @@
 //! round robin of nginx.
 mod builder;
 mod config;
+mod control; // pause and cancellation across processes
 mod counters;
 mod disposition; // a handler's answer
 mod event;
@@ -277,6 +349,7 @@ mod tests;
 mod work; // a message as the handler sees it
 
 pub use config::QueueListenerConfig;
+pub use control::QueueControl;
 pub use counters::ListenerState;
 pub use disposition::Disposition;
 pub use event::{QueueCall, QueueListenerEvent};

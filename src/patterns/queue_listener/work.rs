@@ -46,8 +46,9 @@ impl Work {
     }
 
     /// Waits until the handler is asked to stop: its lease cannot be renewed, its time limit has
-    /// passed, or the listener stops. The handler is dropped after the
-    /// [`margin`](super::QueueListenerConfig::lease_margin).
+    /// passed, the listener stops, or a [`QueueControl`](super::QueueControl) cancelled the
+    /// message. The handler is dropped after the
+    /// [`margin`](super::QueueListenerConfig::lease_margin), except for a cancelled message.
     ///
     /// # Cancel safety
     /// Cancel safe: a dropped wait loses nothing.

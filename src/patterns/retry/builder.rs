@@ -1,9 +1,9 @@
 //! Building a retry.
 use std::time::Duration;
 
-use super::{Retry, RetryBudget, RetryConfig};
+use super::{Retry, RetryBudget, RetryConfig, RetryEvent};
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     config::ConfigError,
 };
 
@@ -48,3 +48,4 @@ impl Component for Retry {
 
 impl HasName for Retry {}
 impl HasEntropy for Retry {}
+impl HasEvents<RetryEvent> for Retry {}

@@ -3,19 +3,19 @@ use std::time::Duration;
 
 use crate::{
     observe::Traced,
-    outcome::{FailureKind, StopReason},
+    outcome::{Cause, FailureKind, StopReason},
 };
 
 /// An event of a [`Retry`](super::Retry). An operation that succeeds at once causes none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetryEvent {
     /// An attempt failed, and another follows.
     Retrying {
         /// Number of the failed attempt, from 1.
         attempt: u32,
-        /// Kind of failure; `None` if a policy rejected the attempt.
-        kind: Option<FailureKind>,
+        /// Cause: the kind of the operation's failure, the rejection by a policy, or the time-out.
+        cause: Cause<FailureKind>,
         /// Wait before the next attempt.
         delay: Duration,
     },
@@ -28,8 +28,8 @@ pub enum RetryEvent {
     GaveUp {
         /// Number of attempts.
         attempts: u32,
-        /// Kind of the last failure; `None` if a policy rejected the attempt.
-        kind: Option<FailureKind>,
+        /// Cause of the last failure.
+        cause: Cause<FailureKind>,
         /// Reason why none follows.
         stop: StopReason,
     },
@@ -42,18 +42,23 @@ impl Traced for RetryEvent {
 
     fn trace(&self, source: &str) {
         match self {
-            Self::Retrying { attempt, kind, delay } => {
-                tracing::info!(target: "steadfast::retry", retry = source, attempt, ?kind, ?delay, "retrying");
+            Self::Retrying { attempt, cause, delay } => {
+                let kind = cause.kind();
+                tracing::info!(target: "steadfast::retry", retry = source, attempt, ?kind, %cause, ?delay, "retrying");
             }
             Self::Recovered { attempts } => {
                 tracing::info!(target: "steadfast::retry", retry = source, attempts, "recovered");
             }
             // The outer retry reports the final result.
-            Self::GaveUp { attempts, kind, stop: stop @ StopReason::Nested } => {
-                tracing::debug!(target: "steadfast::retry", retry = source, attempts, ?kind, %stop, "gave up");
+            // Nor is a failure of importance here that no retry would help, before any was made.
+            Self::GaveUp { attempts, cause, stop: stop @ StopReason::Nested }
+            | Self::GaveUp { attempts: attempts @ 1, cause, stop: stop @ StopReason::NotRetryable } => {
+                let kind = cause.kind();
+                tracing::debug!(target: "steadfast::retry", retry = source, attempts, ?kind, %cause, %stop, "gave up");
             }
-            Self::GaveUp { attempts, kind, stop } => {
-                tracing::warn!(target: "steadfast::retry", retry = source, attempts, ?kind, %stop, "gave up");
+            Self::GaveUp { attempts, cause, stop } => {
+                let kind = cause.kind();
+                tracing::warn!(target: "steadfast::retry", retry = source, attempts, ?kind, %cause, %stop, "gave up");
             }
         }
     }

@@ -8,7 +8,8 @@
 // may read the old word just before a change and the new `config` after its first failure: the page
 // documents that a call in flight follows the new settings from its next failure on.
 //
-// Layout of the word, from the lowest bit: 16 bits of `Repeats`, `retry_nested`, `idempotent`.
+// Layout of the word, from the lowest bit: 16 bits of `Repeats`, `retry_nested`, `idempotent`,
+// `max_elapsed` is set.
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::RetryConfig;
@@ -30,6 +31,8 @@ pub(super) struct Live {
     pub(super) nested: bool,
     /// `true` if it treats unmarked operations as idempotent.
     pub(super) assumes: bool,
+    /// `true` if the total time is limited.
+    pub(super) timed: bool,
 }
 
 impl Live {
@@ -38,7 +41,10 @@ impl Live {
             1 => Repeats::NOTHING,
             _ => Repeats::new(config.retry_on, config.retry_rejections),
         };
-        u32::from(repeats.to_bits()) | u32::from(config.retry_nested) << 16 | u32::from(config.idempotent) << 17
+        u32::from(repeats.to_bits())
+            | u32::from(config.retry_nested) << 16
+            | u32::from(config.idempotent) << 17
+            | u32::from(config.max_elapsed.is_some()) << 18
     }
 }
 
@@ -61,6 +67,7 @@ impl RetrySettings {
     pub(super) fn live(&self) -> Live {
         let bits = self.live.load(Ordering::Relaxed);
         let repeats = Repeats::from_bits(bits as u16);
-        Live { repeats, nested: bits & 1 << 16 != 0, assumes: bits & 1 << 17 != 0 }
+        let is = |bit: u32| bits & 1 << bit != 0;
+        Live { repeats, nested: is(16), assumes: is(17), timed: is(18) }
     }
 }

@@ -46,6 +46,44 @@
 //! assert_eq!(calls, 3);
 //! ```
 //!
+//! # Log each retry
+//!
+//! A hook sees the typed error, the delay and the number of the failed attempt, before the wait.
+//! [`Pipeline::on_retry`](crate::Pipeline::on_retry) hooks all calls of a pipeline:
+//!
+//! ```
+//! use std::io;
+//! use steadfast::{Pipeline, call::{idempotent, on_retry}, outcome::Retrying};
+//! use steadfast::{retry::{Retry, RetryConfig}, time::Clock};
+//!
+//! let (clock, time) = Clock::manual();
+//! let retry = Retry::builder(RetryConfig::default()).clock(&clock).build().unwrap();
+//! let pipeline = Pipeline::new()
+//!     .then(retry)
+//!     .on_retry(|retrying: &Retrying<'_, u64, io::Error>| eprintln!("{retrying}"));
+//! // attempt 1 failed: connection refused; the next one starts in 73ms
+//!
+//! // The hook of one call needs no types, and may borrow.
+//! let mut waits = Vec::new();
+//! let read = || async { Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
+//! let read = on_retry(idempotent(read), |retrying| {
+//!     let kind = retrying.error().map(io::Error::kind);
+//!     waits.push((retrying.attempt(), kind, retrying.delay()));
+//! });
+//! time.block_on(pipeline.call(read)).unwrap_err();
+//! assert!(matches!(waits[..], [(1, Some(_), _), (2, Some(_), _)])); // none after the last attempt
+//! ```
+//!
+//! [`Retrying`](crate::outcome::Retrying) has more: a value that was judged a failure, a rejection
+//! or a time-out as the cause, the verdict with the server's hint, and the names of the retry and
+//! of the operation. The hook is called for retries of the [standard stack](crate::standard), in
+//! boxed and local calls, and behind the tower layer. It is a plain closure inside the call: it
+//! must be quick, and its panic is the call's. To react in another task, or without types, use the
+//! [events](#events).
+//!
+//! [`call::with_last_failure`](crate::call::with_last_failure) shows the failure to the next
+//! attempt.
+//!
 //! # Which operations are repeated
 //!
 //! A failure seldom proves that nothing was sent: after a time-out, a reset or a 500 the other side
@@ -80,6 +118,9 @@
 //! three times three is nine calls. This holds in one pipeline, and in one that was entered by
 //! [`Pipeline::call_within`](crate::Pipeline::call_within).
 //!
+//! Code that is not async has [`Retry::call_blocking`], which waits for a delay on its thread; see
+//! [code that is not async](crate::call#code-that-is-not-async).
+//!
 //! A server's hint is honoured: the wait is never shorter, and jitter only adds to it. After a hint
 //! above `max_hint` the retry gives up at once with the hint in the error. After "do not retry" it
 //! gives up, too.
@@ -102,6 +143,10 @@
 //!    `retry_nested` is on.
 //! 8. The final error has the first and the last cause, the number of attempts, and the elapsed
 //!    time.
+//! 9. A hook is called once for each retry, before its wait, and not after the last attempt: first
+//!    the call's, then the pipeline's. Its panic ends the call and returns all permits.
+//! 10. An operation that asks for it sees the failure of the attempt before: the operation's error,
+//!     the rejection, the time-out, or the verdict on a value.
 //!
 //! # Cancel safety
 //!
@@ -118,7 +163,7 @@
 //! # Events
 //!
 //! [`RetryEvent`]: every failure that led to another attempt, every recovery, and every call that
-//! was given up, with the reason. A call that succeeds at once causes no event.
+//! was given up, with the cause and the reason. A call that succeeds at once causes no event.
 //!
 //! # Considerations
 //!
@@ -146,7 +191,9 @@
 //! The classifier decides. With the default one every `Err` is a failure of kind `other`, and is
 //! retried if the operation is idempotent. Define once, in
 //! [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own, and which
-//! are of kind `connect`: these are repeated without a mark.
+//! are of kind `connect`: these are repeated without a mark. If it is enough to tell errors that
+//! are retried from others, [`Pipeline::retry_if`](crate::Pipeline::retry_if) takes a predicate;
+//! the mark is still needed.
 //!
 //! # Source
 //!

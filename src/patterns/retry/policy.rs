@@ -20,12 +20,12 @@ use crate::{
     call::{
         self, Attempt, AttemptInternals, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
     },
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, StopReason, Verdict},
+    outcome::{CallError, FailureKind, NextAttempt, Outcome, PolicyKind, Rejected, StopReason, Verdict},
     race::yield_now,
-    time::{Clock, Instant},
+    time::{Clock, Instant, is_blocking},
 };
 
 /// Repeats an operation while it fails with transient failures.
@@ -44,6 +44,8 @@ struct RetryInner {
     events: Events<RetryEvent>,
 }
 
+reconfigurable!(Retry, RetryConfig, |_this, next| next.check());
+
 impl Retry {
     /// Creates a retry without a budget.
     ///
@@ -61,8 +63,8 @@ impl Retry {
     /// Creates a retry from settings that were checked before.
     pub(crate) fn make(spec: RetrySpec, common: Common) -> Self {
         let RetrySpec { config, budget, delays } = spec;
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
-        let (settings, events) = (RetrySettings::new(config), Events::new());
+        let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
+        let (settings, events) = (RetrySettings::new(config), hooks.events());
         Self(Arc::new(RetryInner { settings, name, clock, entropy, budget, delays, events }))
     }
 
@@ -77,7 +79,7 @@ impl Retry {
     /// # Errors
     /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         self.0.settings.set(config);
         Ok(())
     }
@@ -92,7 +94,8 @@ impl Retry {
         self.0.events.subscribe()
     }
 
-    /// Runs `operation` under this retry alone; every `Err` is a failure.
+    /// Runs `operation` under this retry alone; every `Err` is a failure. A pipeline can judge
+    /// otherwise: `Pipeline::new().then(&retry)` with [`retry_if`](crate::Pipeline::retry_if).
     ///
     /// # Errors
     /// Returns the error of the last attempt, with the [history](CallError::history) of the others.
@@ -113,9 +116,10 @@ impl Retry {
             let this = &*self.0;
             let cx = CallContext::of(&operation);
             this.deposit(cx);
-            let mut started = None;
+            let live = this.settings.live();
+            let mut started = this.start(live);
             let first = {
-                let frame = this.frame(cx, 1);
+                let frame = this.frame(cx, 1, live);
                 let work = pin!(operation.run(frame.context()));
                 this.first(work, &mut started).await
             };
@@ -126,6 +130,8 @@ impl Retry {
         }
     }
 }
+
+call::blocking_door!(Retry);
 
 impl RetryInner {
     async fn go_on_alone<O: Operation>(
@@ -142,6 +148,13 @@ impl RetryInner {
             call.go_on(&mut attempt, next, cx).await;
         }
         attempt.result()
+    }
+
+    /// Returns the start of the total time of a call that blocks. Another one starts with its first
+    /// wait, and reads no clock if it has none; a call that blocks may take long without one.
+    #[inline]
+    fn start(&self, live: Live) -> Option<Instant> {
+        (live.timed && is_blocking()).then(|| self.clock.now())
     }
 
     /// Runs the first attempt. Its first wait is the start of the total time.
@@ -169,15 +182,15 @@ impl RetryInner {
     }
 
     #[inline]
-    fn frame<'a>(&'a self, cx: CallContext<'a>, n: u32) -> Frame<'a> {
-        let Live { repeats, assumes, .. } = self.settings.live();
+    fn frame<'a>(&'a self, cx: CallContext<'a>, n: u32, live: Live) -> Frame<'a> {
+        let Live { repeats, assumes, .. } = live;
         cx.retrying_on(n, self.budget.as_ref(), repeats, assumes)
     }
 
     /// Returns `true` if an outer retry repeats all that this one would.
     #[inline]
-    fn leaves_all(&self, cx: CallContext<'_>) -> bool {
-        let (outer, own) = (cx.repeats(), self.settings.live());
+    fn leaves_all(cx: CallContext<'_>, own: Live) -> bool {
+        let outer = cx.repeats();
         !outer.is_nothing() && !own.nested && outer.covers(cx.allowed(own.repeats, own.assumes))
     }
 
@@ -191,11 +204,12 @@ impl Policy for Retry {
     fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         async move {
             let this = &*self.0;
-            let leaves_all = this.leaves_all(cx);
+            let live = this.settings.live();
+            let leaves_all = RetryInner::leaves_all(cx, live);
             let deposited = !leaves_all && this.deposit(cx);
-            let mut started = None;
+            let mut started = this.start(live);
             let outcome = {
-                let frame = this.frame(cx, 1);
+                let frame = this.frame(cx, 1, live);
                 let work = pin!(inner.attempt(if leaves_all { cx } else { frame.context() }));
                 this.first(work, &mut started).await
             };
@@ -259,22 +273,25 @@ struct RetryCall<'a> {
     delays: Option<Delays>,
 }
 
-/// The time of the next attempt.
-enum Next {
-    AtOnce,
-    At(Instant),
+/// The next attempt: the wait, from the time at which it was decided.
+struct Next {
+    decided: Instant,
+    delay: Duration,
 }
 
 impl RetryCall<'_> {
     /// Continues after the first attempt has failed.
     async fn go_on<A: Attempt>(mut self, mut inner: A, mut next: Next, cx: CallContext<'_>) -> Outcome {
         loop {
-            match next {
-                Next::At(at) => self.retry.clock.sleep_until(at).await,
+            inner.again(self.announce(&next, cx));
+            self.attempt += 1;
+            if next.delay.is_zero() {
                 // An operation that is ready at once must not keep the thread from other tasks.
-                Next::AtOnce => yield_now().await,
+                yield_now().await;
+            } else {
+                self.retry.clock.sleep_until(next.decided + next.delay).await;
             }
-            let outcome = inner.attempt(self.retry.frame(cx, self.attempt).context()).await;
+            let outcome = inner.attempt(self.retry.frame(cx, self.attempt, self.retry.settings.live()).context()).await;
             if !outcome.is_failure() && outcome != Outcome::Rejected {
                 self.recovered();
                 return outcome;
@@ -286,22 +303,38 @@ impl RetryCall<'_> {
         }
     }
 
-    /// Handles a failed attempt: returns the time of the next one, if another follows.
+    /// Describes the next attempt, for hooks.
+    fn announce<'n>(&'n self, next: &Next, cx: CallContext<'_>) -> NextAttempt<'n> {
+        NextAttempt {
+            failed: self.attempt,
+            delay: next.delay,
+            retry: self.retry.name.as_ref().map(Name::as_str),
+            operation: cx.operation(),
+            hedge: cx.hedge(),
+        }
+    }
+
+    /// Handles a failed attempt: returns the next one, if another follows.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, outcome: Outcome, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Next> {
         let RetryInner { clock, events, name, settings, .. } = self.retry;
-        let (attempt, kind) = (self.attempt, outcome.kind());
+        let attempt = self.attempt;
         match self.next(outcome, state, cx) {
-            Ok((now, delay)) => {
-                events.send(name.as_ref(), now, || RetryEvent::Retrying { attempt, kind, delay });
-                state.again();
-                self.attempt += 1;
-                Some(if delay.is_zero() { Next::AtOnce } else { Next::At(now + delay) })
+            Ok(next) => {
+                let Next { decided, delay } = next;
+                events.send(name.as_ref(), decided, || {
+                    let cause = state.cause_of(outcome);
+                    RetryEvent::Retrying { attempt, cause, delay }
+                });
+                Some(next)
             }
             Err(stop) => {
                 let now = clock.now();
-                events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: attempt, kind, stop });
+                events.send(name.as_ref(), now, || {
+                    let cause = state.cause_of(outcome);
+                    RetryEvent::GaveUp { attempts: attempt, cause, stop }
+                });
                 // A first attempt that is never repeated needs no history, which would be boxed.
                 if attempt > 1 || (stop != StopReason::NotRetryable && settings.get().max_attempts > 1) {
                     state.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
@@ -312,12 +345,7 @@ impl RetryCall<'_> {
     }
 
     /// Computes the wait before the next attempt, from now, or the reason why there is none.
-    fn next(
-        &mut self,
-        outcome: Outcome,
-        state: &dyn CallState,
-        cx: CallContext<'_>,
-    ) -> Result<(Instant, Duration), StopReason> {
+    fn next(&mut self, outcome: Outcome, state: &dyn CallState, cx: CallContext<'_>) -> Result<Next, StopReason> {
         let RetryInner { settings, clock, entropy, budget, .. } = self.retry;
         let config = settings.get();
         let asked = config.may_follow(&FailedAttempt {
@@ -344,7 +372,7 @@ impl RetryCall<'_> {
         config.fits(started, now + delay, cx.deadline())?;
         match budget {
             Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(StopReason::Budget),
-            _ => Ok((now, delay)),
+            _ => Ok(Next { decided: now, delay }),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     config::{ConfigError, Name, require},
     entropy::Entropy,
     notify::Notifier,
-    observe::{Events, Subscription},
+    observe::{self, Events, Hooks, Subscription},
     port::{Capability, Failure, PortError, PortErrorKind, ask},
     store::{Key, Store, StoreError, StoreExt, Version},
     sync::Mutex,
@@ -87,6 +87,7 @@ pub struct ShardDirectoryBuilder {
     entropy: Entropy,
     notifier: Option<Arc<dyn Notifier>>,
     meter: Option<ShardMeter>,
+    hooks: Hooks,
 }
 
 impl ShardDirectoryBuilder {
@@ -109,6 +110,14 @@ impl ShardDirectoryBuilder {
     #[must_use]
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.notifier = Some(notifier);
+        self
+    }
+
+    /// Calls `hook` with each event, where it is sent, as
+    /// [`Builder::on_event`](crate::Builder::on_event).
+    #[must_use]
+    pub fn on_event(mut self, hook: impl Fn(&observe::Event<Event>) + Send + Sync + 'static) -> Self {
+        self.hooks.add(hook);
         self
     }
 
@@ -139,7 +148,7 @@ impl ShardDirectoryBuilder {
             entropy: self.entropy,
             notifier: self.notifier,
             meter: self.meter,
-            events: Events::new(),
+            events: self.hooks.events(),
             held: Mutex::new(Arc::new(map)),
             reading: tokio::sync::Mutex::new(()),
         })))
@@ -183,6 +192,7 @@ impl ShardDirectory {
             entropy: Entropy::default(),
             notifier: None,
             meter: None,
+            hooks: Hooks::default(),
         }
     }
 

@@ -224,7 +224,7 @@ fn loom_a_shorter_queue_rejects_only_excess_calls() {
         let Ok(Admission::Waits(second)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
         let theirs = semaphore.clone();
         let thread = thread::spawn(move || theirs.give_back(1));
-        semaphore.change(1, 0, QueueOrder::Fifo);
+        semaphore.change(1, 0, QueueOrder::Fifo, || ());
         thread.join().unwrap();
         let results = [first, second].map(|id| semaphore.poll(id, Waker::noop()).expect("all calls are settled"));
         let got = results.iter().filter(|result| result.is_ok()).count() as i64;

@@ -138,6 +138,10 @@
 //! throttle stands inside the retry, so that each attempt counts, and outside the attempt's
 //! time-out. A retry does not repeat a call that any of them rejected.
 //!
+//! Code that is not async has `call_blocking` on each policy, and waits for a permit by
+//! `block_on(limiter.acquire())`; see [code that is not async](crate::call#code-that-is-not-async)
+//! and [`block_on`](crate::time::block_on).
+//!
 //! # Guarantees
 //!
 //! 1. A smooth rate limit equals a token bucket of `burst` permits that refills evenly.
@@ -178,8 +182,8 @@
 //! 18. A degradation switches features off in the stated order and on in reverse order; from the
 //!     hard limit on, all of them at once. For both, a gauge that reads NaN changes nothing.
 //! 19. Invalid settings are refused whole, with the field's name.
-//! 20. In one process, neither an admitted nor a rejected call allocates, unless it waits or a
-//!     limiter has to remember a new key.
+//! 20. In one process, neither an admitted nor a rejected call allocates, unless it waits, a
+//!     limiter has to remember a new key, or it asks `tier_of` or `name_by` about a borrowed one.
 //!
 //! # Cancel safety
 //!

@@ -50,6 +50,15 @@
 //! for long before its first `.await` is not timed meanwhile, as nothing could stop it there
 //! anyway.
 //!
+//! # Code that is not async
+//!
+//! A time-out cannot interrupt an operation that blocks its thread
+//! ([`call_blocking`](crate::Pipeline::call_blocking)). It bounds the waits of such a call: delays
+//! between attempts, queues for permits. Its time counts from the start of the operation, which
+//! reads the deadline through [`call_blocking_with`](crate::Pipeline::call_blocking_with) to set
+//! the time-out of a socket or of a statement. A result that comes after the deadline is the call's
+//! result; after a failure no further attempt starts.
+//!
 //! # Changes while in use
 //!
 //! [`Timeout::reconfigure`] changes the limit of all clones. A call that already waits keeps its

@@ -10,9 +10,9 @@ use std::{
 
 use super::TimeoutEvent;
 use crate::{
-    build::{Builder, Common, Component, HasName},
+    build::{Builder, Common, Component, HasEvents, HasName},
     call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy, Timed},
-    config::{ConfigError, Name},
+    config::{ConfigError, Effect, Name, Reconfigure},
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
     time::{Clock, nanos},
@@ -31,6 +31,20 @@ pub struct Timeout {
     name: Option<Name>,
     clock: Clock,
     events: Events<TimeoutEvent>,
+}
+
+impl Reconfigure<Duration> for Timeout {
+    fn config(&self) -> Duration {
+        self.limit()
+    }
+
+    fn validate(&self, next: &Duration) -> Result<Effect, ConfigError> {
+        Ok(Effect::of_change(&self.limit(), next))
+    }
+
+    fn apply(&self, next: Duration) -> Result<(), ConfigError> {
+        self.reconfigure(next)
+    }
 }
 
 impl Timeout {
@@ -118,12 +132,15 @@ impl Component for Timeout {
     type Built = Self;
     type Spec = Duration;
 
-    fn assemble(limit: Duration, Common { name, clock, .. }: Common) -> Self {
-        Self { limit: Arc::new(AtomicU64::new(nanos(limit))), name, clock, events: Events::new() }
+    fn assemble(limit: Duration, Common { name, clock, hooks, .. }: Common) -> Self {
+        Self { limit: Arc::new(AtomicU64::new(nanos(limit))), name, clock, events: hooks.events() }
     }
 }
 
 impl HasName for Timeout {}
+impl HasEvents<TimeoutEvent> for Timeout {}
+
+call::blocking_door!(Timeout);
 
 impl Policy for Timeout {
     #[inline]

@@ -1,7 +1,7 @@
 //! Leases in this process's memory.
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use super::{Acquired, Held, Lease, LeaseError, Renewed, check};
+use super::{Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder};
 use crate::{
     build::{Builder, Common, Component},
     port::{BoxFuture, Capabilities, Capability, FencingToken},
@@ -88,7 +88,7 @@ impl Lease for InMemoryLease {
         term: Duration,
     ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
         Box::pin(async move {
-            check(name, holder, term, &CAN)?;
+            check_grant(name, holder, term, &CAN)?;
             let now = self.clock.now();
             let mut state = self.state();
             if let Some(grant) = state.grants.get(name)
@@ -113,7 +113,7 @@ impl Lease for InMemoryLease {
         term: Duration,
     ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
         Box::pin(async move {
-            check(name, holder, term, &CAN)?;
+            check_grant(name, holder, term, &CAN)?;
             let now = self.clock.now();
             let mut state = self.state();
             let grant = state.grant(name, holder, token, now)?;
@@ -129,6 +129,7 @@ impl Lease for InMemoryLease {
         token: FencingToken,
     ) -> BoxFuture<'a, Result<(), LeaseError>> {
         Box::pin(async move {
+            check_holder(name, holder, &CAN)?;
             let now = self.clock.now();
             let mut state = self.state();
             state.grant(name, holder, token, now)?;
@@ -139,6 +140,7 @@ impl Lease for InMemoryLease {
 
     fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
         Box::pin(async move {
+            CAN.check_key("name", name)?;
             let now = self.clock.now();
             Ok(self.state().grants.get(name).filter(|grant| now < grant.ends).map(|grant| grant.held(now)))
         })
@@ -146,6 +148,7 @@ impl Lease for InMemoryLease {
 
     fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
         Box::pin(async move {
+            CAN.check_key("name", name)?;
             if let Some(grant) = self.state().grants.get_mut(name).filter(|grant| grant.token == token) {
                 grant.release_requested = true;
             }

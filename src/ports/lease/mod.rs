@@ -27,28 +27,40 @@
 //! # }).unwrap();
 //! ```
 //!
-//! # The contract of a backend
+//! # Guarantees
 //!
-//! The public conformance suite (`testing::conformance`, feature `testing`) checks each of these by
-//! name.
+//! Each backend upholds these. The public conformance suite (`testing::conformance`, feature
+//! `testing`) checks a backend against them, with one named test for each case.
 //!
 //! 1. **One holder.** While a holder's term runs, no other holder is granted the name. For the
 //!    holder the term counts from the moment at which it CALLED `acquire` or `renew`. For all
-//!    others it ends no earlier than a term after the write was applied, by a clock that the
-//!    backend names. Wall clocks of two machines are never compared.
+//!    others it ends no earlier than a term after the write was applied, by a monotonic clock or
+//!    the clock of the server. Wall clocks of two machines are never compared, and no jump of a
+//!    client's wall clock changes a term. A term of any length is kept, up to the longest duration,
+//!    which does not end.
 //! 2. **Tokens grow** with each grant of a name, also across releases, restarts and the deletion of
 //!    its record. Renewing keeps the token.
 //! 3. **A holder that asks again** is granted at once, with a new token. It does not wait for
 //!    itself, and its old token is worth nothing from then on. A holder is identified by its id, so
 //!    two processes must never share one.
-//! 4. **Renewing never revives.** Once the term is over, or the name was granted anew, `renew`
-//!    returns [`LeaseError::NotHeld`] and changes nothing.
-//! 5. **Releasing** ends the term at once, so that the next `acquire` is granted. With an old token
-//!    it returns [`LeaseError::NotHeld`] and changes nothing.
-//! 6. **A request to release** is reported to the holder of that token by its next `renew`. It
-//!    forces nothing, and does not affect a later grant.
+//! 4. **Renewing sets the term, and never revives.** The new term begins at the call of `renew`: a
+//!    longer one prolongs the grant, a shorter one ends it earlier. Once the term is over, or the
+//!    name was granted anew, `renew` returns [`LeaseError::NotHeld`] and changes nothing. A handle
+//!    renews the grants that it acquired itself; one that another handle acquired may be `NotHeld`.
+//! 5. **Releasing** ends the term at once, so that the next `acquire` is granted. If the term is
+//!    over, or the name was granted anew, `release` returns [`LeaseError::NotHeld`]: the work of
+//!    the holder may have overlapped with another's. A later grant stays as it is.
+//! 6. **A request to release** is reported to the holder of that token by each `renew` from then
+//!    on. It forces nothing. A request for a grant that has ended, or for a name that is free, is
+//!    accepted, and has no effect on a later grant or on a request for it.
 //! 7. **Errors say whether the call may have been applied.** A grant whose reply was lost is taken
 //!    up by asking again (rule 3).
+//! 8. **Names and holders are any text** of up to [`max_key`](Capabilities::max_key) bytes, neither
+//!    is empty, and no term is zero. Anything else is refused as `Invalid` before it is sent, by
+//!    each method.
+//! 9. **With [`Durable`](crate::port::Capability::Durable)**, a restart of the backend neither ends
+//!    nor revives a grant. The holder asks again; another holder may have to wait for one more
+//!    term.
 mod error;
 mod memory;
 mod over_store;
@@ -60,7 +72,7 @@ pub use over_store::StoreLease;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::port::{BoxFuture, Capabilities, FencingToken, PortError, check_part};
+use crate::port::{BoxFuture, Capabilities, FencingToken, PortError};
 
 /// Result of [`Lease::acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +132,8 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Asks for the name, for a term that counts from this call.
     ///
     /// # Errors
-    /// `Invalid` for an empty name or holder, or a term of zero.
+    /// `Invalid` for a name or holder that is empty or too long, or a term of zero. `Throttled` if
+    /// other requests change the name at the same time: ask again.
     ///
     /// # Cancel safety
     /// If the future is dropped, the name was either granted or not, and the caller cannot tell.
@@ -132,14 +145,17 @@ pub trait Lease: Send + Sync + fmt::Debug {
         term: Duration,
     ) -> BoxFuture<'a, Result<Acquired, LeaseError>>;
 
-    /// Renews the grant: its term begins anew at this call.
+    /// Renews the grant: this term begins at this call and replaces the rest of the old one, which
+    /// may have been longer.
     ///
     /// # Errors
-    /// [`LeaseError::NotHeld`] if the term is over or the name was granted anew.
+    /// [`LeaseError::NotHeld`] if the term is over, the name was granted anew, or another handle
+    /// acquired this grant and this one cannot tell its term; nothing was changed. `Invalid` as for
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// If the future is dropped, the grant was either renewed or not, and the caller cannot tell.
-    /// Count with the old term.
+    /// Count with the term that ends first.
     fn renew<'a>(
         &'a self,
         name: &'a str,
@@ -151,7 +167,8 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Releases the name, so that the next `acquire` is granted at once.
     ///
     /// # Errors
-    /// [`LeaseError::NotHeld`] if the name was granted anew; nothing was changed.
+    /// [`LeaseError::NotHeld`] if the term is over or the name was granted anew. No later grant was
+    /// changed. `Invalid` for a name or holder that is empty or too long.
     ///
     /// # Cancel safety
     /// If the future is dropped, the name was either released or not. If not, it is free when its
@@ -166,11 +183,18 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// Returns the holder of the name, as far as this instance can tell. A grant whose term is over
     /// may still show.
     ///
+    /// # Errors
+    /// `Invalid` for a name that is empty or too long.
+    ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>>;
 
-    /// Asks the holder of this grant to release the name. Its next `renew` reports the request.
+    /// Asks the holder of this grant to release the name. Each `renew` of the grant reports the
+    /// request from then on. Does nothing if the grant has ended.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is empty or too long.
     ///
     /// # Cancel safety
     /// If the future is dropped, the request was either made or not.
@@ -214,9 +238,21 @@ impl<L: Lease + ?Sized> Lease for Arc<L> {
     }
 }
 
-/// Refuses arguments that no backend accepts.
-fn check(name: &str, holder: &str, term: Duration, can: &Capabilities) -> Result<(), PortError> {
-    check_part("name", name, can)?;
-    check_part("holder", holder, can)?;
+/// Rejects a name, a holder or a term that [`acquire`](Lease::acquire) and [`renew`](Lease::renew)
+/// do not accept. For backends.
+///
+/// # Errors
+/// `Invalid`, with the name of the field and the rule.
+pub fn check_grant(name: &str, holder: &str, term: Duration, can: &Capabilities) -> Result<(), PortError> {
+    check_holder(name, holder, can)?;
     if term.is_zero() { Err(PortError::invalid("term", "must be longer than zero")) } else { Ok(()) }
+}
+
+/// Rejects a name or a holder that [`release`](Lease::release) does not accept. For backends.
+///
+/// # Errors
+/// `Invalid`, with the name of the field and the rule.
+pub fn check_holder(name: &str, holder: &str, can: &Capabilities) -> Result<(), PortError> {
+    can.check_key("name", name)?;
+    can.check_key("holder", holder)
 }

@@ -14,14 +14,14 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use super::{
-    Acquired, Held, Lease, LeaseError, Renewed, check,
+    Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder,
     record::{Stored, decode, encode},
 };
 use crate::{
     build::{Builder, Common, Component},
     config::ConfigError,
     port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
-    store::{DeleteOptions, Key, Precondition, Store, StoreError, Version},
+    store::{DeleteOptions, Key, Precondition, Record, Store, StoreError, StoreExt, Version},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
@@ -232,7 +232,10 @@ impl StoreLease {
 
     async fn try_release(&self, name: &str, holder: &str, token: FencingToken) -> Result<(), LeaseError> {
         let row = format!("{LEASE}{name}");
-        let mut known = self.own(name, token).map(|own| own.version);
+        let own = self.own(name, token);
+        // The record of an ended grant is deleted as well, so that no challenger has to observe it for a term.
+        let has_ended = own.is_some_and(|own| self.clock.now() >= own.ends);
+        let mut known = own.map(|own| own.version);
         // Retried once: a renewal whose reply was lost may have changed the version.
         for _ in 0..2 {
             let version = match known.take() {
@@ -249,7 +252,7 @@ impl StoreLease {
                 done => {
                     done?;
                     self.forget(name, token);
-                    return Ok(());
+                    return if has_ended { Err(LeaseError::NotHeld) } else { Ok(()) };
                 }
             }
         }
@@ -271,7 +274,7 @@ impl Lease for StoreLease {
         term: Duration,
     ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
         Box::pin(async move {
-            check(name, holder, term, &self.capabilities())?;
+            check_grant(name, holder, term, &self.capabilities())?;
             self.try_acquire(name, holder, term).await
         })
     }
@@ -284,7 +287,7 @@ impl Lease for StoreLease {
         term: Duration,
     ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
         Box::pin(async move {
-            check(name, holder, term, &self.capabilities())?;
+            check_grant(name, holder, term, &self.capabilities())?;
             self.try_renew(name, holder, token, term).await
         })
     }
@@ -295,11 +298,15 @@ impl Lease for StoreLease {
         holder: &'a str,
         token: FencingToken,
     ) -> BoxFuture<'a, Result<(), LeaseError>> {
-        Box::pin(self.try_release(name, holder, token))
+        Box::pin(async move {
+            check_holder(name, holder, &self.capabilities())?;
+            self.try_release(name, holder, token).await
+        })
     }
 
     fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
         Box::pin(async move {
+            self.capabilities().check_key("name", name)?;
             let (stored, read) = self.stored(&format!("{LEASE}{name}")).await?;
             Ok(stored.map(|stored| {
                 let left = match self.own(name, stored.token) {
@@ -313,11 +320,19 @@ impl Lease for StoreLease {
 
     fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
         Box::pin(async move {
-            // A row of its own: only renewals may change the version of the record.
+            self.capabilities().check_key("name", name)?;
+            let (stored, _) = self.stored(&format!("{LEASE}{name}")).await?;
+            if stored.is_none_or(|stored| stored.token != token) {
+                return Ok(()); // no grant that a renewal could report it to
+            }
+            // A row of its own: only renewals may change the version of the record. A late request
+            // for an earlier grant does not replace one for a later grant.
             let row = format!("{REQUEST}{name}");
-            let asked =
-                self.store.put(Key::new(&self.partition, &row), token.to_string().into(), Precondition::Any.into());
-            asked.await?;
+            let raise = |request: Option<&Record>| {
+                let known = request.and_then(|request| std::str::from_utf8(&request.value).ok()?.parse().ok());
+                known.is_none_or(|known: u64| known < token.as_u64()).then(|| token.to_string().into())
+            };
+            self.store.update(Key::new(&self.partition, &row), raise).await?;
             Ok(())
         })
     }

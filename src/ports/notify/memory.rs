@@ -4,9 +4,9 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
-use super::{Notice, NoticeSource, Notices, Notifier};
+use super::{Notice, NoticeSource, Notices, Notifier, check_notice};
 use crate::{
-    port::{BoxFuture, Capabilities, Capability, PortError, check_part},
+    port::{BoxFuture, Capabilities, Capability, PortError},
     sync::{Mutex, MutexGuard},
 };
 
@@ -39,7 +39,7 @@ impl Notifier for InMemoryNotifier {
 
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
         Box::pin(async move {
-            super::check(topic, &notice, &CAN)?;
+            check_notice(topic, &notice, &CAN)?;
             let mut topics = self.topics();
             // A send fails only after the last subscriber was dropped, so the topic is removed too.
             if topics.get(topic).is_some_and(|sender| sender.send(notice).is_err()) {
@@ -51,7 +51,7 @@ impl Notifier for InMemoryNotifier {
 
     fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
         Box::pin(async move {
-            check_part("topic", topic, &CAN)?;
+            CAN.check_key("topic", topic)?;
             let mut topics = self.topics();
             let sender = topics.entry(topic.to_owned()).or_insert_with(|| broadcast::Sender::new(BUFFERED));
             Ok(Notices::new(TopicSubscription { notices: sender.subscribe(), _keeps_the_topic: self.clone() }))

@@ -25,10 +25,15 @@
 //! 1. **From the subscription on.** A notice that is published after
 //!    [`subscribe`](Notifier::subscribe) returned reaches the subscriber, or a [`Gap`](Notice::Gap)
 //!    does. An earlier one does not.
-//! 2. **Order.** Notices of one publisher to one topic arrive in the order of publishing.
-//! 3. **Isolation.** Topics are separate, and a slow subscriber never delays a publisher.
-//! 4. **No errors and no end** for a subscriber. The backend restores a lost connection and reports
-//!    it as a gap. A dropped `recv` loses no notice.
+//! 2. **Order.** Notices of one publisher to one topic arrive in the order of publishing, each at
+//!    most once, and equal ones are not merged.
+//! 3. **Isolation.** Topics are separate, and a slow subscriber never delays a publisher. Each
+//!    subscription receives each notice, and dropping one ends no other.
+//! 4. **No errors and no end** for a subscriber. The backend restores a lost connection, and
+//!    reports a gap unless it knows that no notice was missed. A dropped `recv` loses no notice.
+//! 5. **Topics are any text** of up to [`max_key`](Capabilities::max_key) bytes, and not empty.
+//!    Notices are any bytes up to [`max_value`](Capabilities::max_value), and arrive unchanged.
+//!    Anything else is refused as `Invalid` before it is sent, by `publish` and by `subscribe`.
 mod hints;
 mod memory;
 
@@ -39,7 +44,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::port::{BoxFuture, Capabilities, PortError, check_part};
+use crate::port::{BoxFuture, Capabilities, PortError};
 
 /// Publishes and subscribes to hints. The [module's page](self) lists the guarantees.
 ///
@@ -50,11 +55,19 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 
     /// Sends a notice to all current subscribers of the topic, as far as they can be reached.
     ///
+    /// # Errors
+    /// `Invalid` for a topic that is empty or too long, or a notice that is too large; it reaches
+    /// no subscriber. Another error if the backend failed: the notice may be lost.
+    ///
     /// # Cancel safety
     /// If the future is dropped, the notice was published or not.
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>>;
 
     /// Subscribes to the notices that are published to the topic from now on.
+    ///
+    /// # Errors
+    /// `Invalid` for a topic that is empty or too long. Another error if the backend failed:
+    /// subscribe again.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -113,12 +126,12 @@ impl fmt::Debug for Notices {
     }
 }
 
-/// Rejects a notice that violates a rule of all backends, or a limit of this one.
-pub(crate) fn check(topic: &str, notice: &Bytes, can: &Capabilities) -> Result<(), PortError> {
-    check_part("topic", topic, can)?;
-    if notice.len() > can.max_value() {
-        let rule = format_args!("must be at most {} bytes, is {}", can.max_value(), notice.len());
-        return Err(PortError::invalid("notice", rule));
-    }
-    Ok(())
+/// Rejects a topic or a notice that [`publish`](Notifier::publish) does not accept. For backends. A
+/// subscription [checks its topic](Capabilities::check_key) alone.
+///
+/// # Errors
+/// `Invalid`, with the name of the field and the rule.
+pub fn check_notice(topic: &str, notice: &[u8], can: &Capabilities) -> Result<(), PortError> {
+    can.check_key("topic", topic)?;
+    can.check_value("notice", notice)
 }

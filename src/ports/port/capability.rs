@@ -1,5 +1,5 @@
 //! Capabilities and size limits of backends.
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::{PortError, PortErrorKind};
 use crate::config::ConfigError;
@@ -25,6 +25,10 @@ pub enum Capability {
     /// For a store: fenced writes ([`PutOptions::fence`](crate::store::PutOptions::fence)). For a
     /// lease: tokens that grow.
     Fencing,
+    /// Appends to sequences ([`Write::Append`](crate::store::Write::Append)): dense numbers in the
+    /// order in which the batches took effect. A backend with it also has
+    /// [`AtomicBatch`](Self::AtomicBatch).
+    OrderedAppend,
     /// Records that expire by the backend's own clock.
     TimeToLive,
     /// Messages with the same group key are delivered one at a time, in order.
@@ -38,22 +42,31 @@ pub enum Capability {
     Delay,
     /// The backend notifies waiting receivers and subscribers at once; they do not poll.
     Push,
+    /// Errors of failed attempts are kept with their message
+    /// ([`Delivery::errors`](crate::queue::Delivery::errors)).
+    ErrorHistory,
+    /// [`Settle::Forward`](crate::queue::Settle::Forward): the end of a delivery and the sending of
+    /// other messages are one step.
+    Forward,
 }
 
 impl Capability {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 15] = [
         Self::Durable,
         Self::Shared,
         Self::Linearizable,
         Self::AtomicBatch,
         Self::OrderedVersions,
         Self::Fencing,
+        Self::OrderedAppend,
         Self::TimeToLive,
         Self::Groups,
         Self::Ordered,
         Self::Deduplication,
         Self::Delay,
         Self::Push,
+        Self::ErrorHistory,
+        Self::Forward,
     ];
 
     /// Returns the capability's name, as error messages show it.
@@ -65,12 +78,15 @@ impl Capability {
             Self::AtomicBatch => "atomic batch",
             Self::OrderedVersions => "ordered versions",
             Self::Fencing => "fencing",
+            Self::OrderedAppend => "ordered append",
             Self::TimeToLive => "time to live",
             Self::Groups => "groups",
             Self::Ordered => "ordered",
             Self::Deduplication => "de-duplication",
             Self::Delay => "delay",
             Self::Push => "push",
+            Self::ErrorHistory => "error history",
+            Self::Forward => "forward",
         }
     }
 }
@@ -98,6 +114,7 @@ pub struct Capabilities {
     value: usize,
     batch: usize,
     key: usize,
+    window: Option<Duration>,
 }
 
 impl Capabilities {
@@ -108,7 +125,7 @@ impl Capabilities {
             set |= 1 << capabilities[i] as u32;
             i += 1;
         }
-        Self { backend, set, value: usize::MAX, batch: usize::MAX, key: usize::MAX }
+        Self { backend, set, value: usize::MAX, batch: usize::MAX, key: usize::MAX, window: None }
     }
 
     /// Sets the maximum size of a value, a body or a notice, in bytes.
@@ -132,6 +149,14 @@ impl Capabilities {
         self
     }
 
+    /// Sets the time for which a queue remembers a de-duplication id, at least. A queue with
+    /// [`Deduplication`](Capability::Deduplication) states it.
+    #[must_use]
+    pub const fn deduplicating_for(mut self, window: Duration) -> Self {
+        self.window = Some(window);
+        self
+    }
+
     /// Adds a capability, for a port that is built on another one.
     #[must_use]
     pub const fn with(mut self, capability: Capability) -> Self {
@@ -146,8 +171,8 @@ impl Capabilities {
         self
     }
 
-    /// Keeps the capabilities that both have, and the smaller sizes, for a port that is built on
-    /// several.
+    /// Keeps the capabilities that both have, the smaller sizes and the shorter de-duplication
+    /// window, for a port that is built on several.
     #[must_use]
     pub const fn and(mut self, other: &Self) -> Self {
         const fn min(one: usize, other: usize) -> usize {
@@ -157,6 +182,11 @@ impl Capabilities {
         self.value = min(self.value, other.value);
         self.batch = min(self.batch, other.batch);
         self.key = min(self.key, other.key);
+        self.window = match (self.window, other.window) {
+            (Some(one), Some(other)) if one.as_nanos() <= other.as_nanos() => Some(one),
+            (Some(_), Some(other)) => Some(other),
+            _ => None,
+        };
         self
     }
 
@@ -185,6 +215,12 @@ impl Capabilities {
         self.key
     }
 
+    /// Returns the time for which the queue remembers a de-duplication id, at least; `None` if it
+    /// lacks [`Deduplication`](Capability::Deduplication).
+    pub const fn deduplicates_for(&self) -> Option<Duration> {
+        if self.has(Capability::Deduplication) { self.window } else { None }
+    }
+
     /// Checks that the backend has a capability.
     ///
     /// # Errors
@@ -192,6 +228,43 @@ impl Capabilities {
     pub const fn require(&self, capability: Capability) -> Result<(), Unsupported> {
         if self.has(capability) { Ok(()) } else { Err(Unsupported { backend: self.backend, capability }) }
     }
+
+    /// Rejects a part of a key, a topic, a group key or a name that is empty, or longer than
+    /// [`max_key`](Self::max_key). For backends.
+    ///
+    /// ```
+    /// use steadfast::port::{Capabilities, Capability};
+    ///
+    /// let can = Capabilities::of("memory", &[]).largest_key(8);
+    /// assert!(can.check_key("topic", "prices").is_ok());
+    /// let refused = can.check_key("topic", "all prices").unwrap_err();
+    /// assert_eq!(refused.to_string(), "invalid `topic`: must be at most 8 bytes, is 10");
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid`, with the name of the field and the rule.
+    pub fn check_key(&self, field: &str, key: &str) -> Result<(), PortError> {
+        if key.is_empty() {
+            return Err(PortError::invalid(field, "must not be empty"));
+        }
+        at_most(self.key, field, key.len())
+    }
+
+    /// Rejects a value, a body or a notice of more than [`max_value`](Self::max_value) bytes. For
+    /// backends.
+    ///
+    /// # Errors
+    /// `Invalid`, with the name of the field and the rule.
+    pub fn check_value(&self, field: &str, value: &[u8]) -> Result<(), PortError> {
+        at_most(self.value, field, value.len())
+    }
+}
+
+fn at_most(most: usize, field: &str, bytes: usize) -> Result<(), PortError> {
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(PortError::invalid(field, format_args!("must be at most {most} bytes, is {bytes}")))
 }
 
 impl fmt::Debug for Capabilities {
@@ -200,7 +273,8 @@ impl fmt::Debug for Capabilities {
         let can: Vec<_> = can.collect();
         let mut out = f.debug_struct("Capabilities");
         out.field("backend", &self.backend).field("can", &can).field("max_value", &self.value);
-        out.field("max_batch", &self.batch).field("max_key", &self.key).finish()
+        out.field("max_batch", &self.batch).field("max_key", &self.key);
+        out.field("deduplicates_for", &self.deduplicates_for()).finish()
     }
 }
 
@@ -225,16 +299,5 @@ impl Unsupported {
 impl From<Unsupported> for PortError {
     fn from(lacks: Unsupported) -> Self {
         Self::new(PortErrorKind::Unsupported, lacks.to_string())
-    }
-}
-
-/// Rejects a part of a key, a topic or a name that is empty, or longer than the backend can hold.
-pub(crate) fn check_part(field: &str, part: &str, can: &Capabilities) -> Result<(), PortError> {
-    match part.len() {
-        0 => Err(PortError::invalid(field, "must not be empty")),
-        n if n > can.max_key() => {
-            Err(PortError::invalid(field, format_args!("must be at most {} bytes, is {n}", can.max_key())))
-        }
-        _ => Ok(()),
     }
 }

@@ -13,13 +13,35 @@
 //! assert_eq!(error.class(), ErrorClass::Transient);
 //! assert!(!error.may_have_been_applied());
 //! ```
+//!
+//! # Backends of other crates
+//!
+//! A backend states its [`Capabilities`] with the largest sizes that it accepts, and rejects other
+//! requests before it sends anything. The checks of arguments are public, so that each backend
+//! refuses the same requests with the same words:
+//!
+//! | request | check |
+//! |---|---|
+//! | `get`, `put`, `delete` of a store | [`Key::check`](crate::store::Key::check), [`Write::check`](crate::store::Write::check) |
+//! | `batch` | [`Write::check_batch`](crate::store::Write::check_batch) |
+//! | `scan` | [`Scan::check`](crate::store::Scan::check) |
+//! | a precondition | [`Precondition::check`](crate::store::Precondition::check) |
+//! | `send` of a queue | [`Message::check`](crate::queue::Message::check) |
+//! | `receive`, `extend` | [`Receive::check`](crate::queue::Receive::check), [`check_visibility`](crate::queue::check_visibility) |
+//! | `acquire`, `renew` of a lease | [`check_grant`](crate::lease::check_grant) |
+//! | `release` of a lease | [`check_holder`](crate::lease::check_holder) |
+//! | `publish` of a notifier | [`check_notice`](crate::notify::check_notice) |
+//! | `subscribe`, and names of the backend's own | [`Capabilities::check_key`] |
+//!
+//! [`ErrorHistory`](crate::queue::ErrorHistory) keeps the errors of attempts in one text, and
+//! [`Scan::bounds`](crate::store::Scan::bounds) has the range of a page. The public conformance
+//! suites (`testing::conformance`, feature `testing`) check the rest.
 mod ask;
 mod capability;
 mod error;
 mod token;
 
 pub(crate) use ask::{AskError, ask, ask_on_time, ask_until, within};
-pub(crate) use capability::check_part;
 pub use capability::{Capabilities, Capability, Unsupported};
 pub use error::{ByFailure, ErrorClass, Failure, PortError, PortErrorKind, verdict};
 pub use token::FencingToken;

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
+use super::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
 use crate::{
     build::{Builder, Common, Component},
     config::Name,
@@ -114,6 +114,11 @@ impl Queue for AnnouncingQueue {
     }
     fn identity(&self) -> String {
         self.0.queue.identity()
+    }
+    /// Returns `None`: a forward would publish no notice, so that a listener which waits for one
+    /// would not find the message.
+    fn address(&self) -> Option<Address> {
+        None
     }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {

@@ -1,7 +1,7 @@
 //! Convenience methods of queues.
 use std::{future::Future, time::Duration};
 
-use super::{Delivery, Message, MessageId, Queue, QueueError, Receipt, Receive, Settle};
+use super::{Address, Delivery, Message, MessageId, Queue, QueueError, Receipt, Receive, Settle};
 use crate::port::{PortError, PortErrorKind};
 
 /// Convenience methods of every [`Queue`], built on its own methods. Backends do not implement
@@ -49,7 +49,7 @@ pub trait QueueExt: Queue {
     /// # Cancel safety
     /// Same as [`Queue::settle`].
     fn abandon(&self, receipt: &Receipt, after: Duration) -> impl Future<Output = Result<(), QueueError>> + Send {
-        settle_one(self, receipt, Settle::Abandon { after })
+        settle_one(self, receipt, Settle::abandon(after))
     }
 
     /// Returns an untried message to the queue, visible again after `after`. The delivery does not
@@ -77,6 +77,23 @@ pub trait QueueExt: Queue {
         reason: impl Into<String> + Send,
     ) -> impl Future<Output = Result<(), QueueError>> + Send {
         settle_one(self, receipt, Settle::dead_letter(reason))
+    }
+
+    /// Removes a message that was handled and sends these others, in one step.
+    ///
+    /// # Errors
+    /// [`QueueError::LeaseLost`] if the receipt is stale. `Unsupported` if the queue cannot
+    /// forward to one of the addresses, `Invalid` if a message violates a rule, `Full` if a target
+    /// has no room. Each of these leaves everything as it was.
+    ///
+    /// # Cancel safety
+    /// Same as [`Queue::settle`].
+    fn forward(
+        &self,
+        receipt: &Receipt,
+        messages: impl IntoIterator<Item = (Address, Message)>,
+    ) -> impl Future<Output = Result<(), QueueError>> + Send {
+        settle_one(self, receipt, Settle::forward(messages))
     }
 }
 

@@ -11,7 +11,9 @@ use crate::store::{Key, PutOptions, Store, StoreError};
 ///
 /// A message is recorded after its handler and before its completion. If a listener is killed in
 /// between, the message was handled but not recorded, and two concurrent deliveries may both be
-/// handled. What must never happen twice has to be refused where it takes effect.
+/// handled. A message whose handler forwards its results is not recorded: another message of its
+/// identity is handled, too, and only de-duplication ids keep its results from being sent again.
+/// An effect that must never happen twice has to be refused where it takes place.
 #[derive(Clone)]
 pub struct IdempotencyFilter {
     store: Arc<dyn Store>,

@@ -1,55 +1,27 @@
 //! The queue in memory.
-use std::{
-    collections::BTreeSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-
-use tokio::sync::Notify;
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
-    settle::check_visibility,
-    state::{Hide, QueueState, StoredMessage},
+    Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
+    memory_core::QueueCore, settle::check_visibility, state::Hide,
 };
 use crate::{
     build::{Builder, Common, Component},
     config::Name,
-    entropy::Entropy,
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability},
     race::race,
-    sync::{Mutex, MutexGuard},
-    time::{Clock, Instant},
+    time::Instant,
 };
 
 /// A queue in this process's memory, for tests, and for work that may end with the process.
 ///
-/// A clone is the same queue. Without [`bounded`](Builder::bounded) the queue grows while more
-/// messages are sent than handled.
+/// A clone is the same queue. All queues in the memory of one process can
+/// [forward](Settle::Forward) messages to each other. Without [`bounded`](Builder::bounded) the
+/// queue grows while more messages are sent than handled.
 #[derive(Clone)]
-pub struct InMemoryQueue {
-    shared: Arc<QueueCore>,
-    clock: Clock,
-}
+pub struct InMemoryQueue(Arc<QueueCore>);
 
-struct QueueCore {
-    name: Name,
-    identity: u64,
-    state: Mutex<QueueState>,
-    /// Notified when a waiting receiver may find a message.
-    available: Notify,
-    /// Counter of message numbers, shared by this queue and its dead letters.
-    numbers: Arc<AtomicU64>,
-    bound: usize,
-    window: Duration,
-    dead: Option<Arc<QueueCore>>,
-}
-
-const CAN: Capabilities = Capabilities::of(
+pub(super) const CAN: Capabilities = Capabilities::of(
     "memory",
     &[
         Capability::Linearizable,
@@ -58,6 +30,8 @@ const CAN: Capabilities = Capabilities::of(
         Capability::Deduplication,
         Capability::Delay,
         Capability::Push,
+        Capability::ErrorHistory,
+        Capability::Forward,
     ],
 )
 .largest_value(64 << 20)
@@ -83,8 +57,10 @@ impl Builder<InMemoryQueue> {
     }
 
     /// Sets the time for which the queue remembers a de-duplication id. Five minutes by default.
+    /// With zero, it recognizes duplicates within one request.
     pub fn deduplicating_for(mut self, window: Duration) -> Self {
-        self.spec.window = window;
+        // A request has one time, after which the shortest window ends.
+        self.spec.window = window.max(Duration::from_nanos(1));
         self
     }
 }
@@ -95,17 +71,7 @@ impl Component for InMemoryQueue {
 
     fn assemble(spec: InMemoryQueueSpec, Common { clock, .. }: Common) -> Self {
         let InMemoryQueueSpec { name, bound, window } = spec;
-        let numbers = Arc::new(AtomicU64::new(0));
-        let entropy = Entropy::from_os();
-        let shared = |name, dead, receipts_from| {
-            let state = Mutex::new(QueueState::numbering_receipts_from(receipts_from));
-            let (available, numbers) = (Notify::new(), numbers.clone());
-            let identity = entropy.next_u64();
-            Arc::new(QueueCore { name, identity, state, available, numbers, bound, window, dead })
-        };
-        // Receipts are numbered apart, so that a receipt of one queue is never valid in the other.
-        let dead = shared(Name::from(format!("{name}/dead")), None, 1 << 63);
-        Self { shared: shared(name, Some(dead), 0), clock }
+        Self(QueueCore::new(name, bound, window, clock))
     }
 }
 
@@ -122,50 +88,22 @@ impl InMemoryQueue {
 
     fn try_send(&self, messages: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
         Message::check(&messages, &CAN)?;
-        let (now, sent_at) = (self.clock.now(), self.clock.wall());
-        let mut state = self.shared.state();
-        let known = |state: &mut QueueState, message: &Message| {
-            message.deduplication_id.as_deref().and_then(|id| state.duplicate(id, now))
-        };
-        let room = self.shared.bound.saturating_sub(state.len());
-        if messages.len() > room {
-            // Messages with one de-duplication id within the request take one place.
-            let mut ids = BTreeSet::new();
-            let new = messages.iter().filter(|message| {
-                known(&mut state, message).is_none()
-                    && message.deduplication_id.as_deref().is_none_or(|id| ids.insert(id))
-            });
-            if new.count() > room {
-                let message = format!("the queue {:?} is full: it holds {} messages", self.shared.name, state.len());
-                return Err(PortError::new(PortErrorKind::Full, message).into());
-            }
-        }
-        let mut ids = Vec::with_capacity(messages.len());
-        for mut message in messages {
-            if let Some(id) = known(&mut state, &message) {
-                ids.push(id);
-                continue;
-            }
-            let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
-            let (until, deduplication) = (now + message.delay, message.deduplication_id.take());
-            let id = state.add(StoredMessage::new(number, message, sent_at), until, now);
-            if let Some(text) = deduplication {
-                state.remember(text, id.clone(), now + self.shared.window);
-            }
-            ids.push(id);
-        }
+        let (times, mut state) = (self.0.times(), self.0.state());
+        let len = state.len();
+        self.0.check_room(&mut state, len, times.0, messages.iter())?;
+        let ids = messages.into_iter().map(|message| self.0.accept(&mut state, times, message)).collect();
         drop(state);
-        self.shared.wake();
+        self.0.wake();
         Ok(ids)
     }
 
     async fn wait_for(&self, max: usize, receive: Receive) -> Vec<Delivery> {
-        let end = self.clock.now() + receive.wait;
-        let _wakes_next = WakesNextReceiver(&self.shared);
+        let end = self.0.clock.now() + receive.wait;
+        let _wakes_next = WakesNextReceiver(&self.0);
         loop {
             let next_return = {
-                let now = self.clock.now();
-                let mut state = self.shared.state();
+                let now = self.0.clock.now();
+                let mut state = self.0.state();
                 let taken = state.take(max, now, receive.visibility);
                 if !taken.is_empty() || now >= end {
                     return taken;
@@ -174,27 +112,25 @@ impl InMemoryQueue {
             };
             let until = next_return.map_or(end, |at| at.min(end));
             // `Notify` stores a permit, so a notification before this wait is not lost.
-            race(self.shared.available.notified(), self.clock.sleep_until(until)).await;
+            race(self.0.available.notified(), self.0.clock.sleep_until(until)).await;
         }
     }
 
+    fn forward_all(&self, forwards: &mut Vec<(Receipt, Vec<(Address, Message)>)>) -> Vec<Result<(), QueueError>> {
+        if forwards.is_empty() { Vec::new() } else { self.0.forward(std::mem::take(forwards)) }
+    }
+
     fn settle_one(&self, receipt: &Receipt, how: Settle) -> Result<(), QueueError> {
-        let now = self.clock.now();
+        let now = self.0.clock.now();
         match how {
-            Settle::Complete => drop(self.shared.state().remove(receipt)?),
-            Settle::Abandon { after } => self.shared.state().hide(receipt, visible_at(now, after), Hide::Abandon)?,
-            Settle::Release { after } => self.shared.state().hide(receipt, visible_at(now, after), Hide::Release)?,
-            Settle::DeadLetter { reason } => {
-                let dead = self.shared.dead.as_ref().ok_or_else(no_dead_letters)?;
-                // Lock order: first this queue, then its dead letters. No code takes them in
-                // reverse.
-                let mut state = self.shared.state();
-                if let Some(stored) = state.remove(receipt)? {
-                    dead.state().add(stored.into_dead_letter(reason), now, now);
-                }
-                drop(state);
-                dead.wake();
+            Settle::Complete => drop(self.0.state().remove(receipt)?),
+            Settle::Abandon { after, error } => {
+                self.0.state().abandon(receipt, visible_at(now, after), error)?;
             }
+            Settle::Release { after } => self.0.state().hide(receipt, visible_at(now, after), Hide::Release)?,
+            Settle::DeadLetter { reason, error } => self.0.dead_letter(receipt, reason, error, now)?,
+            // `settle` forwards several at once.
+            Settle::Forward { .. } => {}
         }
         Ok(())
     }
@@ -203,12 +139,6 @@ impl InMemoryQueue {
 /// Returns the time at which a message becomes visible again; `None` is at once.
 fn visible_at(now: Instant, after: Duration) -> Option<Instant> {
     (!after.is_zero()).then(|| now + after)
-}
-
-/// Returns the error of a dead letter that would be dead-lettered again.
-fn no_dead_letters() -> QueueError {
-    PortError::new(PortErrorKind::Unsupported, "a dead letter cannot be dead-lettered again: complete or abandon it")
-        .into()
 }
 
 /// Wakes the next receiver on drop, whatever the outcome: messages may remain, and the timer for
@@ -221,24 +151,17 @@ impl Drop for WakesNextReceiver<'_> {
     }
 }
 
-impl QueueCore {
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock()
-    }
-
-    /// Wakes one waiting receiver.
-    fn wake(&self) {
-        self.available.notify_one();
-    }
-}
-
 impl Queue for InMemoryQueue {
     fn capabilities(&self) -> Capabilities {
-        CAN
+        CAN.deduplicating_for(self.0.window)
     }
 
     fn identity(&self) -> String {
-        format!("memory-{:016x}", self.shared.identity)
+        self.0.identity()
+    }
+
+    fn address(&self) -> Option<Address> {
+        Some(Address::of_memory(self.0.clone()))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
@@ -257,8 +180,25 @@ impl Queue for InMemoryQueue {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
-            let settled = settlements.into_iter().map(|(receipt, how)| self.settle_one(&receipt, how)).collect();
-            self.shared.wake();
+            if !settlements.iter().any(|(_, how)| matches!(how, Settle::Forward { .. })) {
+                let settled = settlements.into_iter().map(|(receipt, how)| self.settle_one(&receipt, how)).collect();
+                self.0.wake();
+                return Ok(settled);
+            }
+            let mut settled = Vec::with_capacity(settlements.len());
+            // Forwards that follow each other lock their queues once.
+            let mut forwards = Vec::new();
+            for (receipt, how) in settlements {
+                match (how.check(&CAN), how) {
+                    (Ok(()), Settle::Forward { messages }) => forwards.push((receipt, messages)),
+                    (checked, how) => {
+                        settled.extend(self.forward_all(&mut forwards));
+                        settled.push(checked.map_err(Into::into).and_then(|()| self.settle_one(&receipt, how)));
+                    }
+                }
+            }
+            settled.extend(self.forward_all(&mut forwards));
+            self.0.wake();
             Ok(settled)
         })
     }
@@ -266,33 +206,33 @@ impl Queue for InMemoryQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            self.shared.state().hide(receipt, Some(self.clock.now() + visibility), Hide::Extend)?;
-            self.shared.wake();
+            self.0.state().hide(receipt, Some(self.0.clock.now() + visibility), Hide::Extend)?;
+            self.0.wake();
             Ok(())
         })
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        Box::pin(async move { Ok(self.shared.state().depth(self.clock.now())) })
+        Box::pin(async move { Ok(self.0.state().depth(self.0.clock.now())) })
     }
 
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
-        Box::pin(async move { Ok(self.shared.state().peek(max.min(CAN.max_batch()), self.clock.now())) })
+        Box::pin(async move { Ok(self.0.state().peek(max.min(CAN.max_batch()), self.0.clock.now())) })
     }
 
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        Box::pin(async move { Ok(self.shared.state().purge()) })
+        Box::pin(async move { Ok(self.0.state().purge()) })
     }
 
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        let dead = self.shared.dead.clone()?;
-        Some(Arc::new(Self { shared: dead, clock: self.clock.clone() }))
+        let dead = self.0.dead.clone()?;
+        Some(Arc::new(Self(dead)))
     }
 }
 
 impl fmt::Debug for InMemoryQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let messages = self.shared.state().len();
-        f.debug_struct("InMemoryQueue").field("name", &self.shared.name).field("messages", &messages).finish()
+        let messages = self.0.state().len();
+        f.debug_struct("InMemoryQueue").field("name", &self.0.name).field("messages", &messages).finish()
     }
 }

@@ -3,8 +3,9 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use bytes::Bytes;
 
+use super::ErrorHistory;
 use crate::{
-    port::{Capabilities, Capability, PortError, check_part},
+    port::{Capabilities, Capability, PortError},
     time::Timestamp,
 };
 
@@ -32,7 +33,7 @@ pub struct Message {
     /// De-duplication id. Within the queue's window a second message with the same id is not
     /// enqueued. Both have the same group key, or none.
     pub deduplication_id: Option<String>,
-    /// Time for which the message is hidden after it was sent.
+    /// Time for which the message is hidden after it was sent. It has no maximum.
     pub delay: Duration,
 }
 
@@ -80,6 +81,14 @@ impl Message {
     /// # Errors
     /// `Invalid` or `Unsupported`, with the name of the field or the capability.
     pub fn check(messages: &[Self], can: &Capabilities) -> Result<(), PortError> {
+        Self::check_each(messages.iter(), can)
+    }
+
+    /// Rejects messages of one request, as [`check`](Self::check) does.
+    pub(super) fn check_each<'a>(
+        messages: impl ExactSizeIterator<Item = &'a Self>,
+        can: &Capabilities,
+    ) -> Result<(), PortError> {
         if messages.len() > can.max_batch() {
             let rule = format_args!("must have at most {} entries, has {}", can.max_batch(), messages.len());
             return Err(PortError::invalid("messages", rule));
@@ -95,11 +104,11 @@ impl Message {
             }
             if let Some(group) = &message.group {
                 can.require(Capability::Groups)?;
-                check_part("group", group, can)?;
+                can.check_key("group", group)?;
             }
             if let Some(id) = &message.deduplication_id {
                 can.require(Capability::Deduplication)?;
-                check_part("deduplication_id", id, can)?;
+                can.check_key("deduplication_id", id)?;
             }
             if !message.delay.is_zero() {
                 can.require(Capability::Delay)?;
@@ -109,11 +118,13 @@ impl Message {
     }
 }
 
-/// The id of a message, which is the same in each delivery and as a dead letter.
+/// The id of a message, which is the same in each delivery and as a dead letter. No other message
+/// of the queue or its dead letters ever has it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Opaque);
 
-/// The right to settle one delivery of a message. It ends with the message's next delivery.
+/// The right to settle one delivery of a message, through any handle of its queue. It ends with the
+/// message's next delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Receipt(Opaque);
 
@@ -191,16 +202,24 @@ pub struct Delivery {
     pub expiries: u32,
     /// Wall-clock time at which the message was accepted, for people.
     pub sent_at: Timestamp,
+    /// Time from the acceptance of the message to this delivery, by the queue's own clock. Setting
+    /// the wall clock of a client does not change it. It includes the message's delay and all
+    /// earlier deliveries, and continues when the message becomes a dead letter. A message that is
+    /// sent again begins at zero.
+    pub age: Duration,
     /// Reason for which the message was dead-lettered, if it was.
     pub reason: Option<String>,
+    /// Errors of the failed attempts, from a queue that keeps them
+    /// ([`ErrorHistory`](crate::port::Capability::ErrorHistory)).
+    pub errors: ErrorHistory,
 }
 
 impl Delivery {
-    /// Creates a delivery without headers, group and reason, for backends. The fields are public.
+    /// Creates a delivery of age zero without headers, group, reason and errors, for backends. The
+    /// fields are public.
     ///
-    /// A backend that counts attempts sets [`attempts`](Self::attempts) and
-    /// [`expiries`](Self::expiries). Until then each earlier delivery counts as an attempt, and
-    /// none as expired.
+    /// The backend then sets [`attempts`](Self::attempts) and [`expiries`](Self::expiries). They
+    /// begin as if each earlier delivery was abandoned.
     pub fn new(id: MessageId, receipt: Receipt, body: Bytes, deliveries: u32, sent_at: Timestamp) -> Self {
         Self {
             id,
@@ -212,7 +231,9 @@ impl Delivery {
             attempts: deliveries.saturating_sub(1),
             expiries: 0,
             sent_at,
+            age: Duration::ZERO,
             reason: None,
+            errors: ErrorHistory::default(),
         }
     }
 }
@@ -243,10 +264,14 @@ pub struct Peeked {
     pub hidden: bool,
     /// Reason for which the message was dead-lettered, if it was.
     pub reason: Option<String>,
+    /// Errors of the failed attempts, from a queue that keeps them
+    /// ([`ErrorHistory`](crate::port::Capability::ErrorHistory)).
+    pub errors: ErrorHistory,
 }
 
 impl Peeked {
-    /// Creates a message without headers, group and reason, for backends. The fields are public.
+    /// Creates a message without headers, group, reason and errors, for backends. The fields
+    /// are public.
     pub fn new(id: MessageId, body: Bytes, deliveries: u32, sent_at: Timestamp, hidden: bool) -> Self {
         Self {
             id,
@@ -259,6 +284,7 @@ impl Peeked {
             sent_at,
             hidden,
             reason: None,
+            errors: ErrorHistory::default(),
         }
     }
 }

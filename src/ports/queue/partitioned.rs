@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 
-use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
+use super::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
 use crate::{
     config::{ConfigError, require},
     hash::stable_hash,
@@ -206,6 +206,13 @@ impl Queue for PartitionedQueue {
         format!("partitioned-{}-{:016x}", identities.len(), stable_hash(identities.join(" ").as_bytes()))
     }
 
+    /// Returns `None`: the partition of a message depends on its key, and one address is one queue.
+    /// A delivery can be forwarded if each partition can forward, to a queue of the backend of its
+    /// own partition: partitions in several files or servers have no common target.
+    fn address(&self) -> Option<Address> {
+        None
+    }
+
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;
@@ -242,11 +249,15 @@ impl Queue for PartitionedQueue {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
+            // A forward is refused at all partitions if one of them cannot make it.
+            let forwards = settlements.iter().any(|(_, how)| matches!(how, Settle::Forward { .. }));
+            let can = forwards.then(|| self.capabilities());
             let mut answers: Vec<Option<Result<(), QueueError>>> = settlements.iter().map(|_| None).collect();
             let mut requests: Vec<RequestPart<(Receipt, Settle)>> =
                 self.0.queues.iter().map(|_| Default::default()).collect();
             for (at, (receipt, how)) in settlements.into_iter().enumerate() {
-                match self.receipt(&receipt) {
+                let checked = can.as_ref().map_or(Ok(()), |can| how.check(can));
+                match checked.map_err(Into::into).and_then(|()| self.receipt(&receipt)) {
                     Ok((partition, _, receipt)) => {
                         requests[partition].0.push(at);
                         requests[partition].1.push((receipt, how));

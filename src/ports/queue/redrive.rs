@@ -1,7 +1,7 @@
 //! Sending dead letters again.
 use std::{collections::HashMap, time::Duration};
 
-use super::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
+use super::{Address, Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
 use crate::port::{Capability, Failure, PortError, PortErrorKind};
 
 /// Visibility time-out of a dead letter that is examined.
@@ -21,10 +21,14 @@ enum Examined {
 /// Sends the dead letters of this queue again that `which` selects, and returns their number.
 /// [`peek`](Queue::peek) on [`dead_letters`](Queue::dead_letters) lists all of them.
 ///
-/// Each dead letter is examined once, sent, and then completed as a dead letter. If this function
-/// ends in between, the message is in both queues, and a second call sends it twice; a queue with
-/// [`Deduplication`](Capability::Deduplication) refuses the second within its window. Its delivery
-/// count restarts at 1.
+/// Each dead letter is examined once and moved in one step, by a [forward](Settle::Forward), if the
+/// queue has an [address](Queue::address) and its dead letters have the capability
+/// [`Forward`](Capability::Forward). Otherwise it is sent, and then completed as a dead letter. If
+/// this function ends in between, the message is in both queues, and a second call sends it twice;
+/// a queue with [`Deduplication`](Capability::Deduplication) refuses the second within its window.
+///
+/// The delivery count of the message restarts at 1, and its [age](Delivery::age) at zero. It has a
+/// new id and no [errors](Delivery::errors): read those from the dead letter before.
 ///
 /// A dead letter that the queue refuses, such as one whose claimed body is missing, stays, and the
 /// others are sent. The id and the receipt of each examined letter are held until the end, but not
@@ -42,6 +46,7 @@ pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -
     let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
     let dead = queue.dead_letters().ok_or_else(none)?;
     let mut pass = Pass {
+        target: queue.address().filter(|_| dead.capabilities().has(Capability::Forward)),
         deduplicates: queue.capabilities().has(Capability::Deduplication),
         queue,
         dead: &*dead,
@@ -60,6 +65,8 @@ pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -
 struct Pass<'a> {
     queue: &'a dyn Queue,
     dead: &'a dyn Queue,
+    /// Address of the queue, if its dead letters can be forwarded to it.
+    target: Option<Address>,
     deduplicates: bool,
     examined: HashMap<MessageId, Examined>,
     refused: Option<QueueError>,
@@ -130,20 +137,31 @@ impl Pass<'_> {
         let Delivery { id, receipt, body, headers, group, sent_at, .. } = letter;
         let mut message = Message::new(body);
         (message.headers, message.group) = (headers, group);
-        if self.deduplicates {
-            message.deduplication_id = Some(format!("redriven-{id}-{}", sent_at.as_millis()));
-        }
-        match self.queue.send_one(message).await {
-            Ok(_) => {
+        let sent = match self.target.clone() {
+            Some(target) => self.dead.forward(&receipt, [(target, message)]).await,
+            None => {
+                if self.deduplicates {
+                    message.deduplication_id = Some(format!("redriven-{id}-{}", sent_at.as_millis()));
+                }
+                self.queue.send_one(message).await.map(drop)
+            }
+        };
+        match sent {
+            Ok(()) => {
                 self.sent += 1;
-                self.examined.insert(id.clone(), Examined::Sent(Some(receipt.clone())));
-                if self.dead.complete(&receipt).await.is_ok() {
+                let is_moved = self.target.is_some();
+                self.examined.insert(id.clone(), Examined::Sent((!is_moved).then(|| receipt.clone())));
+                if !is_moved && self.dead.complete(&receipt).await.is_ok() {
                     self.examined.insert(id, Examined::Sent(None));
                 }
                 Ok(())
             }
             Err(error) => {
                 self.examined.insert(id, Examined::Stays(receipt));
+                if error.is_lease_lost() {
+                    // Another process has the letter by now.
+                    return Ok(());
+                }
                 let kind = error.backend().map(PortError::kind);
                 if !matches!(kind, Some(PortErrorKind::Invalid | PortErrorKind::Unsupported)) {
                     return Err(error);

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Delivery, Depth, Message, MessageId, Peeked, QueueError, Receipt};
+use super::{AttemptError, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, QueueError, Receipt};
 use crate::time::{Instant, Timestamp};
 
 /// The messages of a queue.
@@ -42,8 +42,11 @@ pub(super) struct StoredMessage {
     deliveries: u32,
     attempts: u32,
     expiries: u32,
+    /// Time of acceptance on the queue's clock, and on the wall clock.
+    accepted: Instant,
     sent_at: Timestamp,
     reason: Option<String>,
+    errors: ErrorHistory,
     /// End of the message's own delay, if it has one.
     delayed: Option<Instant>,
     /// Number of the delivery that may settle the message; 0 is none.
@@ -71,7 +74,7 @@ enum Position {
 }
 
 impl StoredMessage {
-    pub(super) fn new(number: u64, message: Message, sent_at: Timestamp) -> Self {
+    pub(super) fn new(number: u64, message: Message, (accepted, sent_at): (Instant, Timestamp)) -> Self {
         let Message { body, headers, group, .. } = message;
         Self {
             number,
@@ -81,8 +84,10 @@ impl StoredMessage {
             deliveries: 0,
             attempts: 0,
             expiries: 0,
+            accepted,
             sent_at,
             reason: None,
+            errors: ErrorHistory::default(),
             delayed: None,
             receipt: 0,
             position: Position::BehindItsGroup,
@@ -90,9 +95,16 @@ impl StoredMessage {
     }
 
     /// Converts the message into a dead letter.
-    pub(super) fn into_dead_letter(mut self, reason: String) -> Self {
+    pub(super) fn into_dead_letter(mut self, reason: String, error: Option<Box<AttemptError>>) -> Self {
+        self.add_error(error);
         (self.reason, self.delayed, self.receipt) = (Some(reason), None, 0);
         self
+    }
+
+    fn add_error(&mut self, error: Option<Box<AttemptError>>) {
+        if let Some(error) = error {
+            self.errors.push(*error);
+        }
     }
 
     fn id(&self) -> MessageId {
@@ -182,9 +194,11 @@ impl QueueState {
             let mut delivery =
                 Delivery::new(stored.id(), receipt, stored.body.clone(), stored.deliveries, stored.sent_at);
             (delivery.attempts, delivery.expiries) = (stored.attempts, stored.expiries);
+            delivery.age = now - stored.accepted;
             delivery.headers.clone_from(&stored.headers);
             delivery.group.clone_from(&stored.group);
             delivery.reason.clone_from(&stored.reason);
+            delivery.errors.clone_from(&stored.errors);
             taken.push(delivery);
         }
         taken
@@ -227,6 +241,11 @@ impl QueueState {
         }
     }
 
+    /// Checks that this receipt may settle a message.
+    pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), QueueError> {
+        self.slot(receipt).map(drop)
+    }
+
     /// Removes the message from the queue.
     pub(super) fn remove(&mut self, receipt: &Receipt) -> Result<Option<StoredMessage>, QueueError> {
         let slot = self.slot(receipt)?;
@@ -237,6 +256,22 @@ impl QueueState {
             self.release_next_of_group(&group.clone());
         }
         Ok(stored)
+    }
+
+    /// Ends the delivery as a failed attempt with this error.
+    pub(super) fn abandon(
+        &mut self,
+        receipt: &Receipt,
+        until: Option<Instant>,
+        error: Option<Box<AttemptError>>,
+    ) -> Result<(), QueueError> {
+        if error.is_some() {
+            let slot = self.slot(receipt)?;
+            if let Some(stored) = &mut self.slots[slot] {
+                stored.add_error(error);
+            }
+        }
+        self.hide(receipt, until, Hide::Abandon)
     }
 
     /// Hides the message until `until`, or makes it visible at once.
@@ -319,6 +354,7 @@ impl QueueState {
             peeked.headers.clone_from(&stored.headers);
             peeked.group.clone_from(&stored.group);
             peeked.reason.clone_from(&stored.reason);
+            peeked.errors.clone_from(&stored.errors);
             peeked
         });
         peeked.collect()

@@ -11,7 +11,8 @@ pub enum StoreError {
     Conflict {
         /// Index of the write in its batch; 0 for a single write.
         write: usize,
-        /// The current version, or `None` if there is no record.
+        /// The current version, or `None` if there is no record. For an append, the last number of
+        /// the sequence, or `None` if it has none yet.
         current: Option<Version>,
     },
     /// The fencing token is older than one that the key has seen. Nothing was written.

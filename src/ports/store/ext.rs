@@ -3,8 +3,8 @@ use std::future::Future;
 
 use bytes::Bytes;
 
-use super::{Key, Precondition, PutOptions, Record, Row, Scan, Store, StoreError, Version};
-use crate::port::FencingToken;
+use super::{DeleteOptions, Key, Precondition, PutOptions, Record, Row, Scan, Store, StoreError, Version, Write};
+use crate::port::{Capability, FencingToken};
 
 /// Convenience methods of every [`Store`], built on its own methods. Backends do not implement
 /// them.
@@ -107,6 +107,45 @@ pub trait StoreExt: Store {
                 match page.next {
                     Some(next) => scan.after = Some(next),
                     None => return Ok(rows),
+                }
+            }
+        }
+    }
+
+    /// Deletes all rows of a scan, page after page, and returns their number. With
+    /// [`AtomicBatch`](Capability::AtomicBatch) a page is deleted as a whole or not at all.
+    ///
+    /// Rows are deleted whatever their versions are. A row that is inserted ahead of the scan
+    /// meanwhile is deleted, one that is inserted behind it is not. If another task deletes the
+    /// same rows, both may count them.
+    ///
+    /// # Errors
+    /// Any error of the store. The pages before it are deleted; the same call again deletes the
+    /// rest.
+    ///
+    /// # Cancel safety
+    /// The pages before the last request are deleted. The same call again deletes the rest.
+    fn delete_scanned(&self, mut scan: Scan) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        async move {
+            let can = self.capabilities();
+            // One page is one batch.
+            scan.limit = scan.limit.min(can.max_batch());
+            let mut deleted = 0;
+            loop {
+                let page = self.scan(&scan).await?;
+                if can.has(Capability::AtomicBatch) && !page.rows.is_empty() {
+                    let writes = page.rows.iter().map(|row| Write::delete(&*row.row, DeleteOptions::new()));
+                    self.batch(&scan.partition, writes.collect()).await?;
+                    deleted += page.rows.len() as u64;
+                } else {
+                    for row in &page.rows {
+                        let key = Key::new(&scan.partition, &row.row);
+                        deleted += u64::from(self.delete(key, DeleteOptions::new()).await?);
+                    }
+                }
+                match page.next {
+                    Some(next) => scan.after = Some(next),
+                    None => return Ok(deleted),
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Keys and versions of records.
 use std::fmt;
 
-use crate::port::{Capabilities, PortError, check_part};
+use crate::port::{Capabilities, PortError};
 
 /// The location of a record: a partition, and a row in it.
 ///
@@ -27,8 +27,8 @@ impl<'a> Key<'a> {
     /// # Errors
     /// `Invalid`, with the part's name and the rule.
     pub fn check(&self, can: &Capabilities) -> Result<(), PortError> {
-        check_part("partition", self.partition, can)?;
-        check_part("row", self.row, can)
+        can.check_key("partition", self.partition)?;
+        can.check_key("row", self.row)
     }
 }
 

@@ -3,8 +3,8 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::Version;
-use crate::port::{Capabilities, PortError, check_part};
+use super::{Sequence, Version};
+use crate::port::{Capabilities, PortError};
 
 /// A query over the rows of a partition: the rows, their order, and the size of a page.
 ///
@@ -24,7 +24,7 @@ pub struct Scan {
     pub rows: Rows,
     /// The order of the rows. Ascending by default.
     pub order: Order,
-    /// Maximum number of rows in a page. 100 by default; the backend may return fewer.
+    /// Maximum number of rows in a page, at least 1. 100 by default; the backend may return fewer.
     pub limit: usize,
     /// End of the previous page, behind which this one begins. `None`, the default, is the
     /// beginning.
@@ -42,6 +42,10 @@ pub enum Rows {
     Prefix(String),
     /// Rows between these bounds.
     Range(Bound<String>, Bound<String>),
+    /// These rows, as far as they exist; a row that is named twice is returned once. A page ends at
+    /// the scan's limit alone, so that one page of a sufficient limit is one snapshot of all of
+    /// them. At most [`max_batch`](crate::port::Capabilities::max_batch) names.
+    Named(Vec<String>),
 }
 
 /// Order of the rows of a scan.
@@ -116,6 +120,30 @@ impl Scan {
         self
     }
 
+    /// Limits the scan to these rows, and raises the limit of a page to their number: the page is
+    /// one snapshot of all of them.
+    ///
+    /// ```
+    /// use steadfast::store::Scan;
+    ///
+    /// let scan = Scan::partition("orders").named(["head", "42"]);
+    /// assert!(scan.rows.contains("42") && !scan.rows.contains("43"));
+    /// ```
+    #[must_use]
+    pub fn named(mut self, rows: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let names: Vec<String> = rows.into_iter().map(Into::into).collect();
+        self.limit = self.limit.max(names.len());
+        self.rows = Rows::Named(names);
+        self
+    }
+
+    /// Limits the scan to the rows of a sequence whose numbers are above `after`.
+    #[must_use]
+    pub fn sequence(mut self, sequence: Sequence<'_>, after: u64) -> Self {
+        self.rows = sequence.rows_after(after);
+        self
+    }
+
     /// Returns the largest row first.
     #[must_use]
     pub fn descending(mut self) -> Self {
@@ -142,18 +170,48 @@ impl Scan {
     /// # Errors
     /// `Invalid`, with the field's name and the rule.
     pub fn check(&self, can: &Capabilities) -> Result<(), PortError> {
-        check_part("partition", &self.partition, can)?;
-        if self.limit == 0 { Err(PortError::invalid("limit", "must be at least 1")) } else { Ok(()) }
+        can.check_key("partition", &self.partition)?;
+        if self.limit == 0 {
+            return Err(PortError::invalid("limit", "must be at least 1"));
+        }
+        let Rows::Named(names) = &self.rows else { return Ok(()) };
+        if names.len() > can.max_batch() {
+            let rule = format_args!("must name at most {} rows, names {}", can.max_batch(), names.len());
+            return Err(PortError::invalid("rows", rule));
+        }
+        names.iter().try_for_each(|name| can.check_key("rows", name))
+    }
+
+    /// Returns the remaining names of [`Rows::Named`] in the scan's order, each once; `None` for
+    /// other sets. For backends.
+    pub fn names(&self) -> Option<Vec<&str>> {
+        let Rows::Named(names) = &self.rows else { return None };
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        let after = self.after.as_ref().map(Continuation::as_str);
+        match self.order {
+            Order::Ascending => names.retain(|name| after.is_none_or(|after| *name > after)),
+            Order::Descending => {
+                names.retain(|name| after.is_none_or(|after| *name < after));
+                names.reverse();
+            }
+        }
+        Some(names)
     }
 
     /// Returns the bounds of the remaining rows: those of [`rows`](Self::rows) behind
-    /// [`after`](Self::after). If the lower bound is above the upper one, no rows remain. For
-    /// backends.
+    /// [`after`](Self::after). If the lower bound is above the upper one, no rows remain. Those of
+    /// [`Rows::Named`] enclose other rows, too: use [`names`](Self::names). For backends.
     pub fn bounds(&self) -> (Bound<&str>, Bound<String>) {
         let (mut from, mut to) = match &self.rows {
             Rows::All => (Bound::Unbounded, Bound::Unbounded),
             Rows::Prefix(prefix) => (Bound::Included(prefix.as_str()), after_prefix(prefix)),
             Rows::Range(from, to) => (from.as_ref().map(String::as_str), to.clone()),
+            Rows::Named(names) => match (names.iter().min(), names.iter().max()) {
+                (Some(first), Some(last)) => (Bound::Included(first.as_str()), Bound::Included(last.clone())),
+                _ => (Bound::Excluded(""), Bound::Excluded(String::new())),
+            },
         };
         // A token of another scan must not widen this one.
         match (&self.after, self.order) {
@@ -208,6 +266,7 @@ impl Rows {
                 let bounds = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
                 RangeBounds::<str>::contains(&bounds, row)
             }
+            Self::Named(names) => names.iter().any(|name| name == row),
         }
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use super::{Entry, JournalConfig, JournalEvent as Event, Served};
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
-    config::{ConfigError, Name},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::CallError,
     port::{Capability, Failure, PortError, ask},
@@ -19,7 +19,7 @@ use crate::{
     queue_listener::QueueListener,
     store::Store,
     sync::Mutex,
-    throttling::RateLimiter,
+    throttling::{RateLimitConfig, RateLimiter},
     time::Clock,
 };
 
@@ -102,13 +102,20 @@ impl Component for Journal {
         parts.listener(&config)?;
         let pace = RateLimiter::builder(config.quota()).clock(&parts.common.clock);
         let pace = pace.build().map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
-        let (waiting, events) = (AtomicBool::new(false), Events::new());
+        let (waiting, events) = (AtomicBool::new(false), parts.common.hooks.events());
         Ok(Self(Arc::new(Inner { pace, parts, config: Mutex::new(config), waiting, events })))
     }
 }
 
 impl HasName for Journal {}
 impl HasEntropy for Journal {}
+impl HasEvents<Event> for Journal {}
+
+reconfigurable!(Journal, JournalConfig, |this, next| {
+    next.check()?;
+    this.0.parts.listener(next)?;
+    this.0.pace.validate(&this.0.pace_of(next)).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))
+});
 
 impl Journal {
     /// Creates a journal in this queue. The queue belongs to the journal alone: other messages
@@ -131,13 +138,19 @@ impl Journal {
     /// # Errors
     /// If a setting breaks a rule; then nothing has changed.
     pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        self.0.parts.listener(&config)?;
-        self.0
-            .pace
-            .reconfigure(self.0.pace.config().with_quota(config.quota()))
-            .map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        self.validate(&config)?;
         *self.0.config.lock() = config;
+        let mut config = config;
+        // The pace wakes entries, so it changes outside the lock. Two concurrent changes do not mix
+        // their settings: each call ends with the newest ones.
+        loop {
+            self.0.pace.apply(self.0.pace_of(&config))?;
+            let newest = self.config();
+            if newest == config {
+                break;
+            }
+            config = newest;
+        }
         self.0.emit(|| Event::ConfigChanged);
         Ok(())
     }
@@ -231,6 +244,11 @@ impl Journal {
 }
 
 impl Inner {
+    /// Returns the settings of the pace after a change to `next`.
+    fn pace_of(&self, next: &JournalConfig) -> RateLimitConfig {
+        self.pace.config().with_quota(next.quota())
+    }
+
     pub(super) fn clock(&self) -> &Clock {
         &self.parts.common.clock
     }

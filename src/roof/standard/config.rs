@@ -9,7 +9,9 @@ use crate::{
     fallback::FallbackConfig,
     hedge::HedgeConfig,
     retry::{RetryBudgetConfig, RetryConfig},
-    throttling::{AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, RateLimitConfig, ShedderConfig},
+    throttling::{
+        AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, Gauges, RateLimitConfig, ShedderConfig,
+    },
 };
 
 /// Settings of the [`Standard`](super::Standard) stack.
@@ -116,6 +118,12 @@ impl StandardConfig {
             circuit_breaker: None,
             attempt_timeout: None,
         }
+    }
+
+    /// Checks the settings, and that the shedder has limits for these gauges.
+    pub(super) fn check_with(&self, gauges: &Gauges) -> Result<(), ConfigError> {
+        self.check()?;
+        self.shed.as_ref().map_or(Ok(()), |shed| gauges.all_have(&shed.limits).map_err(|e| e.within("shed")))
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -45,6 +45,23 @@
 //! # });
 //! ```
 //!
+//! # Several services
+//!
+//! A process that calls several services has a stack for each: limits, breakers and budgets are
+//! theirs alone. A [`StandardRegistry`] holds them over shared base settings, in one document that
+//! is replaced as a whole.
+//!
+//! ```toml
+//! [base]
+//! attempt_timeout = "2s"
+//!
+//! [services.search]
+//! attempt_timeout = "200ms"
+//! retry = false
+//! ```
+//!
+//! # Depth of types
+//!
 //! The type of a call through so many policies is deep, and the compiler bounds that depth. If it
 //! reports "queries overflow the depth limit", [`boxed`](crate::Pipeline::boxed) shortens the type.
 //! A stack inside another one, in one pipeline or by
@@ -62,9 +79,13 @@
 //!    call that succeeds allocates nothing.
 //! 6. A stack works inside another stack. The inner one makes one allocation a call, as does one
 //!    that is entered by [`call_within`](crate::Pipeline::call_within).
+//! 7. In a registry, the settings of a service are laid over the base's, setting by setting. A new
+//!    document holds for all services, or for none if one of its settings is invalid.
 mod config;
 mod parts;
+mod registry;
 mod stack;
 
 pub use config::StandardConfig;
-pub use stack::Standard;
+pub use registry::{StandardRegistry, StandardRegistryConfig};
+pub use stack::{Standard, StandardPipeline};

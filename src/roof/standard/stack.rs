@@ -3,25 +3,47 @@ use std::{fmt, future::Future, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{Attempt, CallContext, Explanation, Identity, Nested, Pipeline, Policy},
-    circuit_breaker::CircuitBreaker,
-    config::{ConfigError, Name},
-    fallback::Fallback,
-    hedge::Hedge,
-    outcome::Outcome,
-    retry::Retry,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerEvent, Transition},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
+    fallback::{Fallback, FallbackEvent},
+    hedge::{Hedge, HedgeEvent},
+    outcome::{ErrIsFailure, Outcome},
+    retry::{Retry, RetryEvent},
     sync::Mutex,
-    throttling::{AdaptiveLimiter, ClientThrottle, ConcurrencyLimiter, Gauges, RateLimiter, Reading, Shedder},
-    timeout::Timeout,
+    throttling::{
+        AdaptiveLimiter, ClientThrottle, ConcurrencyLimiter, Gauges, RateLimiter, Reading, Shedder, ThrottlingEvent,
+    },
+    timeout::{Timeout, TimeoutEvent},
 };
+
+/// A pipeline of a standard stack alone: [`Standard::into_pipeline`] creates it. The type for a
+/// field, where no other policy is added.
+///
+/// A classifier changes `C`: `StandardPipeline<ByStatus>`, or `StandardPipeline<fn(&R) -> Verdict>`
+/// for a function `judge as fn(&R) -> Verdict`. A [`BoxedPipeline`](crate::BoxedPipeline) needs no
+/// such type, but serves one type of result.
+///
+/// ```
+/// use steadfast::standard::{Standard, StandardPipeline};
+///
+/// struct Client { calls: StandardPipeline }
+///
+/// # fn main() -> Result<(), steadfast::ConfigError> {
+/// let client = Client { calls: Standard::new(Default::default())?.into_pipeline() };
+/// assert!(client.calls.explain().layers().len() > 3);
+/// # Ok(())
+/// # }
+/// ```
+pub type StandardPipeline<C = ErrIsFailure> = Pipeline<(Identity, Standard), C>;
 
 /// The standard stack as one policy. A clone shares its state.
 #[derive(Clone)]
 pub struct Standard(Arc<StandardInner>);
 
 struct StandardInner {
-    config: Mutex<StandardConfig>,
+    config: Mutex<Arc<StandardConfig>>,
     surroundings: Surroundings,
     parts: Parts,
 }
@@ -57,21 +79,34 @@ impl Component for Standard {
 
     fn assemble(spec: StandardSpec, common: Common) -> Self::Built {
         let StandardSpec { config, gauges } = spec;
-        config.check()?;
-        if let Some(shed) = &config.shed {
-            gauges.all_have(&shed.limits).map_err(|e| e.within("shed"))?;
-        }
-        let common = Common { entropy: Some(common.entropy()), ..common };
-        let surroundings = Surroundings { common, gauges };
-        let parts = Parts::new(&config, &surroundings);
-        Ok(Self(Arc::new(StandardInner { config: Mutex::new(config), surroundings, parts })))
+        config.check_with(&gauges)?;
+        Ok(Self::make(config, gauges, common))
     }
 }
 
 impl HasName for Standard {}
 impl HasEntropy for Standard {}
 
+// A hook is passed to each part that has such events, switched on or off.
+impl HasEvents<TimeoutEvent> for Standard {}
+impl HasEvents<RetryEvent> for Standard {}
+impl HasEvents<CircuitBreakerEvent> for Standard {}
+impl HasEvents<Transition> for Standard {}
+impl HasEvents<ThrottlingEvent> for Standard {}
+impl HasEvents<HedgeEvent> for Standard {}
+impl HasEvents<FallbackEvent> for Standard {}
+
+reconfigurable!(Standard, StandardConfig, |this, next| next.check_with(&this.0.surroundings.gauges));
+
 impl Standard {
+    /// Creates the stack from settings that are checked already.
+    pub(super) fn make(config: StandardConfig, gauges: Gauges, common: Common) -> Self {
+        let common = Common { entropy: Some(common.entropy()), ..common };
+        let surroundings = Surroundings { common, gauges };
+        let parts = Parts::new(&config, &surroundings);
+        Self(Arc::new(StandardInner { config: Mutex::new(Arc::new(config)), surroundings, parts }))
+    }
+
     /// Creates the stack.
     ///
     /// # Errors
@@ -88,7 +123,7 @@ impl Standard {
 
     /// Returns the current settings.
     pub fn config(&self) -> StandardConfig {
-        self.0.config.lock().clone()
+        StandardConfig::clone(&self.0.config.lock())
     }
 
     /// Replaces the settings while in use, for all clones.
@@ -117,12 +152,20 @@ impl Standard {
     /// As [`new`](Self::new), and if the shedder watches a gauge without limits. Nothing has
     /// changed then.
     pub fn reconfigure(&self, config: StandardConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        // Held to the end, so that two concurrent changes do not mix their documents.
-        let mut current = self.0.config.lock();
-        self.0.parts.reconfigure(&config)?;
-        *current = config;
-        Ok(())
+        self.validate(&config)?;
+        let StandardInner { config: current, parts, .. } = &*self.0;
+        let mut config = Arc::new(config);
+        *current.lock() = config.clone();
+        // No lock is held while the parts change, as that runs hooks, which may use this stack. Two
+        // concurrent changes do not mix their documents: each call ends with the newest one.
+        loop {
+            parts.reconfigure(&config)?;
+            let newest = current.lock().clone();
+            if Arc::ptr_eq(&newest, &config) || newest == config {
+                return Ok(());
+            }
+            config = newest;
+        }
     }
 
     /// Returns the fallback, if it is on.
@@ -181,7 +224,7 @@ impl Standard {
     }
 
     /// Creates a pipeline of this stack alone, with the same name.
-    pub fn into_pipeline(self) -> Pipeline<(Identity, Self)> {
+    pub fn into_pipeline(self) -> StandardPipeline {
         match self.0.surroundings.common.name.clone() {
             Some(name) => Pipeline::new().named(name).then(self),
             None => Pipeline::new().then(self),

@@ -2,6 +2,13 @@
 //! feature of its name.
 //!
 //! A backend implements [ports](crate::port) and knows no pattern. A pattern works on each backend
-//! that has the capabilities it needs.
+//! that has the capabilities it needs. [`open`] chooses a backend by a URL, so that configuration
+//! alone decides where the state is.
+mod open;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+
+pub use open::{Backend, open};
+
+/// Limits of the name of a queue, over every backend: 1 to 1,024 bytes.
+const QUEUE_NAME: crate::port::Capabilities = crate::port::Capabilities::of("backend", &[]).largest_key(1024);

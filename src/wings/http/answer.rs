@@ -3,9 +3,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
-#[cfg(feature = "tower")]
-use crate::outcome::Verdict;
-use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
+use crate::outcome::{CallError, Cause, FailureKind, PolicyError, PolicyKind, Rejected};
 
 /// Returns the response to a request that a policy rejected: 429 for a rate limit, 503 for any
 /// other policy, with `retry-after` if the time to return is known.
@@ -26,6 +24,16 @@ use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
 /// ```
 pub fn refusal<B: Default>(rejected: &Rejected) -> Response<B> {
     respond(status_of_refusal(rejected), rejected.retry_after())
+}
+
+/// Returns the response to a request whose call a policy ended: as [`refusal`] for a rejection, 504
+/// for a time-out. For a service whose own error holds a [`PolicyError`], as
+/// [the page](crate::outcome) of outcomes shows.
+pub fn policy_answer<B: Default>(error: &PolicyError) -> Response<B> {
+    match error {
+        PolicyError::Rejected(rejected) => refusal(rejected),
+        PolicyError::TimedOut(_) => respond(StatusCode::GATEWAY_TIMEOUT, None),
+    }
 }
 
 /// Returns the response to a request whose call failed, with the status of [`status_of`]. It has a
@@ -66,12 +74,6 @@ fn status_of_refusal(rejected: &Rejected) -> StatusCode {
         PolicyKind::RateLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
-}
-
-/// Returns the response to a request whose call timed out.
-#[cfg(feature = "tower")]
-pub(crate) fn timed_out<B: Default>(verdict: Verdict) -> Response<B> {
-    respond(StatusCode::GATEWAY_TIMEOUT, verdict.hint().retry_after())
 }
 
 fn respond<B: Default>(status: StatusCode, wait: Option<Duration>) -> Response<B> {

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use tonic::{Code, Status};
 
 use super::{GrpcCode, grpc, kind_by_source};
-use crate::outcome::{CallError, Cause, Classify, FailureKind, PolicyKind, Verdict};
+use crate::outcome::{CallError, Classify, FailureKind, PolicyError, PolicyKind, Verdict};
 
 /// A classifier for the calls of a tonic client: the table of [`GrpcCode::kind`], with the
 /// push-back from the metadata of the status. A call that ended with tonic's own `ConnectError` is
@@ -39,10 +39,13 @@ impl<T> Classify<T, Status> for ByGrpc {
 /// did, both with push-back if the time to return is known. A time-out is `DEADLINE_EXCEEDED`. An
 /// error of the operation is returned as it is.
 pub fn grpc_status(error: CallError<Status>) -> Status {
-    let mut status = match error.cause() {
-        Cause::Operation(_) => return error.into_operation().unwrap_or_else(|| Status::unknown("")),
-        Cause::TimedOut(timed_out) => return Status::deadline_exceeded(timed_out.to_string()),
-        Cause::Rejected(rejected) => {
+    let error = match error.into_operation() {
+        Ok(status) => return status,
+        Err(error) => error,
+    };
+    let mut status = match &error {
+        PolicyError::TimedOut(timed_out) => return Status::deadline_exceeded(timed_out.to_string()),
+        PolicyError::Rejected(rejected) => {
             let code = match rejected.by() {
                 PolicyKind::RateLimit => Code::ResourceExhausted,
                 _ => Code::Unavailable,

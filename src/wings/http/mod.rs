@@ -64,11 +64,84 @@
 //! assert!(time.now() - started >= Duration::from_secs(7)); // never less than the header asks for
 //! ```
 //!
+//! A response that is judged a failure is still an `Ok` after the last attempt. With
+//! [`error_for_value`](crate::Pipeline::error_for_value) it is the client's error, or one of your
+//! own. The service then converts the error of each call by one implementation, as
+//! [the page of errors](crate::outcome) shows, and no call matches on a status:
+//!
+//! ```
+//! # #[cfg(feature = "reqwest")] {
+//! use std::time::Duration;
+//! use reqwest::{Client, Response};
+//! use steadfast::{
+//!     BoxedPipeline, CallError, Pipeline, PolicyError, http::ByStatus, timeout::Timeout,
+//! };
+//!
+//! #[derive(Debug)]
+//! enum AppError {
+//!     Http(reqwest::Error), // no response, or one that was judged a failure: `status()` tells
+//!     Policy(PolicyError), //  rejected or timed out
+//! }
+//!
+//! impl From<CallError<reqwest::Error>> for AppError {
+//!     fn from(error: CallError<reqwest::Error>) -> Self {
+//!         error.into_operation().map_or_else(AppError::Policy, AppError::Http)
+//!     }
+//! }
+//!
+//! struct Prices { client: Client, calls: BoxedPipeline<Response, reqwest::Error> }
+//!
+//! impl Prices {
+//!     fn new() -> Self {
+//!         let calls = Pipeline::new()
+//!             .then(Timeout::new(Duration::from_secs(2)))
+//!             .classify(ByStatus::new())
+//!             .error_for_value(Response::error_for_status);
+//!         Self { client: Client::new(), calls: calls.boxed() }
+//!     }
+//!
+//!     async fn of(&self, url: &str) -> Result<String, AppError> {
+//!         let answer = self.calls.call(|| self.client.get(url).send()).await?; // never a 503
+//!         answer.text().await.map_err(AppError::Http)
+//!     }
+//! }
+//! # }
+//! ```
+//!
+//! The hint of the response stays in the [`CallError`](crate::CallError):
+//! [`retry_after`](crate::CallError::retry_after) returns the time that a 503 asked for. An error
+//! of your own is made of the response by a closure, for each type of response of the `http` crate:
+//!
+//! ```
+//! use http::{Response, StatusCode};
+//! use steadfast::{CallError, Pipeline, http::ByStatus, time::Clock};
+//!
+//! #[derive(Debug, PartialEq)]
+//! enum ApiError { Busy, Status(StatusCode) }
+//!
+//! let api = Pipeline::new().classify(ByStatus::new());
+//! let api = api.error_for_value(|answer: Response<Vec<u8>>| Err(match answer.status() {
+//!     StatusCode::SERVICE_UNAVAILABLE => ApiError::Busy,
+//!     status => ApiError::Status(status),
+//! }));
+//! let response = Response::builder().status(503).header("retry-after", 7).body(vec![]).unwrap();
+//! let busy = || async { Ok(response.clone()) };
+//! let (_, time) = Clock::manual();
+//! let error: CallError<ApiError> = time.block_on(api.call(busy)).unwrap_err();
+//! assert_eq!(error.retry_after(), Some(std::time::Duration::from_secs(7)));
+//! assert_eq!(error.into_operation(), Ok(ApiError::Busy));
+//! ```
+//!
 //! # Composing
 //!
 //! In the other direction [`answer`] makes a response of a [`CallError`](crate::CallError): 429 or
-//! 503 with `retry-after` for a rejection, 504 for a time-out. [`deadline`] writes the remaining
-//! time of a call into a header, and reads it on the other side.
+//! 503 with `retry-after` for a rejection, 504 for a time-out. [`policy_answer`] makes one of the
+//! [`PolicyError`](crate::PolicyError) that a service's own error holds. [`deadline`] writes the
+//! remaining time of a call into a header, and reads it on the other side.
+//!
+//! For a [conditional refresh](crate::cache_aside::CacheAside::get_or_refresh) of a cache,
+//! [`validator_of`] reads `etag` and `last-modified` of a response, and [`make_conditional`]
+//! repeats them in the next request.
 //!
 //! Only an error that the client itself calls a connect error is of kind `connect`, and is
 //! therefore retried for operations that must not run twice. An [`std::io::ErrorKind`] proves
@@ -94,23 +167,26 @@
 //!
 //! # Pitfalls
 //!
-//! An `Ok` response that is judged a failure is still `Ok` after the last attempt: the caller gets
-//! the 503 and must check its status. A call that returns the response ends with the headers: read
-//! the body inside the operation if a broken body must count as a failure. A hint comes from an
+//! Without [`error_for_value`](crate::Pipeline::error_for_value) an `Ok` response that is judged a
+//! failure is still `Ok` after the last attempt: the caller gets the 503 and must check its status.
+//! A call that returns the response ends with the headers: time-outs, retries and the breaker do
+//! not see its body. Read the body inside the operation if it must end in time, or if a broken one
+//! must count as a failure. A hint comes from an
 //! untrusted server: [`RetryConfig::max_hint`](crate::retry::RetryConfig::max_hint) bounds the wait
 //! of a retry, the breaker's `open.max_hint` its open time, and the limits' `max_hint` their pause.
 //!
 //! # Source
 //!
-//! RFC 9110 (status, `retry-after`), RFC 6585 (429), the IETF's draft "RateLimit header fields for
-//! HTTP" in its forms from -03 to -10. gRPC over HTTP/2 (`grpc-status`, `grpc-timeout`) and gRPC
-//! proposal A6 (push-back).
+//! RFC 9110 (status, `retry-after`, validators), RFC 6585 (429), the IETF's draft "RateLimit header
+//! fields for HTTP" in its forms from -03 to -10. gRPC over HTTP/2 (`grpc-status`, `grpc-timeout`)
+//! and gRPC proposal A6 (push-back).
 mod answer;
 #[cfg(feature = "reqwest")]
 mod by_reqwest;
 #[cfg(feature = "tonic")]
 mod by_tonic;
 mod classify;
+mod conditional;
 pub mod deadline;
 mod grpc;
 mod hints;
@@ -119,14 +195,13 @@ mod rate_limit;
 mod source;
 mod status;
 
-#[cfg(feature = "tower")]
-pub(crate) use answer::timed_out;
-pub use answer::{answer, refusal, retry_after_value, status_of};
+pub use answer::{answer, policy_answer, refusal, retry_after_value, status_of};
 #[cfg(feature = "reqwest")]
 pub use by_reqwest::reqwest_error;
 #[cfg(feature = "tonic")]
 pub use by_tonic::{ByGrpc, grpc_status};
 pub use classify::{AnyError, ByStatus, JudgeError};
+pub use conditional::{make_conditional, validator_of};
 pub use grpc::{GrpcCode, grpc_verdict};
 pub use hints::{LONGEST_HINT, retry_after};
 pub use rate_limit::RateLimit;

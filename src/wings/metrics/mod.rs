@@ -97,11 +97,11 @@
 //! | `steadfast_queue_listener_in_flight` | gauge |  | handlers in flight |
 //! | `steadfast_queue_listener_buffered` | gauge |  | received messages that wait for a handler |
 //! | `steadfast_queue_listener_depth` | gauge | `state` | messages in the queue at the last check: visible, delayed, in_flight |
-//! | `steadfast_queue_listener_paused` | gauge |  | 1 while the listener is paused, else 0 |
+//! | `steadfast_queue_listener_paused` | gauge |  | 1 while the listener is paused or all its queues are, else 0 |
 //! | `steadfast_queue_listener_polls_total` | counter |  | receive requests |
 //! | `steadfast_queue_listener_empty_polls_total` | counter |  | receive requests that returned no message |
 //! | `steadfast_queue_listener_requests_total` | counter |  | requests of all kinds to the queue |
-//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused |
+//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused, snoozed, cancelled |
 //! | `steadfast_sharding_map_version` | gauge |  | version of the shard map that this process uses |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that this process switched to a new map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | failed reads of the map |

@@ -1,5 +1,6 @@
 //! Tools for tests of services that use this crate, and of the crate itself: a manual clock, a
-//! service that follows a script, and a harness that drops a future at every await point.
+//! service that follows a script, and harnesses that drop a future at every await point and end a
+//! process at every request to its backends.
 //!
 //! ```
 //! use steadfast::{
@@ -25,11 +26,29 @@
 //! 1. A script is followed step by step, and its last step repeats forever. An invalid script is
 //!    rejected with the step and the rule. The service counts calls that run, end and are dropped.
 //! 2. The harness drops a future once at each await point, then lets one run to its end.
+//! 3. [`crash_at_every_write`] ends a process once before each request, and once after each write.
+//!    From then on no request of the process is applied, and its scenario is dropped.
+//! 4. [`fail_at_every_write`] fails each request once before it is applied, and each write once
+//!    after it.
+//! 5. A failure of either names the request, the side, and the variable that runs this point alone.
+//!    A scenario without end, without requests, or with fewer of them than before is an error that
+//!    says so.
 pub mod conformance;
+mod crash;
 mod drops;
 pub mod faults;
+mod link; // ports behind a link that loses requests
 mod scripted;
 
 pub use crate::time::ManualClock;
+pub use crash::{CrashingProcess, crash_at_every_write, fail_at_every_write};
 pub use drops::drop_at_every_await;
 pub use scripted::{ScriptError, ScriptedError, ScriptedService};
+
+/// Prints to standard error, where messages of failed tests appear.
+fn report(line: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    // One write, so that lines of concurrent tests stay whole. A closed stream must not hide the
+    // panic.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}

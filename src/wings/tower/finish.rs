@@ -2,8 +2,6 @@
 use std::{error::Error, fmt};
 
 use crate::outcome::CallError;
-#[cfg(feature = "http")]
-use crate::outcome::{CallErrorParts, Cause};
 
 /// The error type of stacks of layers: any error in a box.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -83,13 +81,9 @@ impl<B: Default, E> Finish<http::Response<B>, E> for Answering {
     type Error = E;
 
     fn finish(&self, result: Result<http::Response<B>, CallError<E>>) -> Result<http::Response<B>, E> {
-        result.or_else(|error| {
-            let CallErrorParts { cause, verdict, .. } = error.into_parts();
-            match cause {
-                Cause::Operation(own) => Err(own),
-                Cause::Rejected(rejected) => Ok(crate::http::refusal(&rejected)),
-                Cause::TimedOut(_) => Ok(crate::http::timed_out(verdict)),
-            }
+        result.or_else(|error| match error.into_operation() {
+            Ok(own) => Err(own),
+            Err(policy) => Ok(crate::http::policy_answer(&policy)),
         })
     }
 }

@@ -1,6 +1,10 @@
 //! Cache-aside: loads, times, errors, tags. The guard against stale stores has a file of its own.
+mod background;
 mod guard;
+mod many;
+mod options;
 mod processes;
+mod refresh;
 mod slowness;
 mod subscription;
 mod tiers;

@@ -2,6 +2,7 @@
 //! pending invalidation is delivered once.
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
+    task::Poll,
     time::Duration,
 };
 
@@ -299,6 +300,29 @@ fn a_tag_that_cannot_be_invalidated_keeps_only_its_own_values_from_the_remote_ti
     }
     assert_eq!(cache.stats().remote_hits - hits, 200, "all others were served by the remote tier");
     assert!(waited <= S(2), "a load helps at most once per cool-down: {waited:?}");
+}
+
+// Guarantee: cache_aside 3.
+#[test]
+fn a_value_whose_tag_is_invalidated_while_its_marks_are_read_is_not_served() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.cache(short(), 1));
+    let load = |value: u64| async move { Ok::<_, Error>(Loaded::new(value).tags(["fast", "slow"])) };
+    assert_eq!(world.run(cache.get_or_load(&1, || load(1))).unwrap(), 1);
+    slow.tier.script.by(|request| if *request == ("put", "tag fast".to_owned()) { Answer::Error } else { NOW });
+    assert_eq!(world.run(cache.invalidate_tag("fast")), Reached::ThisProcess);
+    world.pass(S(1));
+
+    // The mark of the first tag is read at once; before that of the second, the invalidation is delivered.
+    slow.tier.script.by(|request| if request.1 == "tag slow" { Answer::After(MS(20)) } else { NOW });
+    let mut get = Box::pin(cache.get_or_load(&1, || load(2)));
+    let begun = world.begin(&mut get);
+    assert_eq!(world.run(cache.run(std::future::ready(()))), 0, "the invalidation is delivered");
+    let value = match begun {
+        Poll::Ready(value) => value,
+        Poll::Pending => world.run(get),
+    };
+    assert_eq!(value.unwrap(), 2);
 }
 
 #[test]

@@ -13,7 +13,8 @@ use std::{
 
 use steadfast::{
     Builder,
-    cache_aside::{CacheAside, CacheAsideConfig, Codec, LoadError, Loaded},
+    cache_aside::{CacheAside, CacheAsideConfig, LoadError, Loaded},
+    codec::Codec,
     entropy::Entropy,
     notify::InMemoryNotifier,
     store::{InMemoryStore, Store},
@@ -188,7 +189,7 @@ impl World {
     }
 
     /// Polls the future as far as it gets without the clock advancing.
-    pub(crate) fn begin<F: Future>(&self, future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    pub(crate) fn begin<F: Future + ?Sized>(&self, future: &mut Pin<Box<F>>) -> Poll<F::Output> {
         for _ in 0..12 {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 return Poll::Ready(output);

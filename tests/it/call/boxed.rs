@@ -66,11 +66,11 @@ fn a_boxed_pipeline_behaves_as_the_plain_one() {
             log.push(error.to_string());
 
             let fails = service("503");
-            let answer = time.block_on(calls.call_or(|| fails.call(), |_| ready(Ok(7)))).unwrap();
+            let answer = time.block_on(calls.call_or_marked(|| fails.call(), |_| ready(Ok(7)))).unwrap();
             assert_eq!(answer.error().unwrap().verdict().kind(), Some(FailureKind::Overloaded));
             log.push(format!("{answer:?}"));
             let slow = service("ok in 1s");
-            let answer = time.block_on(calls.call_within_or(
+            let answer = time.block_on(calls.call_within_or_marked(
                 outer(),
                 || slow.call(),
                 |failed| {
@@ -82,6 +82,11 @@ fn a_boxed_pipeline_behaves_as_the_plain_one() {
             assert!(answer.is_degraded() && answer.error().unwrap().is_timed_out());
             log.push(format!("{answer:?}"));
 
+            let call = calls.call_or(|| fails.call(), |_| ready(Ok(7)));
+            log.push(format!("{:?}", time.block_on(call)));
+            let call = calls.call_within_or(outer(), || slow.call(), |_| ready(Ok(8)));
+            log.push(format!("{:?}", time.block_on(call)));
+
             let warnings = calls.explain_for(&not_idempotent(|| fails.call())).warnings();
             assert!(warnings.iter().any(|w| w.contains("not marked as idempotent")), "{warnings:?}");
             log.extend(warnings);
@@ -92,11 +97,12 @@ fn a_boxed_pipeline_behaves_as_the_plain_one() {
     where
         C: steadfast::Classify<u16, ScriptedError> + 'static,
     {
-        calls.boxed()
+        calls.into()
     }
     let (plain, boxed) = (check!(|calls| calls), check!(boxes));
+    assert!(plain.iter().any(|line| line == "Ok(7)") && plain.iter().any(|line| line == "Ok(8)"), "{plain:?}");
     assert_eq!(plain, boxed);
-    assert!(plain[0].starts_with("Some(\"p\")") && plain.len() >= 7, "{plain:?}");
+    assert!(plain[0].starts_with("Some(\"p\")") && plain.len() >= 9, "{plain:?}");
     let hedge = Pipeline::new().then(Hedge::new(HedgeConfig::default()).unwrap()).boxed::<u8, ()>();
     let charge = not_idempotent(|| async { Ok::<_, ()>(7) });
     assert!(hedge.explain_for(&charge).warnings().iter().any(|w| w.contains("not marked as idempotent")));

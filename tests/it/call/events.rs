@@ -161,7 +161,7 @@ fn calls_attempts_and_events_are_traced() {
         [
             "call pipeline=\"mail\"",
             "attempt number=1",
-            "steadfast::retry message=retrying retry=\"mail\" attempt=1 kind=Some(Overloaded) delay=7ms",
+            "steadfast::retry message=retrying retry=\"mail\" attempt=1 kind=Some(Overloaded) cause=overloaded delay=7ms",
             "attempt number=2",
             "steadfast::retry message=recovered retry=\"mail\" attempts=2",
             "attempts=2",
@@ -223,6 +223,10 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
         time.block_on(retry.call(|| fails.call())).unwrap_err();
         saw("retry", Level::WARN); // gave up
         saw("retry", Level::INFO); // retrying
+        let wrong = ScriptedService::new("400", &clock).unwrap();
+        let pipeline = steadfast::Pipeline::new().then(retry).classify(ScriptedService::classify);
+        time.block_on(pipeline.call(|| wrong.call())).unwrap_err();
+        saw("retry", Level::DEBUG); // nothing to retry
         let slow = ScriptedService::new("hang, ok", &clock).unwrap();
         let hedge = Hedge::builder(HedgeConfig::after(Duration::from_millis(5))).clock(&clock).build().unwrap();
         time.block_on(hedge.call(|| slow.call())).unwrap();
@@ -252,20 +256,19 @@ fn fallbacks_and_operation_names_are_traced() {
         chaos.set_enabled(false);
         let pipeline = Pipeline::new().named("shop").then(fallback).then(chaos).classify(ScriptedService::classify);
         let price = || named(&PRICE, || service.call());
-        let answer = time.block_on(pipeline.call_or(price(), |_| std::future::ready(Ok(7)))).unwrap();
+        let answer = time.block_on(pipeline.call_or_marked(price(), |_| std::future::ready(Ok(7)))).unwrap();
         assert_eq!((answer.is_degraded(), answer.into_value()), (true, 7));
         assert!(time.block_on(pipeline.boxed().call_or(price(), |_| service.call())).is_err());
     });
     let told = told.0.lock().unwrap();
-    let failed =
-        "steadfast::fallback message=the fallback also failed fallback=\"yesterday\" after=Failure(Overloaded)";
+    let failed = "steadfast::fallback message=the fallback also failed fallback=\"yesterday\" after=overloaded";
     assert_eq!(
         *told,
         [
             "steadfast::chaos message=chaos disabled chaos=\"storm\"",
             "call pipeline=\"shop\"",
             "attempt operation=\"price\" number=1",
-            "steadfast::fallback message=fell back fallback=\"yesterday\" after=Failure(Overloaded)",
+            "steadfast::fallback message=fell back fallback=\"yesterday\" after=overloaded",
             "attempts=1",
             "ok=true",
             "call pipeline=\"shop\"",

@@ -1,13 +1,19 @@
 //! Tests of calls and pipelines.
+mod blocking;
 mod boxed;
 mod doors;
 mod drop_doors;
 mod drops;
 mod errors;
+mod event_hooks;
 mod event_senders;
 mod events;
 mod lease_drops;
 mod nested;
+mod on_retry;
 mod pipeline;
+mod predicates;
 mod timeout_nesting;
+mod values_as_errors;
+mod with_state;
 mod wrappers;

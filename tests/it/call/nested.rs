@@ -98,7 +98,8 @@ fn an_error_of_a_nested_pipeline_keeps_its_verdict() {
     let (inner, falls) =
         (Pipeline::new().then(breaker), Fallback::builder(FallbackConfig::default()).clock(&clock).build().unwrap());
     let outer = Pipeline::new().then(falls).classify(ByCallError);
-    let answer = time.block_on(outer.call_or(|| inner.call(|| ready(Ok::<_, ()>(1))), |_| ready(Ok(2)))).unwrap();
+    let answer =
+        time.block_on(outer.call_or_marked(|| inner.call(|| ready(Ok::<_, ()>(1))), |_| ready(Ok(2)))).unwrap();
     assert!(answer.is_degraded());
 }
 

@@ -54,7 +54,7 @@ fn a_pipeline_serves_operations_of_any_type_that_may_borrow() {
     let pipeline = Pipeline::new().then(Timeout::new(S(1)));
     let text = String::from("lent");
     assert_eq!(run(pipeline.call(|| async { Ok::<_, fmt::Error>(text.as_str()) })).unwrap(), "lent");
-    assert_eq!(run(pipeline.call(|| async { Err::<u8, _>([7u8; 40]) })).unwrap_err().into_operation(), Some([7; 40]));
+    assert_eq!(run(pipeline.call(|| async { Err::<u8, _>([7u8; 40]) })).unwrap_err().into_operation(), Ok([7; 40]));
     assert_eq!(run(pipeline.call(async || Ok::<_, ()>(text.len()))).unwrap(), 4);
 }
 

@@ -168,7 +168,7 @@ fn a_fallback_policy_decides_also_after_a_rejection_outside_it() {
     assert!(time.block_on(pipeline.boxed().call_or(|| service.call(), counted(&runs))).unwrap_err().is_rejected());
     assert_eq!(runs.load(SeqCst), 0);
     let without = Pipeline::new().then(Wrapped(Refuses)).classify(ScriptedService::classify);
-    assert!(time.block_on(without.call_or(|| service.call(), counted(&runs))).unwrap().is_degraded());
+    assert!(time.block_on(without.call_or_marked(|| service.call(), counted(&runs))).unwrap().is_degraded());
     assert_eq!(runs.load(SeqCst), 1);
 }
 

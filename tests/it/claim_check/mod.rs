@@ -1,4 +1,5 @@
 //! Claim checks: large bodies in a store.
+mod crashes;
 mod slow;
 
 use std::{cell::RefCell, sync::Arc, time::Duration};

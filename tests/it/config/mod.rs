@@ -3,6 +3,7 @@ mod defaults;
 mod extremes;
 mod extremes_subjects;
 mod in_code;
+mod reconfigure;
 
 use std::{collections::BTreeSet, time::Duration};
 

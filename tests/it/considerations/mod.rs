@@ -246,8 +246,7 @@ fn every_retried_failure_is_an_event() {
     let mut events = retry.events();
     time.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
-    let attempt =
-        |n, told: &RetryEvent| matches!(told, RetryEvent::Retrying { attempt, kind: Some(_), .. } if *attempt == n);
+    let attempt = |n, told: &RetryEvent| matches!(told, RetryEvent::Retrying { attempt, cause: Cause::Operation(_), .. } if *attempt == n);
     assert!(attempt(1, &told[0]) && attempt(2, &told[1]) && told.len() == 3, "{told:?}");
 }
 

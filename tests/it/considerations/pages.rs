@@ -210,7 +210,7 @@ mod guarantees_of_each_page_are_shown_by_tests {
         roof: standard;
         wings: tower testing;
         patterns: sharding;
-        ports: notify queue store;
+        ports: lease notify queue store;
         patterns: queue_listener claim_check;
         roof: journal;
     }

@@ -12,7 +12,7 @@ use std::{
 
 use proptest::prelude::*;
 use steadfast::{
-    Cause, FailureKind, Pipeline,
+    Cause, FailureKind, Pipeline, PolicyKind, Reason,
     call::{AttemptInfo, not_idempotent},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     hedge::{Hedge, HedgeCause, HedgeConfig, HedgeDelay, HedgeEvent, PercentileConfig, SuppressReason},
@@ -76,7 +76,7 @@ fn a_failed_attempt_starts_the_next_at_once() {
     let start = time.now();
     time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!((time.now() - start, service.gaps()), (MS(15), vec![MS(10)]));
-    let failed = HedgeCause::Failed { kind: FailureKind::Overloaded };
+    let failed = HedgeCause::Failed { cause: Cause::Operation(FailureKind::Overloaded) };
     assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: failed }, HedgeEvent::Won { hedge: 1 }]);
 }
 
@@ -107,6 +107,26 @@ fn a_fatal_failure_ends_all_attempts() {
     assert_eq!(time.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
 }
 
+#[test]
+fn events_name_the_time_out_that_ended_an_attempt() {
+    let (hedge, service, clock, time) = world("hang", HedgeConfig::after(MS(500)));
+    let mut events = hedge.events();
+    let limit = Timeout::builder(MS(20)).name("attempt").clock(&clock).build();
+    let pipeline = Pipeline::new().then(hedge).then(limit);
+    time.block_on(pipeline.call(|| service.call())).unwrap_err();
+    let text = |cause: &Cause<FailureKind>| (cause.kind(), cause.to_string());
+    let timed_out = (Some(FailureKind::Timeout), "timed out after 20ms (`attempt`)".to_owned());
+    match &told(&mut events)[..] {
+        [
+            HedgeEvent::Hedged { hedge: 1, cause: HedgeCause::Failed { cause: first } },
+            HedgeEvent::AllFailed { attempts: 2, cause: last },
+        ] => {
+            assert_eq!((text(first), text(last)), (timed_out.clone(), timed_out));
+        }
+        told => panic!("{told:?}"),
+    }
+}
+
 // Guarantee: hedge 4.
 #[test]
 fn attempts_are_bounded_by_max_attempts() {
@@ -130,7 +150,8 @@ fn if_all_attempts_fail_the_last_failure_is_the_result() {
     let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), error.verdict().kind()), (3, Some(FailureKind::Throttled)));
     let last = told(&mut events).pop();
-    assert_eq!(last, Some(HedgeEvent::AllFailed { attempts: 3, kind: Some(FailureKind::Throttled) }));
+    let cause = Cause::Operation(FailureKind::Throttled);
+    assert_eq!(last, Some(HedgeEvent::AllFailed { attempts: 3, cause }));
 }
 
 // Guarantee: hedge 4.
@@ -152,7 +173,10 @@ fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
         }
         assert_eq!(service.calls() - before, 120, "{i}");
         let told = told(&mut events);
-        let held = told.iter().filter(|e| **e == HedgeEvent::Suppressed { reason: SuppressReason::Budget }).count();
+        let held = told
+            .iter()
+            .filter(|e| **e == HedgeEvent::Suppressed { reason: SuppressReason::Budget, cause: None })
+            .count();
         assert_eq!(held, 80, "nothing in flight is touched, and the original outcome is returned");
         time.advance(Duration::from_secs(60));
     }
@@ -230,13 +254,12 @@ fn a_push_back_stops_hedging_for_the_stated_time() {
     // Attempts in flight continue.
     time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
-    assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }));
+    let cause = || Some(Cause::Operation(FailureKind::Throttled));
+    let pushed_back = |cause| HedgeEvent::Suppressed { reason: SuppressReason::PushedBack, cause };
+    assert_eq!(told(&mut events).last(), Some(&pushed_back(cause())));
     // Two seconds are left, so another call is not hedged either.
     time.block_on(pipeline.call(|| service.call())).unwrap();
-    assert_eq!(
-        (service.calls(), told(&mut events)),
-        (3, vec![HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }])
-    );
+    assert_eq!((service.calls(), told(&mut events)), (3, vec![pushed_back(None)]));
     time.block_on(clock.sleep(Duration::from_secs(3)));
     time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 8);
@@ -391,7 +414,11 @@ fn a_rejection_inside_stops_hedging_but_hides_no_result() {
     let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
     time.block_on(pipeline.call(|| service.call())).unwrap();
     let told = told(&mut events);
-    assert_eq!(told[1..], [HedgeEvent::Suppressed { reason: SuppressReason::Rejected }]);
+    let HedgeEvent::Suppressed { reason: SuppressReason::Rejected, cause: Some(Cause::Rejected(rejected)) } = &told[1]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((told.len(), rejected.by(), rejected.reason()), (2, PolicyKind::ConcurrencyLimit, Reason::QueueFull));
     // The attempt's failure is the result, not the rejection of the hedged attempt.
     let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert!(matches!(error.cause(), Cause::Operation(_)), "{error}");

@@ -1,5 +1,6 @@
 //! The length of a term, and the times at which a node may consider itself the leader.
 mod by_message;
+mod crashes;
 mod drops;
 mod edges;
 mod terms;

@@ -1,11 +1,15 @@
 //! Idle costs, wake-ups, and leases of a listener.
+mod control;
+mod control_model;
 mod crashes;
 mod drops;
 mod ends;
+mod forwards;
 mod more;
 mod outages;
 mod room;
 mod slowness;
+mod snooze;
 mod unsettled;
 pub(crate) mod world;
 

@@ -68,7 +68,7 @@ fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
 struct Narrow(Arc<Line>);
 
 impl Queue for Narrow {
-    forward_queue! { 0: identity, send, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { 0: identity, address, send, receive, extend, depth, peek, purge, dead_letters }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities().largest_batch(2)

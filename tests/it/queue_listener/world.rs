@@ -128,7 +128,7 @@ impl Line {
 }
 
 impl Queue for Line {
-    forward_queue! { queue: capabilities, identity, peek, purge, dead_letters }
+    forward_queue! { queue: capabilities, identity, address, peek, purge, dead_letters }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(self.pass("send", self.queue.send(messages)))
@@ -254,4 +254,9 @@ pub(crate) fn told(events: &mut Subscription<QueueListenerEvent>) -> Vec<QueueLi
         told.push(event.what);
     }
     told
+}
+
+/// Waits for a request that a backend may answer from a thread of its own, while time stands still.
+pub(crate) fn answer<F: Future>(request: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(request)
 }

@@ -3,8 +3,10 @@
 use std::{cell::Cell, future::Future, sync::Arc, time::Duration};
 
 use steadfast::{
-    port::{Capability, Failure},
+    claim_check::{ClaimCheck, ClaimCheckConfig},
+    port::{Capability, Failure, PortError, PortErrorKind},
     queue::{InMemoryQueue, Message, PartitionedQueue, Queue, QueueExt, Receive, Settle},
+    store::InMemoryStore,
     testing::{
         drop_at_every_await,
         faults::{FaultConfig, FaultNetwork},
@@ -192,4 +194,28 @@ fn a_partitioned_queue_dropped_at_any_await_loses_nothing() {
         },
     );
     assert_eq!(total(), 0);
+}
+
+/// One partition lacks the capability, so the whole queue does: the outcome of a forward does not
+/// depend on the partition of its message.
+// Guarantee: queue 13.
+#[test]
+fn a_forward_is_refused_at_each_partition_if_one_cannot_forward() {
+    let (clock, time) = Clock::manual();
+    let mut parts = parts(&clock, 2);
+    let checked = ClaimCheck::new(parts[1].clone(), Arc::new(InMemoryStore::new()), ClaimCheckConfig::default());
+    parts[1] = Arc::new(checked.unwrap());
+    let queue = PartitionedQueue::new(parts).unwrap();
+    let results = InMemoryQueue::builder("results").clock(&clock).build();
+    time.block_on(async {
+        queue.send(vec![Message::new("a"), Message::new("b")]).await.unwrap();
+        for _ in 0..2 {
+            let taken = queue.receive_one(S(30)).await.unwrap().unwrap();
+            let message = (results.address().unwrap(), Message::new("c"));
+            let error = queue.forward(&taken.receipt, [message]).await.unwrap_err();
+            assert_eq!(error.backend().map(PortError::kind), Some(PortErrorKind::Unsupported));
+            queue.complete(&taken.receipt).await.unwrap();
+        }
+        assert_eq!(results.depth().await.unwrap().total(), 0);
+    });
 }

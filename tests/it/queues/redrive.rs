@@ -126,6 +126,33 @@ fn a_redrive_to_a_full_queue_sends_as_many_as_fit_and_the_others_stay() {
     assert_eq!(time.block_on(queue.dead_letters().unwrap().depth()).unwrap().visible, 10);
 }
 
+/// The queue forgets de-duplication ids at once: only that sending a letter and completing it are one
+/// step keeps it from being sent twice.
+// Guarantee: queue 12.
+#[test]
+fn a_redrive_whose_replies_are_lost_sends_no_letter_twice() {
+    for seed in 0..20 {
+        let (clock, time) = Clock::manual();
+        let builder = InMemoryQueue::builder("jobs").deduplicating_for(Duration::ZERO);
+        let queue = Arc::new(builder.clock(&clock).build());
+        set_aside(&time, &*queue, 40);
+        let faults = FaultConfig::default().errors(0.1).lost_replies(0.2).doubled(0.2);
+        let far = FaultNetwork::new(faults, seed, &clock).unwrap().client("a").queue(queue.clone());
+        let dead = queue.dead_letters().unwrap();
+        for _ in 0..1000 {
+            // An error may have sent some.
+            let _ = time.block_on(redrive(&*far, 100, |_| true));
+            time.advance(S(61));
+            if time.block_on(dead.depth()).unwrap().total() == 0 {
+                break;
+            }
+        }
+        let mut sent = numbers(&time, &*queue);
+        sent.sort_unstable();
+        assert!(sent.iter().copied().eq(0..40), "seed {seed}: {sent:?}");
+    }
+}
+
 #[test]
 fn a_redrive_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
     let (clock, time) = Clock::manual();

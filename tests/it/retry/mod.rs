@@ -90,12 +90,12 @@ fn attempts_count_from_one_for_the_operation_and_in_events() {
     while let Ok(Some(event)) = events.try_recv() {
         told.push(event.what);
     }
-    let kind = Some(FailureKind::Overloaded);
+    let cause = || Cause::Operation(FailureKind::Overloaded);
     assert_eq!(
         told,
         [
-            RetryEvent::Retrying { attempt: 1, kind, delay: MS(100) },
-            RetryEvent::Retrying { attempt: 2, kind, delay: MS(200) },
+            RetryEvent::Retrying { attempt: 1, cause: cause(), delay: MS(100) },
+            RetryEvent::Retrying { attempt: 2, cause: cause(), delay: MS(200) },
             RetryEvent::Recovered { attempts: 3 },
         ]
     );
@@ -232,7 +232,7 @@ fn an_empty_budget_returns_the_original_outcome() {
     let retry = stage.builder(plain()).budget(&budget).build().unwrap();
     let first = stage.call(&retry).unwrap_err();
     assert_eq!((first.attempts(), stop(&first)), (2, Some(StopReason::Budget)));
-    assert_eq!(first.into_operation(), Some(ScriptedError::Status { status: 503, retry_after: None }));
+    assert_eq!(first.into_operation(), Ok(ScriptedError::Status { status: 503, retry_after: None }));
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 1);
     stage.time.advance(MS(1100));
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 2);

@@ -1,5 +1,6 @@
 //! Keys, hash routers, maps, plans, fan-out and hot keys of sharding.
 mod changes;
+mod crashes;
 mod drops;
 mod moves;
 

@@ -1,6 +1,7 @@
 //! The standard stack: its order, its document, its explanation.
 mod change;
 mod reconfigure;
+mod registry;
 
 use std::time::Duration;
 

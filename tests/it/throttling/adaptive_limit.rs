@@ -1,10 +1,14 @@
 //! The adaptive concurrency limit, alone and in a queue listener.
 use std::{
     cell::{Cell, RefCell},
+    future::pending,
+    pin::pin,
     sync::{
-        Arc, Mutex,
+        Arc, Barrier, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering::SeqCst},
     },
+    task::{Context, Waker},
+    thread,
     time::Duration,
 };
 
@@ -247,4 +251,32 @@ fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     assert_eq!(time.block_on(queue.depth()).unwrap().total(), 0);
     assert!(time.block_on(queue.receive_one(S(1))).unwrap().is_none());
     assert_eq!(time.block_on(queue.dead_letters().unwrap().depth()).unwrap().total(), 0);
+}
+
+#[test]
+fn after_concurrent_changes_the_queue_is_that_of_the_configuration() {
+    let config = AdaptiveLimitConfig::default().min(1).max(1).initial(1);
+    let (limiter, ..) = limiter(config);
+    let (configs, together) = ([config.queue(0), config.queue(1)], Barrier::new(2));
+    let change = |config| {
+        together.wait();
+        limiter.reconfigure(config).unwrap();
+        together.wait();
+    };
+    let mut wrong = 0;
+    thread::scope(|scope| {
+        let rounds = 0..5_000;
+        let theirs = rounds.clone();
+        scope.spawn(|| theirs.for_each(|_| change(configs[1])));
+        for _ in rounds {
+            change(configs[0]);
+            let never = || pending::<Result<(), ()>>();
+            let (mut runs, mut waits) = (pin!(limiter.call(never)), pin!(limiter.call(never)));
+            let mut cx = Context::from_waker(Waker::noop());
+            let is_pending =
+                [runs.as_mut().poll(&mut cx), waits.as_mut().poll(&mut cx)].map(|polled| polled.is_pending());
+            wrong += usize::from(is_pending != [true, limiter.config().queue > 0]);
+        }
+    });
+    assert_eq!(wrong, 0);
 }

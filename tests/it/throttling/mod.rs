@@ -1,5 +1,6 @@
 //! Tests of `throttling`, by limiter.
 mod adaptive_limit;
+mod borrowed_keys;
 mod client_throttle;
 mod concurrency_limit;
 mod concurrency_limit_queue;

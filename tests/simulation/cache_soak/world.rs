@@ -9,7 +9,8 @@ use std::{
 };
 
 use steadfast::{
-    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, StaleConfig},
+    cache_aside::{CacheAside, CacheAsideConfig, Loaded, Reached, StaleConfig},
+    codec::Codec,
     entropy::Entropy,
     notify::InMemoryNotifier,
     store::InMemoryStore,
@@ -121,10 +122,10 @@ fn codec(phase: Arc<Mutex<Phase>>, entropy: Entropy, truth: Arc<Mutex<Truth>>, w
             let mut bytes = value.key.to_be_bytes().to_vec();
             bytes.extend(value.number.to_be_bytes());
             bytes.extend(value.check.to_be_bytes());
-            Ok::<_, ()>(bytes)
+            Ok::<_, &str>(bytes)
         },
         move |bytes| {
-            let mut bytes: [u8; 20] = bytes.try_into().map_err(drop)?;
+            let mut bytes: [u8; 20] = bytes.try_into().map_err(|_| "the length is wrong")?;
             let damaged = without == Without::Checksum && phase.lock().unwrap().tier == Tier::Damaged;
             if damaged && entropy.up_to(4) == 0 {
                 bytes[entropy.up_to(19) as usize] ^= 1 << entropy.up_to(7);
@@ -132,7 +133,7 @@ fn codec(phase: Arc<Mutex<Phase>>, entropy: Entropy, truth: Arc<Mutex<Truth>>, w
             }
             let number = |from: usize| u64::from_be_bytes(bytes[from..from + 8].try_into().unwrap());
             let key = u32::from_be_bytes(bytes[..4].try_into().unwrap());
-            Ok::<_, ()>(Value { key, number: number(4), check: number(12) })
+            Ok::<_, &str>(Value { key, number: number(4), check: number(12) })
         },
     )
 }

@@ -1,6 +1,6 @@
 //! Fallback: around a call that succeeds at once, and in the place of one that fails at once.
 //!
-//! The substitute is a constant. Ours comes with the call, and its answer is marked; theirs stands in the layer, and cannot be told from the service's own.
+//! The substitute is a constant. Ours comes with the call; theirs stands in the layer.
 
 use super::{Failed, Instance, Subject, Work, beside, failing, instance, leak, operation, ours, poll_loop, rival};
 use std::future::{Future, ready};

@@ -13,7 +13,12 @@ use std::{
     time::Duration,
 };
 
-use super::super::{CacheAsideConfig, local::tags::Slot};
+use super::super::{
+    CacheAsideConfig,
+    loaded::ValueSettings,
+    local::tags::Slot,
+    validator::{Stale, Validator},
+};
 use crate::{
     backoff::scaled,
     entropy::Entropy,
@@ -68,10 +73,18 @@ pub(crate) struct Extra {
     /// pointer, so a hit writes the time in place and never restores an entry that was removed
     /// meanwhile.
     idle: Option<(Duration, AtomicU64)>,
+    memo: Option<Box<Memo>>,
+}
+
+/// Data for a conditional refresh.
+struct Memo {
+    validator: Validator,
+    /// Names of the value's tags, which a value that has not changed keeps.
+    tags: Vec<String>,
 }
 
 /// The data of a value that is to be stored.
-pub(crate) struct Birth {
+pub(crate) struct Birth<'a> {
     pub(crate) born: u64,
     pub(crate) ttl: Duration,
     /// Maximum time in the local tier, if a remote tier keeps the value longer.
@@ -81,6 +94,8 @@ pub(crate) struct Birth {
     pub(crate) took: Duration,
     pub(crate) version: Option<Version>,
     pub(crate) tags: Box<[Slot]>,
+    pub(crate) names: &'a [String],
+    pub(crate) settings: &'a ValueSettings,
     pub(crate) weight: u64,
 }
 
@@ -99,20 +114,28 @@ pub(crate) enum Freshness {
 impl<V> Entry<V> {
     pub(crate) fn new(
         value: Option<V>,
-        birth: Birth,
+        birth: Birth<'_>,
         config: &CacheAsideConfig,
         now: Instant,
         entropy: &Entropy,
     ) -> Self {
-        let Birth { born, ttl, local, age, took, version, tags, weight } = birth;
+        let Birth { born, ttl, local, age, took, version, tags, names, settings, weight } = birth;
         let ends = ttl.saturating_sub(age);
         let ends = local.map_or(ends, |local| local.min(ends));
         // Jitter is in proportion to the time to live: an entry that lives shorter is spread less.
-        let jitter = if ends < config.ttl { scaled(config.jitter, share(ends, config.ttl)) } else { config.jitter };
+        let jitter = match settings.jitter {
+            Some(jitter) if ends < ttl => scaled(jitter, share(ends, ttl)),
+            Some(jitter) => jitter,
+            None if ends < config.ttl => scaled(config.jitter, share(ends, config.ttl)),
+            None => config.jitter,
+        };
         let never = Instant::from_nanos(0);
         let fresh_until = now + jittered(ends, jitter, entropy);
         let stale_until = match config.stale {
-            Some(stale) if value.is_some() => (now + stale.max_age.saturating_sub(age)).max(fresh_until),
+            Some(stale) if value.is_some() => {
+                let max_age = settings.stale_max_age.unwrap_or(stale.max_age);
+                (now + max_age.saturating_sub(age)).max(fresh_until)
+            }
             // Not even within its time to live: it may have expired by sliding or precede a gap in the notices.
             _ => never,
         };
@@ -122,9 +145,12 @@ impl<V> Entry<V> {
         };
         let took = if config.xfetch.is_some() && value.is_some() { took } else { Duration::ZERO };
         let idle = config.sliding.map(|idle| (idle, AtomicU64::new(now.as_nanos())));
-        let extra = (idle.is_some() || !tags.is_empty()).then(|| Arc::new(Extra { tags, idle }));
+        let memo = settings.validator.as_ref().filter(|_| value.is_some());
+        let memo = memo.map(|validator| Box::new(Memo { validator: validator.clone(), tags: names.to_vec() }));
+        let needs_check = idle.is_some() || !tags.is_empty();
+        let extra = (needs_check || memo.is_some()).then(|| Arc::new(Extra { tags, idle, memo }));
         let mut plain_until = never;
-        if value.is_some() && extra.is_none() {
+        if value.is_some() && !needs_check {
             let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(took, beta));
             plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
         }
@@ -178,6 +204,19 @@ impl<V> Entry<V> {
 
     pub(crate) fn tags(&self) -> &[Slot] {
         self.rest.extra.as_ref().map_or(&[], |extra| &extra.tags)
+    }
+
+    /// Returns the value with its validator, if it has one.
+    pub(crate) fn into_stale(self) -> Option<Stale<V>> {
+        let extra = self.rest.extra?;
+        let memo = extra.memo.as_ref()?;
+        Some(Stale::new(self.hot.value?, memo.validator.clone(), memo.tags.clone()))
+    }
+
+    /// Returns the entry with the version of its value in the remote tier.
+    pub(crate) fn with_version(mut self, version: Version) -> Self {
+        self.rest.version = Some(version);
+        self
     }
 
     /// Returns `true` if `other` is the same entry, apart from marks that were set since.

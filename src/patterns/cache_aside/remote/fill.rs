@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::super::{
     RemoteCall,
+    loaded::ValueSettings,
     remote::lookup::{Claim, Fault, LONGEST, Remote, RemoteFill},
     remote::record::{Kind, Stored, lock_of, mark_of},
     report::Report,
@@ -14,18 +15,20 @@ use crate::{
     time::Instant,
 };
 
+/// The content of a record that is to be stored: a value, or `None` if the source has none.
+pub(crate) struct Content<'a, V> {
+    pub(crate) value: Option<&'a V>,
+    pub(crate) ttl: Duration,
+    pub(crate) tags: &'a [String],
+    pub(crate) settings: &'a ValueSettings,
+}
+
 impl<V> Remote<V> {
     /// Stores the result of a load within the rest of the call's time-out.
-    pub(crate) async fn fill(
-        &self,
-        report: &Report,
-        claim: &Claim,
-        value: Option<&V>,
-        ttl: Duration,
-        tags: &[String],
-    ) -> RemoteFill {
+    pub(crate) async fn fill(&self, report: &Report, claim: &Claim, content: Content<'_, V>) -> RemoteFill {
         let deadline = report.now() + claim.left;
-        let filled = match self.encode(report, value, ttl, tags, claim.born) {
+        let (ttl, tags) = (content.ttl, content.tags);
+        let filled = match self.encode(report, content, claim.born) {
             None => Err(Fault::Refused),
             Some(bytes) => match self.invalidated_since(report, deadline, tags, claim.born).await {
                 Ok(true) => {
@@ -89,17 +92,15 @@ impl<V> Remote<V> {
     pub(crate) fn encode(
         &self,
         report: &Report,
-        value: Option<&V>,
-        ttl: Duration,
-        tags: &[String],
+        Content { value, ttl, tags, settings }: Content<'_, V>,
         born: u64,
     ) -> Option<Bytes> {
-        if ttl.is_zero() {
+        if ttl.is_zero() || settings.skip_remote_write {
             return None;
         }
         let most = self.store.capabilities().max_key();
         let payload = match value {
-            Some(value) => self.codec.encode(value),
+            Some(value) => self.codec.encode(value).ok(),
             None => Some(Vec::new()),
         };
         let payload = payload.filter(|_| tags.iter().all(|tag| mark_of(tag).len() <= most));
@@ -109,6 +110,8 @@ impl<V> Remote<V> {
         };
         let kind = if value.is_some() { Kind::Value } else { Kind::Absent };
         let loaded = report.clock.wall();
-        Some(Stored { kind, ttl, born, loaded, tags: tags.to_vec(), payload: payload.into() }.encode())
+        let (tags, payload, stale_max_age) = (tags.to_vec(), payload.into(), settings.stale_max_age);
+        let validator = settings.validator.clone().filter(|_| value.is_some());
+        Some(Stored { kind, ttl, born, loaded, tags, validator, stale_max_age, payload }.encode())
     }
 }

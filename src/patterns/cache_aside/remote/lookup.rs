@@ -14,12 +14,14 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::super::{
     RemoteCall, RemoteConfig,
-    remote::codec::Codec,
+    loaded::ValueSettings,
     remote::health::{Failed, Health},
+    remote::pending::{Invalidation, PendingInvalidations},
     remote::record::{Kind, ReadError, SEQUENCE, Stored, lock_of, mark_of, number},
     report::Report,
 };
 use crate::{
+    codec::Codec,
     port::{AskError, Failure, PortError, PortErrorKind, ask_until},
     race::{First, both, race},
     store::{Key, Precondition, PutOptions, Record, Store, StoreError, Version},
@@ -64,6 +66,8 @@ pub(crate) enum RemoteLookup<V> {
     Found(RemoteValue<V>),
     /// The caller must load the value and store it under this claim.
     Claimed(Claim),
+    /// There is a value with a tag whose invalidation is pending.
+    Blocked(Invalidation),
     /// Another process loads the value.
     Elsewhere,
     /// There is no value, and this lookup claims nothing.
@@ -75,6 +79,7 @@ pub(crate) enum RemoteLookup<V> {
 pub(crate) struct RemoteValue<V> {
     pub(crate) value: Option<V>,
     pub(crate) tags: Vec<String>,
+    pub(crate) settings: ValueSettings,
     pub(crate) ttl: Duration,
     /// Time since the load, by the wall clocks of two processes.
     pub(crate) age: Duration,
@@ -133,7 +138,7 @@ impl<V> Remote<V> {
     /// `config.wait` and does not count against the deadline.
     pub(crate) async fn look(
         &self,
-        report: &Report,
+        (report, invalidations): (&Report, &PendingInvalidations),
         row: &str,
         purpose: LookupPurpose,
         mut deadline: Instant,
@@ -169,6 +174,10 @@ impl<V> Remote<V> {
                     }
                 }
                 (Some(record), Some(stored)) if !matches!(stored.kind, Kind::Claim(_)) => {
+                    // Asked before the marks are read: an invalidation that is delivered in between is in them.
+                    if let Some(invalidation) = invalidations.blocking_tag(&stored.tags) {
+                        return RemoteLookup::Blocked(invalidation);
+                    }
                     match self.found(report, deadline, record, stored).await {
                         Ok(Some(found)) => match purpose {
                             LookupPurpose::Refresh(known) if known.is_none_or(|known| known == found.version) => {
@@ -213,17 +222,19 @@ impl<V> Remote<V> {
         let value = match stored.kind {
             Kind::Absent => None,
             _ => match self.codec.decode(&stored.payload) {
-                None => {
+                Ok(value) => Some(value),
+                Err(_) => {
                     report.undecodable();
                     return Ok(None);
                 }
-                some => some,
             },
         };
         // The store has not expired the record. If it seems older than its time to live, clocks differ.
         let age = report.clock.wall().as_millis().saturating_sub(stored.loaded.as_millis());
         let age = Duration::from_millis(age).min(stored.ttl);
-        Ok(Some(RemoteValue { value, tags: stored.tags, ttl: stored.ttl, age, version: record.version }))
+        let Stored { tags, ttl, validator, stale_max_age, .. } = stored;
+        let settings = ValueSettings { validator, stale_max_age, ..ValueSettings::default() };
+        Ok(Some(RemoteValue { value, tags, settings, ttl, age, version: record.version }))
     }
 
     /// Returns `true` if one of the tags was invalidated after this number. Requests run

@@ -1,7 +1,7 @@
 //! The remote tier and the backplane, which several processes share.
+pub(super) mod background;
 pub(super) mod backplane;
-pub(super) mod codec;
-mod fill;
+pub(super) mod fill;
 pub(super) mod health;
 pub(super) mod lookup;
 pub(super) mod pending;

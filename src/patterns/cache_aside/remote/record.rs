@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::super::validator::Validator;
 use crate::{
     hash::stable_hash,
     time::{Timestamp, nanos},
@@ -25,6 +26,10 @@ pub(crate) struct Stored {
     /// Time of the load, by the wall clock of the process that loaded the value.
     pub(crate) loaded: Timestamp,
     pub(crate) tags: Vec<String>,
+    /// Validator of the value, for a conditional refresh. Records of earlier releases have none.
+    pub(crate) validator: Option<Validator>,
+    /// The value's own maximum age while the source fails.
+    pub(crate) stale_max_age: Option<Duration>,
     /// Bytes of the value; empty for other kinds.
     pub(crate) payload: Bytes,
 }
@@ -51,7 +56,8 @@ pub(crate) enum ReadError {
 impl Stored {
     pub(crate) fn claim(by: u64, ttl: Duration) -> Self {
         let (tags, payload) = (Vec::new(), Bytes::new());
-        Self { kind: Kind::Claim(by), ttl, born: 0, loaded: Timestamp::from_millis(0), tags, payload }
+        let loaded = Timestamp::from_millis(0);
+        Self { kind: Kind::Claim(by), ttl, born: 0, loaded, tags, validator: None, stale_max_age: None, payload }
     }
 
     pub(crate) fn encode(&self) -> Bytes {
@@ -63,20 +69,34 @@ impl Stored {
         let (ttl, loaded) = (nanos(self.ttl), self.loaded.as_millis());
         let header = format!("{kind}\nttl {ttl}\nborn {}\nloaded {loaded}\n", self.born);
         let tags: usize = self.tags.iter().map(|tag| tag.len() + 32).sum();
+        let rare = self.rare_lines();
         let start = FORM.len() + SUM;
-        let mut all = BytesMut::with_capacity(start + header.len() + tags + 1 + self.payload.len());
+        let mut all = BytesMut::with_capacity(start + header.len() + tags + rare.len() + 1 + self.payload.len());
         all.put_slice(FORM);
         all.put_slice(&[b'0'; SUM]);
         all.put_slice(header.as_bytes());
         for tag in &self.tags {
-            // With its length, because a tag may contain any character.
-            all.put_slice(format!("tag {}\n{tag}\n", tag.len()).as_bytes());
+            all.put_slice(text_line("tag", tag).as_bytes());
         }
+        all.put_slice(rare.as_bytes());
         all.put_slice(b"\n");
         all.put_slice(&self.payload);
         let sum = sum_line(&all[start..]);
         all[FORM.len()..start].copy_from_slice(sum.as_bytes());
         all.freeze()
+    }
+
+    /// Returns the header lines that few records have. A release that does not know them reads a
+    /// record that has any as one of an unknown format.
+    fn rare_lines(&self) -> String {
+        let mut lines = String::new();
+        if let Some(validator) = &self.validator {
+            lines += "validator\n";
+            lines.extend(validator.etag.as_ref().map(|etag| text_line("etag", etag)));
+            lines.extend(validator.last_modified.as_ref().map(|time| text_line("modified", time)));
+        }
+        lines.extend(self.stale_max_age.map(|age| format!("stale {}\n", nanos(age))));
+        lines
     }
 
     pub(crate) fn decode(record: &Bytes) -> Result<Self, ReadError> {
@@ -100,20 +120,38 @@ impl Stored {
         let ttl = Duration::from_nanos(line(&mut rest)?.strip_prefix("ttl ")?.parse().ok()?);
         let born = line(&mut rest)?.strip_prefix("born ")?.parse().ok()?;
         let loaded = Timestamp::from_millis(line(&mut rest)?.strip_prefix("loaded ")?.parse().ok()?);
-        let mut tags = Vec::new();
+        let (tags, payload) = (Vec::new(), Bytes::new());
+        let mut stored = Self { kind, ttl, born, loaded, tags, validator: None, stale_max_age: None, payload };
         loop {
             let next = line(&mut rest)?;
-            if next.is_empty() {
-                return Some(Self { kind, ttl, born, loaded, tags, payload: rest });
+            let (name, number) = next.split_once(' ').unwrap_or((&next, ""));
+            match name {
+                "" if next.is_empty() => return Some(Self { payload: rest, ..stored }),
+                "tag" => stored.tags.push(text(&mut rest, number)?),
+                "validator" => stored.validator = Some(Validator::default()),
+                "etag" => stored.validator.as_mut()?.etag = Some(text(&mut rest, number)?),
+                "modified" => stored.validator.as_mut()?.last_modified = Some(text(&mut rest, number)?),
+                "stale" => stored.stale_max_age = Some(Duration::from_nanos(number.parse().ok()?)),
+                _ => return None,
             }
-            let length: usize = next.strip_prefix("tag ")?.parse().ok()?;
-            if rest.len() <= length || rest[length] != b'\n' {
-                return None;
-            }
-            tags.push(String::from_utf8(rest.split_to(length).to_vec()).ok()?);
-            let _ = rest.split_to(1);
         }
     }
+}
+
+/// Returns a text with its length, because it may contain any character.
+fn text_line(name: &str, text: &str) -> String {
+    format!("{name} {}\n{text}\n", text.len())
+}
+
+/// Removes a text of this length and the end of its line, and returns the text.
+fn text(rest: &mut Bytes, length: &str) -> Option<String> {
+    let length: usize = length.parse().ok()?;
+    if rest.len() <= length || rest[length] != b'\n' {
+        return None;
+    }
+    let text = String::from_utf8(rest.split_to(length).to_vec()).ok()?;
+    let _ = rest.split_to(1);
+    Some(text)
 }
 
 fn sum_line(bytes: &[u8]) -> String {

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::super::{
     CacheAsideEvent as Event, RemoteCall,
+    remote::background::BackgroundWrites,
     remote::backplane::Backplane,
     remote::lookup::{Claim, LookupPurpose, Remote, RemoteLookup, SIDE_BY_SIDE},
     remote::pending::{Delivery, Invalidation, PendingInvalidations, Steps},
@@ -27,6 +28,7 @@ pub(crate) struct Shared<K, V> {
     pub(crate) backplane: Option<Backplane>,
     pub(crate) epochs: Epochs,
     pub(crate) pending_invalidations: PendingInvalidations,
+    pub(crate) background: BackgroundWrites,
     /// Notifies waiting deliveries that an invalidation became pending.
     pub(crate) became_pending: Notify,
     /// Time between two attempts to deliver a pending invalidation.
@@ -62,10 +64,8 @@ impl<K, V> Shared<K, V> {
         } else if !remote.health.admits(report.now()) {
             return RemoteLookup::Without;
         }
-        let looked = remote.look(report, &row, purpose, deadline).await;
-        if let RemoteLookup::Found(found) = &looked
-            && let Some(invalidation) = self.pending_invalidations.blocking_tag(&found.tags)
-        {
+        let looked = remote.look((report, &self.pending_invalidations), &row, purpose, deadline).await;
+        if let RemoteLookup::Blocked(invalidation) = looked {
             if let Some(delivery) = self.pending_invalidations.begin(invalidation, Some(report.now())) {
                 self.deliver_write(report, delivery, deadline).await;
             }
@@ -192,6 +192,15 @@ impl<K, V> Shared<K, V> {
     }
 }
 
+impl<K, V> Shared<K, V> {
+    /// Makes the release of a claim pending.
+    pub(crate) fn defer_claim(&self, report: &Report, claim: &Claim) {
+        if let Some(version) = claim.of_load() {
+            self.defer(report, Invalidation::Claim(claim.row.clone(), version), Steps::STORE, None);
+        }
+    }
+}
+
 impl<V> Remote<V> {
     /// Writes an invalidation to the remote tier. Returns `true` if it is known to be complete.
     ///
@@ -235,6 +244,12 @@ impl<'a, K, V> ClaimGuard<'a, K, V> {
         Self { shared, report, claim, over: false }
     }
 
+    /// Returns the claim, which the caller must redeem or release.
+    pub(crate) fn into_claim(mut self) -> Claim {
+        self.over = true;
+        self.claim.clone()
+    }
+
     /// Records that the claim was redeemed.
     pub(crate) fn redeemed(mut self) {
         self.over = true;
@@ -243,8 +258,8 @@ impl<'a, K, V> ClaimGuard<'a, K, V> {
 
 impl<K, V> Drop for ClaimGuard<'_, K, V> {
     fn drop(&mut self) {
-        if let Some(version) = self.claim.of_load().filter(|_| !self.over) {
-            self.shared.defer(self.report, Invalidation::Claim(self.claim.row.clone(), version), Steps::STORE, None);
+        if !self.over {
+            self.shared.defer_claim(self.report, &self.claim);
         }
     }
 }

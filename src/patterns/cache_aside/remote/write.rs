@@ -1,11 +1,10 @@
 //! The remote tier: puts and deletions.
-use std::time::Duration;
-
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::super::{
     RemoteCall,
+    remote::fill::Content,
     remote::lookup::{Fault, LONGEST, Remote, RemotePut},
     remote::record::{SEQUENCE, mark, mark_of, number},
     report::Report,
@@ -24,8 +23,7 @@ impl<V> Remote<V> {
         report: &Report,
         deadline: Instant,
         row: &str,
-        value: &V,
-        (ttl, tags): (Duration, &[String]),
+        content: Content<'_, V>,
     ) -> RemotePut {
         // Not under this cache's own number: one of its loads would take the claim over.
         let by = (RemoteCall::Put, !self.me);
@@ -37,7 +35,8 @@ impl<V> Remote<V> {
             }
             Err(_) => return RemotePut::Unknown,
         };
-        if let Some(bytes) = self.encode(report, Some(value), ttl, tags, born) {
+        let ttl = content.ttl;
+        if let Some(bytes) = self.encode(report, content, born) {
             let options = PutOptions::new().when(Precondition::Version(claim)).ttl(ttl.min(LONGEST));
             match self.ask(report, RemoteCall::Put, deadline, self.store.put(self.key(row), bytes, options)).await {
                 Ok(version) => return RemotePut::Stored(version),

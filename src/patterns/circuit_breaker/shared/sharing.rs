@@ -14,8 +14,8 @@ use super::{
     report::Followed,
 };
 use crate::{
-    build::{Builder, Common, Component},
-    config::{ConfigError, Name, require},
+    build::{Builder, Common, Component, HasEvents},
+    config::{ConfigError, Name, Reconfigure, reconfigurable, require},
     notify::Notifier,
     observe::{Events, Subscription},
     outcome::TripRule,
@@ -81,6 +81,8 @@ pub(super) struct Opening {
 /// Prefix of the row of a process, so that other rows may be added to the partition later.
 pub(super) const ROW: &str = "of ";
 
+reconfigurable!(SharedCircuitBreaker, SharedCircuitBreakerConfig, |_this, next| next.check());
+
 impl SharedCircuitBreaker {
     /// Shares the openings of this breaker, under this name, through this store.
     ///
@@ -112,7 +114,7 @@ impl SharedCircuitBreaker {
     /// # Errors
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: SharedCircuitBreakerConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         *self.0.config.lock() = config;
         self.0.tell(|| Event::ConfigChanged);
         Ok(())
@@ -185,7 +187,7 @@ impl Component for SharedCircuitBreaker {
     type Built = Result<Self, ConfigError>;
     type Spec = SharedSpec;
 
-    fn assemble(spec: SharedSpec, _: Common) -> Self::Built {
+    fn assemble(spec: SharedSpec, common: Common) -> Self::Built {
         let SharedSpec { breaker, store, name, config, notifier, process } = spec;
         config.check()?;
         let can = store.capabilities();
@@ -211,10 +213,12 @@ impl Component for SharedCircuitBreaker {
             followed: Mutex::default(),
             others: Mutex::default(),
             store_down: AtomicBool::new(false),
-            events: Events::new(),
+            events: common.hooks.events(),
         })))
     }
 }
+
+impl HasEvents<Event> for SharedCircuitBreaker {}
 
 impl Inner {
     pub(super) fn config(&self) -> SharedCircuitBreakerConfig {

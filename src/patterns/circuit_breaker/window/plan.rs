@@ -10,6 +10,7 @@ use super::{
     tagged,
 };
 use crate::{
+    build::Common,
     entropy::Entropy,
     observe::Events,
     outcome::FailureKind,
@@ -31,7 +32,8 @@ pub(in super::super) struct Setting {
 }
 
 impl Setting {
-    pub(in super::super) fn new(config: CircuitBreakerConfig, entropy: Entropy, open_limit: Option<OpenLimit>) -> Self {
+    pub(in super::super) fn new(config: CircuitBreakerConfig, common: &Common, open_limit: Option<OpenLimit>) -> Self {
+        let (entropy, hooks) = (common.entropy(), &common.hooks);
         let live = Live::default();
         live.store(&config);
         Self {
@@ -39,8 +41,8 @@ impl Setting {
             number: AtomicU32::new(0),
             live,
             entropy,
-            events: Events::new(),
-            transitions: Events::new(),
+            events: hooks.events(),
+            transitions: hooks.events(),
             open_limit,
         }
     }

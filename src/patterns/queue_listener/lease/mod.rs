@@ -115,6 +115,7 @@ impl Lease {
             decision,
             may_be_settled,
             is_overdue,
+            found_full: false,
         }
     }
 }

@@ -152,6 +152,10 @@ impl RunState {
             if too_long <= now {
                 return Dropped::TooLong;
             }
+            // A batch shares one signal, so that one of its messages cannot stop the others.
+            if handler_began.is_some() && leases.len() == 1 && leases.iter().any(|lease| self.is_cancelled(lease)) {
+                cancel.signal();
+            }
             let leased = || leases.iter().filter(|lease| !lease.lost);
             let ends = leased().map(|lease| lease.until).min().unwrap_or(Instant::FAR_FUTURE);
             let warn = ends.saturating_sub(margin).min(times_out).min(cancel_at);
@@ -162,6 +166,7 @@ impl RunState {
                 if !lease.lost && lease.renew_at <= now {
                     let renewal = self.renewal(lease, lease.until);
                     renewals.push(async move { (at, renewal.await) });
+                    self.ride();
                     // Not due again before the answer.
                     lease.renew_at = Instant::FAR_FUTURE;
                 }

@@ -98,6 +98,9 @@ impl Poller {
         if self.next != Instant::default() || run.is_halted() || run.in_outage.load(Ordering::Acquire) {
             return None;
         }
+        if run.awaits_control() {
+            return None;
+        }
         let intake = Reserved::of(run)?;
         self.knew = run.calls();
         inner.counters.polls.add(1);
@@ -174,6 +177,10 @@ impl Poller {
                 // Consecutive messages are refused, so polls are paced. The paced poll covers all
                 // calls so far.
                 (self.next, self.at_most, self.knew) = (to, false, run.calls());
+                continue;
+            }
+            if run.awaits_control() {
+                self.unless_stopped(run, Box::pin(run.read_control())).await;
                 continue;
             }
             let Some(intake) = self.intake(run).await else {
@@ -262,6 +269,7 @@ impl Poller {
         } else {
             run.turns.lock().next(now, &mut order);
         }
+        order.retain(|source| !run.is_source_paused(*source));
         let (mut failed, mut found) = (false, None);
         for &source in &order {
             if !single {

@@ -38,6 +38,15 @@ impl Poller {
                 race(wait, async { drop(self.stage.changed().await) }).await;
                 continue;
             }
+            if run.is_source_paused(source) {
+                // An error means that the run was dropped.
+                drop(self.stage.changed().await);
+                continue;
+            }
+            if run.awaits_control() {
+                self.unless_stopped(run, Box::pin(run.read_control())).await;
+                continue;
+            }
             let Some(mut intake) = self.intake(run).await else { continue };
             run.inner.counters.polls.add(1);
             run.inner.counters.requests.add(1);

@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
-    queue::Delivery,
+    queue::{AttemptErrorKind, Delivery},
     queue_listener::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery},
@@ -61,8 +61,12 @@ impl Worker {
     pub(crate) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
         let run = self.run.clone();
         self.look();
+        if run.is_cancelled(lease) {
+            self.done.push(lease.clone().settlement(run.cancelled(lease)));
+            return false;
+        }
         if lease.attempt > run.inner.config.max_attempts {
-            let decision = run.dead_letter(lease, "exceeded max attempts without being settled");
+            let decision = run.dead_letter(lease, "exceeded max attempts without being settled", None);
             self.done.push(lease.clone().settlement(decision));
             return false;
         }
@@ -127,7 +131,11 @@ impl Worker {
         };
         let handled = match ended {
             Ok(Ok(handled)) => handled,
-            Ok(Err(panic)) => leases.iter().map(|_| Disposition::retry(&panic)).collect(),
+            Ok(Err(panic)) => {
+                let leased = leases.into_iter().filter(|lease| !lease.lost);
+                self.begun = 0;
+                return self.done.extend(leased.map(|lease| run.panicked(lease, &panic)));
+            }
             Err(why) => {
                 let leased = leases.into_iter().filter(|lease| !lease.lost);
                 let dropped: Vec<_> = leased.map(|lease| self.dropped(lease, why)).collect();
@@ -152,7 +160,7 @@ impl Worker {
         self.begun = 0;
         for (lease, handled) in leases.into_iter().zip(handled) {
             if !lease.lost {
-                self.done.push(run.decide(lease, handled));
+                self.done.push(run.decide(lease, handled, AttemptErrorKind::Failed));
             }
         }
     }
@@ -163,8 +171,11 @@ impl Worker {
         let run = self.run.clone();
         let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
         for LeasedDelivery { delivery, lease } in batch {
-            if lease.attempt > run.inner.config.max_attempts {
-                let decision = run.dead_letter(&lease, "exceeded max attempts without being settled");
+            if run.is_cancelled(&lease) {
+                let decision = run.cancelled(&lease);
+                self.done.push(lease.settlement(decision));
+            } else if lease.attempt > run.inner.config.max_attempts {
+                let decision = run.dead_letter(&lease, "exceeded max attempts without being settled", None);
                 self.done.push(lease.settlement(decision));
             } else {
                 deliveries.push(delivery);

@@ -237,6 +237,10 @@ impl RunState {
             None => self.intake.ended(reserved - n),
         }
         let intake = &self.intake;
+        if self.is_source_paused(source) {
+            self.decline(source, since, deliveries);
+            return None;
+        }
         let is_suspect = |delivery: &Delivery| delivery.expiries > 0;
         if n > 0 && !intake.is_closed() && !deliveries.iter().any(is_suspect) {
             if intake.one_by_one.load(Ordering::Relaxed) {
@@ -261,7 +265,12 @@ impl RunState {
     ) -> Option<LeasedDelivery> {
         let intake = &self.intake;
         let [delivery] = &deliveries[..] else { return None };
-        if delivery.expiries > 0 || intake.is_closed() || intake.is_one_by_one() || self.is_halted() {
+        if delivery.expiries > 0
+            || intake.is_closed()
+            || intake.is_one_by_one()
+            || self.is_halted()
+            || self.is_source_paused(source)
+        {
             return None;
         }
         let delivery = deliveries.pop()?;
@@ -283,8 +292,8 @@ impl RunState {
         // These become dead letters without a handler.
         let (over, mut rest) = leased.into_iter().partition::<Vec<_>, _>(|leased| leased.lease.expiries >= max);
         for leased in over {
-            let decision =
-                self.dead_letter(&leased.lease, "exceeded max expiries: its deliveries ended without a settlement");
+            let why = "exceeded max expiries: its deliveries ended without a settlement";
+            let decision = self.dead_letter(&leased.lease, why, None);
             out.push(leased.lease.settlement(decision));
         }
         let suspect = rest.iter().position(|leased| leased.lease.expiries > 0);
@@ -306,6 +315,13 @@ impl RunState {
             self.release_waiting();
         }
         exclusive.map(Box::new)
+    }
+
+    /// Releases the messages of a poll whose queue was paused meanwhile.
+    #[cold]
+    fn decline(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) {
+        let term = Term::since(since, source, &self.parts);
+        self.send_out(deliveries.iter().map(|delivery| Lease::of(delivery, term).settlement(Decision::Release)));
     }
 
     /// Returns the capacity of a poll that found nothing or failed.

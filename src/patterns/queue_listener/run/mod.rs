@@ -148,8 +148,10 @@ impl QueueListener {
         let mut control = pin!(run.control(shutdown, &over));
         // Not beside handlers that finish during a stop: these futures would call for tasks that no
         // longer start.
-        let mut aids =
-            pin!(race(race(run.hear_hints(), run.scale()), race(run.renew_waiting(), run.wait_for_spawns())));
+        let mut aids = pin!(race(
+            race(run.hear_hints(), run.scale()),
+            race(race(run.renew_waiting(), run.wait_for_spawns()), run.watch_control()),
+        ));
         let run = &run;
         // A task polls for messages that were sent before.
         run.call();
@@ -213,7 +215,7 @@ impl RunState {
         let mut stage = self.watch();
         let mut shutdown = pin!(shutdown);
         loop {
-            self.enter(if *paused.borrow_and_update() { Stage::Paused } else { Stage::Running });
+            self.enter(if paused.borrow_and_update().halts() { Stage::Paused } else { Stage::Running });
             if self.is_halted() {
                 self.release_waiting();
             }

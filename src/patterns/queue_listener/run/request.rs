@@ -15,7 +15,7 @@ impl RunState {
         within: Duration,
         request: impl Future<Output = Result<T, E>>,
     ) -> Option<Result<T, E>> {
-        if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
+        if !matches!(call, QueueCall::Filter | QueueCall::Notify | QueueCall::Control) {
             self.inner.counters.requests.add(1);
         }
         let answer = self.bounded(call, within, request).await;

@@ -184,6 +184,11 @@ impl RunState {
         }
     }
 
+    /// Wakes all futures that watch the stage, which stays as it is.
+    pub(crate) fn nudge(&self) {
+        self.stage.send_modify(|_| {});
+    }
+
     /// Stops the run with a permanent error.
     pub(crate) fn fail(&self, error: PortError) {
         self.failed.lock().get_or_insert(error);
@@ -349,7 +354,8 @@ impl RunState {
 
     /// Puts back a message that was taken out to be renewed.
     pub(crate) fn put_back(&self, leased: LeasedDelivery) {
-        if self.is_halted() || self.intake.is_closed() {
+        let is_paused = self.is_source_paused(leased.lease.source);
+        if is_paused || self.is_halted() || self.intake.is_closed() {
             return self.send_out([leased.lease.settlement(Decision::Release)]);
         }
         self.backlog(|backlog| backlog.put_back(leased));

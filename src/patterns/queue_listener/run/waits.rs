@@ -7,6 +7,7 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
+    queue::AttemptErrorKind,
     queue_listener::{
         Disposition, QueueCall, QueueListenerEvent as Event,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
@@ -147,7 +148,13 @@ impl Worker {
     pub(crate) fn dropped(&self, lease: Lease, why: Dropped) -> PendingSettlement {
         self.run.event(|| Event::HandlerDropped { id: lease.id.clone() });
         match why {
-            Dropped::TooLong => self.run.decide(lease, Disposition::retry("the handler timed out")),
+            _ if self.run.is_cancelled(&lease) => {
+                let decision = self.run.cancelled(&lease);
+                lease.settlement(decision)
+            }
+            Dropped::TooLong => {
+                self.run.decide(lease, Disposition::retry("the handler timed out"), AttemptErrorKind::TimedOut)
+            }
             // The message is not to blame: it is released, and no attempt is counted.
             Dropped::Stopping | Dropped::Lost => lease.settlement(Decision::Release),
         }

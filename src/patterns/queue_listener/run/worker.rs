@@ -12,6 +12,7 @@ use std::{
 };
 
 use crate::{
+    queue::AttemptErrorKind,
     queue_listener::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
@@ -70,7 +71,8 @@ impl Looks {
             run.intake.took(now - before, self.messages, self.is_spawned);
         }
         self.messages = 0;
-        self.enough = now + run.takes();
+        // While messages are cancelled, each is compared before its handler begins.
+        self.enough = if run.has_cancelled() { Instant::FAR_FUTURE } else { now + run.takes() };
     }
 
     /// Discards the reading: the time that follows is not that of a handler.
@@ -240,12 +242,13 @@ impl Worker {
             self.begun = 0;
             self.in_a_row += 1;
             self.looks.messages += 1;
-            match output.map_or_else(Disposition::retry, Into::into) {
-                Disposition::Complete => {
+            match output.map(Into::into) {
+                Ok(Disposition::Complete) => {
                     run.completes(&lease);
                     self.done.push(lease.settlement(Decision::Complete));
                 }
-                handled => self.done.push(run.decide(lease, handled)),
+                Ok(handled) => self.done.push(run.decide(lease, handled, AttemptErrorKind::Failed)),
+                Err(panic) => self.done.push(run.panicked(lease, &panic)),
             }
             if self.in_a_row >= FAIR || !run.intake.is_quick(SOON) || run.is_halted() {
                 return FastPath::Fair;
@@ -320,15 +323,16 @@ impl Worker {
         key: Option<String>,
         output: Result<Result<T, String>, Dropped>,
     ) {
-        let handled = output.map(|output| output.map_or_else(Disposition::retry, Into::into));
-        if let (Ok(Disposition::Complete), Some(key)) = (&handled, key) {
+        let handled = output.map(|output| output.map(Into::into));
+        if let (Ok(Ok(Disposition::Complete)), Some(key)) = (&handled, key) {
             self.remember(&mut leases, vec![key]).await;
         }
         let [lease] = leases;
         self.begun = 0;
         match handled {
             _ if lease.lost => {}
-            Ok(handled) => self.done.push(self.run.decide(lease, handled)),
+            Ok(Ok(handled)) => self.done.push(self.run.decide(lease, handled, AttemptErrorKind::Failed)),
+            Ok(Err(panic)) => self.done.push(self.run.panicked(lease, &panic)),
             Err(why) => self.done.push(self.dropped(lease, why)),
         }
     }

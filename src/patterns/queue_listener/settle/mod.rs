@@ -2,28 +2,31 @@
 //!
 //! Four types describe the end of a delivery, in this order:
 //!
-//! 1. [`Disposition`]: the result of the handler.
+//! 1. [`Disposition`](crate::queue_listener::Disposition): the result of the handler.
 //! 2. [`Decision`]: the listener's decision, after limits, outages and delays.
-//! 3. [`Settle`]: the settlement that the queue's port takes.
+//! 3. [`Settle`](crate::queue::Settle): the settlement that the queue's port takes.
 //! 4. [`PendingSettlement`]: a delivery with its decision, until the queue has answered.
+pub(crate) mod decision;
 pub(crate) mod outage;
 pub(crate) mod outbox;
 pub(crate) mod unsettled;
-
-use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::{
     backoff::Backoff,
-    port::{BoxFuture, ErrorClass, Failure},
-    queue::{MessageId, QueueError, Receipt, Settle},
+    port::{BoxFuture, ErrorClass, Failure, PortError},
+    queue::{MessageId, QueueError, Receipt},
     queue_listener::{
-        Disposition, QueueCall, QueueListenerEvent as Event, lease::Lease, run::state::RunState, settle::outage::Outage,
+        QueueCall, QueueListenerEvent as Event,
+        lease::Lease,
+        run::state::{RunState, Stage},
     },
     race::{First, race},
-    time::{Instant, scaled},
+    time::Instant,
 };
+
+pub(crate) use decision::Decision;
 
 /// Answers to a settle request: one for each settlement, or a failure of the whole request.
 type Answers = Result<Vec<Result<(), QueueError>>, QueueError>;
@@ -46,136 +49,33 @@ pub(crate) struct PendingSettlement {
     /// `true` if the delivery no longer counts as outstanding, because its first settle request
     /// failed or its lease was lost.
     pub(crate) is_overdue: bool,
+    /// `true` if the last request found a target of the forward full.
+    pub(crate) found_full: bool,
 }
 
-#[derive(Clone)]
-pub(crate) enum Decision {
-    /// The handler completed.
-    Complete,
-    /// The message was handled before.
-    Duplicate,
-    /// The attempt failed; the message is delivered again after the delay.
-    Retry {
-        after: Duration,
-        error: String,
-    },
-    DeadLetter {
-        reason: String,
-    },
-    /// The message was not tried.
-    Release,
-    /// A dependency of the handler refused the message or is away. It is delivered again after the
-    /// delay, and no attempt is counted.
-    Refused {
-        after: Duration,
-        error: String,
-    },
-    /// The lease was lost, which is already reported. If the queue still accepts the release, it
-    /// explains the end of the delivery.
-    LeaseLost,
-}
-
-impl Decision {
-    pub(crate) fn settle(&self) -> Settle {
-        match self {
-            Self::Complete | Self::Duplicate => Settle::Complete,
-            Self::Retry { after, .. } => Settle::abandon(*after),
-            Self::DeadLetter { reason } => Settle::dead_letter(reason.clone()),
-            Self::Release | Self::LeaseLost => Settle::release(Duration::ZERO),
-            Self::Refused { after, .. } => Settle::release(*after),
+impl PendingSettlement {
+    /// Returns the lease of the delivery.
+    fn lease(&self) -> Lease {
+        let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
+        Lease {
+            source: *source,
+            id: id.clone(),
+            receipt: receipt.clone(),
+            deliveries: *deliveries,
+            attempt: *attempt,
+            expiries: *expiries,
+            until: *until,
+            renew_at: *until,
+            lost: false,
         }
     }
 }
 
 impl RunState {
-    /// Decides how a delivery is settled, by the result of its handler.
-    pub(crate) fn decide(&self, lease: Lease, disposition: Disposition) -> PendingSettlement {
-        let decision = match disposition {
-            Disposition::Complete => {
-                self.completes(&lease);
-                Decision::Complete
-            }
-            Disposition::Retry { after, error } => self.failed(&lease, after, error),
-            Disposition::Release => Decision::Release,
-            Disposition::Refused { after, error } => {
-                self.in_outage(|outage, now| outage.refused(now));
-                self.refused(after, error)
-            }
-            Disposition::DeadLetter { reason } => self.dead_letter(&lease, &reason),
-        };
-        lease.settlement(decision)
-    }
-
-    /// Records a success, which ends the outage if the message was refused in it.
-    #[inline]
-    pub(crate) fn completes(&self, lease: &Lease) {
-        if self.in_outage.load(Ordering::Acquire) {
-            self.in_outage(|outage, _| outage.succeeded(lease.was_released()));
-        }
-    }
-
-    fn in_outage<T>(&self, change: impl FnOnce(&mut Outage, Instant) -> T) -> T {
-        let now = self.now();
-        let mut outage = self.outage.lock();
-        let result = change(&mut outage, now);
-        self.in_outage.store(!outage.is_over(), Ordering::Release);
-        result
-    }
-
-    #[cold]
-    fn failed(&self, lease: &Lease, after: Option<Duration>, error: String) -> Decision {
-        if self.in_outage(|outage, now| outage.failed(lease.was_released(), now)) {
-            return self.refused(None, error);
-        }
-        if lease.attempt >= self.inner.config.max_attempts {
-            return self.dead_letter(lease, &format!("exceeded max attempts: {error}"));
-        }
-        Decision::Retry { after: after.unwrap_or_else(|| self.pause(lease.attempt)), error }
-    }
-
-    /// Returns the decision on a refused message. Up to 10 % of random delay, at most `LATEST`,
-    /// keep many messages from returning together.
-    fn refused(&self, after: Option<Duration>, error: String) -> Decision {
-        let entropy = &self.inner.entropy;
-        let after = match after {
-            Some(after) => {
-                let after = after.clamp(SHORTEST_REFUSAL, Disposition::LONGEST_REFUSAL);
-                after.saturating_add(scaled((after / 10).min(LATEST), entropy.unit()))
-            }
-            None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
-        };
-        Decision::Refused { after, error }
-    }
-
-    /// Returns the delay before the next attempt.
-    fn pause(&self, attempts: u32) -> Duration {
-        // The delay has long reached its maximum by then, so the iterator need not go further.
-        let before = attempts.saturating_sub(1).min(64) as usize;
-        let config = self.inner.config.retry;
-        Backoff::checked(config, &self.inner.entropy).nth(before).unwrap_or(config.cap)
-    }
-
-    /// Returns the decision for a dead letter, with details for people. In a queue without dead
-    /// letters the message is retried with the maximum delay.
-    #[cold]
-    pub(crate) fn dead_letter(&self, lease: &Lease, why: &str) -> Decision {
-        let reason = format!(
-            "{why} (attempt {}, delivery {}, dead-lettered at {})",
-            lease.attempt,
-            lease.deliveries,
-            self.inner.clock.wall()
-        );
-        if self.inner.sources[lease.source].has_dead_letters {
-            Decision::DeadLetter { reason }
-        } else {
-            Decision::Retry { after: self.inner.config.retry.cap, error: reason }
-        }
-    }
-
     /// Returns the request that settles these deliveries, all of one source.
     pub(crate) fn settle_request(&self, settlements: &[PendingSettlement]) -> SettleRequest<'_> {
-        let requests =
-            settlements.iter().map(|settlement| (settlement.receipt.clone(), settlement.decision.settle())).collect();
+        let request = |pending: &PendingSettlement| (pending.receipt.clone(), pending.decision.settle(pending.attempt));
+        let requests = settlements.iter().map(request).collect();
         let source = settlements.first().map_or(0, |first| first.source);
         self.inner.counters.requests.add(1);
         self.inner.sources[source].queue.settle(requests)
@@ -194,6 +94,9 @@ impl RunState {
     pub(crate) fn answered_all(&self, settlements: &mut Vec<PendingSettlement>, answer: Answers) {
         match answer {
             Ok(answers) => {
+                if self.has_cancelled() {
+                    self.note_ended(settlements, &answers);
+                }
                 let mut answers = answers.into_iter();
                 let (mut completed, mut ended) = (0, 0);
                 settlements.retain_mut(|settlement| {
@@ -243,13 +146,43 @@ impl RunState {
             }
             Some(Err(QueueError::Failed(error))) if error.class() != ErrorClass::Permanent => {
                 settlement.may_be_settled |= error.may_have_been_applied();
-                true
+                !self.gives_up_forward(settlement, &error)
+            }
+            Some(Err(QueueError::Failed(error))) if matches!(settlement.decision, Decision::Forward(_)) => {
+                self.settle_otherwise(settlement, self.forward_refused(settlement, &error));
+                false
             }
             Some(Err(_)) | None => {
                 self.settling_lost(settlement);
                 false
             }
         }
+    }
+
+    /// Releases the message of a forward to a full target when a third of its lease is left, or
+    /// when the run stops, and then returns `true`. If the delivery expired instead, again and
+    /// again, other processes would take the message for one that kills its process.
+    #[cold]
+    fn gives_up_forward(&self, settlement: &mut PendingSettlement, error: &PortError) -> bool {
+        let is_forward = matches!(settlement.decision, Decision::Forward(_));
+        settlement.found_full = is_forward && error.class() == ErrorClass::Throttled;
+        let gives_up = settlement.found_full
+            && (settlement.until < self.now() + self.inner.config.visibility / 3
+                || matches!(self.stage(), Stage::Stopping { .. }));
+        if gives_up {
+            self.settle_otherwise(settlement, self.forward_delayed(error));
+        }
+        gives_up
+    }
+
+    /// Settles a delivery by another decision than its forward, at once: the forward may be one of
+    /// several that wait before they are tried again.
+    #[cold]
+    fn settle_otherwise(&self, settlement: &PendingSettlement, decision: Decision) {
+        let mut other = settlement.lease().settlement(decision);
+        (other.may_be_settled, other.is_overdue) = (settlement.may_be_settled, true);
+        self.forget_results(settlement);
+        self.send_out([other]);
     }
 
     #[cold]
@@ -266,14 +199,22 @@ impl RunState {
     /// Counts and reports a settlement that the queue accepted.
     #[cold]
     fn report(&self, settlement: &mut PendingSettlement) {
+        if matches!(settlement.decision, Decision::Forward(_)) {
+            self.forget_results(settlement);
+        }
         let PendingSettlement { id, deliveries, attempt, decision, .. } = settlement;
         let counters = &self.inner.counters;
         match decision {
             Decision::Complete | Decision::LeaseLost => {}
+            Decision::Forward(_) => counters.handled.add(1),
             Decision::Duplicate => counters.duplicates.add(1),
             Decision::Release => {
                 counters.released.add(1);
                 self.event(|| Event::Released { messages: 1 });
+            }
+            Decision::Cancelled { .. } => {
+                counters.cancelled.add(1);
+                self.event(|| Event::Cancelled { id: id.clone() });
             }
             Decision::Refused { after, error } => {
                 counters.refused.add(1);
@@ -281,10 +222,16 @@ impl RunState {
                 let (after, error) = (*after, std::mem::take(error));
                 self.event(|| Event::Refused { id: id.clone(), error, after });
             }
-            Decision::Retry { after, error } => {
+            Decision::Snooze { after } => {
+                counters.snoozed.add(1);
+                let after = *after;
+                self.returns.lock().add(self.now() + after);
+                self.event(|| Event::Snoozed { id: id.clone(), after });
+            }
+            Decision::Retry { after, failure } => {
                 counters.failed.add(1);
                 self.returns.lock().add(self.now() + *after);
-                let (after, error) = (*after, std::mem::take(error));
+                let (after, error) = (*after, std::mem::take(&mut failure.error));
                 self.event(|| Event::Failed {
                     id: id.clone(),
                     attempt: *attempt,
@@ -293,7 +240,7 @@ impl RunState {
                     after,
                 });
             }
-            Decision::DeadLetter { reason } => {
+            Decision::DeadLetter { reason, .. } => {
                 counters.dead_lettered.add(1);
                 let reason = std::mem::take(reason);
                 self.event(|| Event::DeadLettered { id: id.clone(), reason });
@@ -335,9 +282,14 @@ impl RunState {
     async fn settle_again(&self, failing: Failing) -> Vec<Failing> {
         let Failing { mut settlements, times } = failing;
         if times > 0 {
-            let pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
-            let pause = pauses.clone().nth(times.min(64) - 1).unwrap_or_default();
-            self.inner.clock.sleep(pause).await;
+            let mut busy = self.inner.config.busy;
+            if settlements.iter().any(|settlement| settlement.found_full) {
+                // Several requests before `gives_up_forward` and the end of the lease.
+                busy.cap = busy.cap.min(self.inner.config.visibility / 12);
+            }
+            let mut pauses = Backoff::checked(busy, &self.inner.entropy);
+            self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default()).await;
+            settlements.iter_mut().for_each(|settlement| settlement.found_full = false);
         }
         let n = settlements.len();
         self.settle_once(&mut settlements).await;
@@ -358,7 +310,9 @@ impl RunState {
             useful
         });
         self.settled(n - settlements.len());
-        let half = if failed == n { settlements.len() / 2 } else { 0 };
+        // Each forward to a full target has an answer of its own.
+        let each_is_full = settlements.iter().all(|settlement| settlement.found_full);
+        let half = if failed == n && !each_is_full { settlements.len() / 2 } else { 0 };
         let second = settlements.split_off(settlements.len() - half);
         let parts = [settlements, second].into_iter().filter(|part| !part.is_empty());
         parts.map(|settlements| Failing { settlements, times: times + 1 }).collect()
@@ -375,13 +329,3 @@ struct Failing {
     settlements: Vec<PendingSettlement>,
     times: usize,
 }
-
-/// Minimum delay of a refused message, so that an immediate second refusal does not become a busy
-/// loop.
-const SHORTEST_REFUSAL: Duration = Duration::from_millis(100);
-
-/// Maximum delay of a refused message whose refusal gives none; the minimum is half of it.
-const UNKNOWN: Duration = Duration::from_secs(1);
-
-/// Maximum random delay that is added to that of a refusal.
-const LATEST: Duration = Duration::from_secs(1);

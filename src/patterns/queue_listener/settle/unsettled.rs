@@ -42,9 +42,13 @@ impl Unsettled {
     fn note(&mut self, settlement: &PendingSettlement) {
         let PendingSettlement { source, id, deliveries, expiries, decision, .. } = settlement;
         let decision = match decision {
-            Decision::Complete | Decision::Duplicate | Decision::Retry { .. } | Decision::DeadLetter { .. } => {
-                Some(decision.clone())
-            }
+            Decision::Complete
+            | Decision::Forward(_)
+            | Decision::Duplicate
+            | Decision::Retry { .. }
+            | Decision::Snooze { .. }
+            | Decision::DeadLetter { .. }
+            | Decision::Cancelled { .. } => Some(decision.clone()),
             Decision::Release | Decision::Refused { .. } | Decision::LeaseLost => None,
         };
         let key = (*source, id.clone());
@@ -74,7 +78,7 @@ impl Unsettled {
         let is_next = deliveries == known.deliveries.wrapping_add(1) && expiries > known.expiries;
         let explained = explained.saturating_add(u32::from(is_next)).min(expiries);
         let decision = match known.decision.take() {
-            Some(decision @ (Decision::Complete | Decision::Duplicate)) => Some(decision),
+            Some(decision @ (Decision::Complete | Decision::Forward(_) | Decision::Duplicate)) => Some(decision),
             decision => decision.filter(|_| is_next),
         };
         *known = KnownMessage { deliveries, expiries, explained, decision: None };
@@ -88,6 +92,17 @@ impl RunState {
     pub(crate) fn note_unsettled(&self, settlements: &[PendingSettlement]) {
         let mut unsettled = self.inner.unsettled.lock();
         settlements.iter().for_each(|settlement| unsettled.note(settlement));
+    }
+
+    /// Forgets the results of a forward that was settled after all, or is settled otherwise: they
+    /// may be large.
+    pub(crate) fn forget_results(&self, settlement: &PendingSettlement) {
+        if settlement.is_overdue {
+            let key = (settlement.source, settlement.id.clone());
+            if let Some(known) = self.inner.unsettled.lock().known.get_mut(&key) {
+                known.decision = None;
+            }
+        }
     }
 
     /// Takes out the messages with an earlier decision, and subtracts the explained expiries from
@@ -113,7 +128,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{queue::Receipt, time::Instant};
+    use crate::{
+        queue::{AttemptErrorKind, Receipt},
+        queue_listener::settle::decision::Failed,
+        time::{Instant, Timestamp},
+    };
 
     fn settlement(n: usize, deliveries: u32, expiries: u32, decision: Decision) -> PendingSettlement {
         PendingSettlement {
@@ -127,6 +146,7 @@ mod tests {
             decision,
             may_be_settled: false,
             is_overdue: true,
+            found_full: false,
         }
     }
 
@@ -142,7 +162,8 @@ mod tests {
     }
 
     fn retry() -> Decision {
-        Decision::Retry { after: Duration::ZERO, error: "e".into() }
+        let failure = Failed { at: Timestamp::default(), kind: AttemptErrorKind::Failed, error: "e".into() };
+        Decision::Retry { after: Duration::ZERO, failure: Box::new(failure) }
     }
 
     #[test]

@@ -7,9 +7,9 @@ use super::{
     gradient::{Gradient, Sample},
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     entropy::Entropy,
     observe::Subscription,
     outcome::{CallError, Class, FailureKind, Hint, Outcome, PolicyKind, Priority, Reason, Rejected},
@@ -54,6 +54,8 @@ struct AdaptiveCore {
     gradient: Mutex<Gradient>,
 }
 
+reconfigurable!(AdaptiveLimiter, AdaptiveLimitConfig, |_this, next| next.check());
+
 impl AdaptiveLimiter {
     /// Creates a limiter by these settings.
     ///
@@ -88,16 +90,25 @@ impl AdaptiveLimiter {
     /// # Errors
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: AdaptiveLimitConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        let capacity = self.gradient(|gradient| {
+        self.validate(&config)?;
+        let mut capacity = self.gradient(|gradient| {
             for (dial, share) in self.0.shares.iter().zip(PriorityShares::by_priority(config.shares)) {
                 dial.store(share.to_bits(), Ordering::Relaxed);
             }
             gradient.reconfigure(config, self.0.clock.now())
         });
-        self.0.semaphore.reconfigure(ConcurrencyLimitConfig { capacity, ..config.semaphore_config() })?;
-        self.apply_limit(capacity);
-        Ok(())
+        let mut config = config;
+        // The semaphore runs hooks, so it changes outside the lock. Two concurrent changes do not
+        // mix their settings: each call ends with the newest ones.
+        loop {
+            self.0.semaphore.reconfigure(ConcurrencyLimitConfig { capacity, ..config.semaphore_config() })?;
+            self.apply_limit(capacity);
+            let (newest, limit) = self.gradient(|gradient| (gradient.config(), gradient.limit()));
+            if newest == config {
+                return Ok(());
+            }
+            (config, capacity) = (newest, limit);
+        }
     }
 
     /// Sets the semaphore's capacity until it equals the state machine's limit. A task that was
@@ -284,6 +295,9 @@ impl Component for AdaptiveLimiter {
 
 impl HasName for AdaptiveLimiter {}
 impl HasEntropy for AdaptiveLimiter {}
+impl HasEvents<ThrottlingEvent> for AdaptiveLimiter {}
+
+call::blocking_door!(AdaptiveLimiter);
 
 impl Policy for AdaptiveLimiter {
     #[inline]

@@ -4,9 +4,9 @@ use std::{fmt, future::Future, sync::Arc};
 
 use super::{ClientThrottleConfig, odds::Odds};
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     entropy::Entropy,
     observe::{Events, Subscription},
     outcome::{CallError, Class, KindSet, Outcome, PolicyKind, Reason, Rejected, Verdict},
@@ -111,6 +111,8 @@ pub struct ClientThrottleSnapshot {
     pub rejection: f64,
 }
 
+reconfigurable!(ClientThrottle, ClientThrottleConfig, |_this, next| next.check());
+
 impl ClientThrottle {
     /// Creates a throttle by these settings, with empty counts.
     ///
@@ -126,7 +128,7 @@ impl ClientThrottle {
     }
 
     pub(crate) fn make(config: ClientThrottleConfig, common: Common) -> Self {
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         Self(Arc::new(ThrottleCore {
             config: Mutex::new(config),
             live: LiveSettings::new(&config),
@@ -135,7 +137,7 @@ impl ClientThrottle {
             name,
             clock,
             entropy,
-            events: Events::new(),
+            events: hooks.events(),
         }))
     }
 
@@ -150,7 +152,7 @@ impl ClientThrottle {
     /// # Errors
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ClientThrottleConfig) -> Result<(), ConfigError> {
-        config.check()?;
+        self.validate(&config)?;
         let ThrottleCore { live, requests, accepts, clock, events, name, .. } = &*self.0;
         let now = clock.now();
         {
@@ -283,6 +285,9 @@ impl Component for ClientThrottle {
 
 impl HasName for ClientThrottle {}
 impl HasEntropy for ClientThrottle {}
+impl HasEvents<ThrottlingEvent> for ClientThrottle {}
+
+call::blocking_door!(ClientThrottle);
 
 impl Policy for ClientThrottle {
     #[inline]

@@ -13,9 +13,9 @@ use super::{
     semaphore::{Admission, Semaphore},
 };
 use crate::{
-    build::{Builder, Common, Component, HasName},
+    build::{Builder, Common, Component, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
     sync::{AtomicU64, Ordering},
@@ -42,6 +42,8 @@ struct ConcurrencyCore {
     events: Events<ThrottlingEvent>,
 }
 
+reconfigurable!(ConcurrencyLimiter, ConcurrencyLimitConfig, |_this, next| next.check());
+
 impl ConcurrencyLimiter {
     /// Creates a limiter by these settings, with all its permits free.
     ///
@@ -57,10 +59,13 @@ impl ConcurrencyLimiter {
     }
 
     /// Creates a limiter by settings that were validated before.
-    pub(crate) fn make(config: ConcurrencyLimitConfig, Common { name, clock, .. }: Common) -> Self {
+    pub(crate) fn make(config: ConcurrencyLimitConfig, Common { name, clock, hooks, .. }: Common) -> Self {
         let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
         let max_wait = AtomicU64::new(nanos(config.max_wait));
-        Self { inner: Arc::new(ConcurrencyCore { max_wait, name, clock, semaphore, events: Events::new() }), weight: 1 }
+        Self {
+            inner: Arc::new(ConcurrencyCore { max_wait, name, clock, semaphore, events: hooks.events() }),
+            weight: 1,
+        }
     }
 
     /// Returns the same limiter, for calls that take `weight` permits each.
@@ -71,8 +76,8 @@ impl ConcurrencyLimiter {
 
     /// Returns the current settings.
     pub fn config(&self) -> ConcurrencyLimitConfig {
-        let (capacity, queue, order) = self.inner.semaphore.settings();
-        ConcurrencyLimitConfig { capacity, queue, max_wait: self.inner.max_wait(), order }
+        let (capacity, queue, order, max_wait) = self.inner.semaphore.settings(|| self.inner.max_wait());
+        ConcurrencyLimitConfig { capacity, queue, max_wait, order }
     }
 
     /// Returns the current number of permits.
@@ -109,9 +114,11 @@ impl ConcurrencyLimiter {
     /// # Errors
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ConcurrencyLimitConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        self.inner.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
-        self.inner.semaphore.change(config.capacity, config.queue, config.order);
+        self.validate(&config)?;
+        let ConcurrencyLimitConfig { capacity, queue, max_wait, order } = config;
+        // Under the lock of the queue, so that two concurrent changes do not mix their settings.
+        let beside = || self.inner.max_wait.store(nanos(max_wait), Ordering::Relaxed);
+        self.inner.semaphore.change(capacity, queue, order, beside);
         self.inner.emit_change();
         Ok(())
     }
@@ -295,6 +302,9 @@ impl Component for ConcurrencyLimiter {
 }
 
 impl HasName for ConcurrencyLimiter {}
+impl HasEvents<ThrottlingEvent> for ConcurrencyLimiter {}
+
+call::blocking_door!(ConcurrencyLimiter);
 
 impl Policy for ConcurrencyLimiter {
     #[inline]

@@ -181,18 +181,19 @@ impl Semaphore {
     /// Changes the capacity. Taken permits stay taken: after a shrink no permit is granted until
     /// enough have returned.
     pub(crate) fn resize(&self, capacity: u32) {
-        self.apply(capacity, None);
+        self.apply(capacity, None, || ());
     }
 
     /// Changes the capacity, and the length and order of the queue. Calls that no longer fit into
     /// the queue are rejected: the newest ones, or with [`QueueOrder::NewestFirst`] the oldest
-    /// ones.
-    pub(crate) fn change(&self, capacity: u32, limit: u32, order: QueueOrder) {
-        self.apply(capacity, Some((limit, order)));
+    /// ones. `beside` runs under the lock.
+    pub(crate) fn change(&self, capacity: u32, limit: u32, order: QueueOrder, beside: impl FnOnce()) {
+        self.apply(capacity, Some((limit, order)), beside);
     }
 
-    fn apply(&self, capacity: u32, shape: Option<(u32, QueueOrder)>) {
+    fn apply(&self, capacity: u32, shape: Option<(u32, QueueOrder)>, beside: impl FnOnce()) {
         let mut queue = self.queue.lock();
+        beside();
         let grown = i64::from(capacity) - i64::from(queue.capacity);
         queue.capacity = capacity;
         if let Some((limit, order)) = shape {
@@ -278,8 +279,8 @@ impl Semaphore {
     }
 
     /// Returns the capacity, and the length and order of the queue.
-    pub(crate) fn settings(&self) -> (u32, u32, QueueOrder) {
+    pub(crate) fn settings<T>(&self, beside: impl FnOnce() -> T) -> (u32, u32, QueueOrder, T) {
         let queue = self.queue.lock();
-        (queue.capacity, queue.limit as u32, queue.order)
+        (queue.capacity, queue.limit as u32, queue.order, beside())
     }
 }

@@ -202,7 +202,7 @@ proptest! {
                 }
                 Step::Change(capacity, limit, newest) => {
                     let order = if newest { QueueOrder::NewestFirst } else { QueueOrder::Fifo };
-                    semaphore.change(capacity, limit, order);
+                    semaphore.change(capacity, limit, order, || ());
                     naive.change(capacity, limit as usize, order);
                 }
             }

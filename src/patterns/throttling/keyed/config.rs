@@ -18,7 +18,7 @@ use crate::{
 ///     tiers = [{ permits = 1000, per = "1s", burst = 100 }]
 /// "#).unwrap();
 /// let limiter = KeyedRateLimiter::<String>::new(config).unwrap();
-/// assert_eq!(limiter.usage(&"anybody".to_owned()).available, 50);
+/// assert_eq!(limiter.usage("anybody").available, 50);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

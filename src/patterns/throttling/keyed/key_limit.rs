@@ -56,6 +56,8 @@ where
     }
 }
 
+call::blocking_door!([K: Eq + Hash + Clone + Send + Sync, S: BuildHasher + Send + Sync] KeyLimit<K, S>);
+
 impl<K, S> Policy for KeyLimit<K, S>
 where
     K: Eq + Hash + Clone + Send + Sync,

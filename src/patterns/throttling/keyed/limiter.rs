@@ -12,8 +12,9 @@ use super::{
     shard::{Metered, ShardState, Tiers, of},
 };
 use crate::{
-    build::{Builder, Common, Component, HasName},
-    config::{ConfigError, Name, require},
+    build::{Builder, Common, Component, HasEvents, HasName},
+    config::{ConfigError, Effect, Name, Reconfigure, require},
+    key_ref::KeyRef,
     observe::{Events, Subscription},
     outcome::Rejected,
     sharded::Sharded,
@@ -39,9 +40,8 @@ use crate::{
 ///     .tier_of(|tenant: &String| tenant.starts_with("gold-").then_some(0))
 ///     .build()
 ///     .unwrap();
-/// let tenant = "gold-7".to_owned();
-/// assert!(limiter.try_acquire(&tenant).is_ok());
-/// assert_eq!(limiter.usage(&tenant).available, 999);
+/// assert!(limiter.try_acquire("gold-7").is_ok());
+/// assert_eq!(limiter.usage("gold-7").available, 999);
 /// ```
 pub struct KeyedRateLimiter<K, S = RandomState>(pub(super) Arc<KeyedCore<K, S>>);
 
@@ -129,7 +129,8 @@ impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
 impl<K: Eq + Hash + Clone, S: BuildHasher> Builder<KeyedRateLimiter<K, S>> {
     /// Gives some keys the quotas of [`tiers`](field@KeyedRateLimitConfig::tiers). `tier_of`
     /// returns the index of a key's tier; `None`, or an index out of range, selects the default
-    /// quota.
+    /// quota. Each call asks for it: a call with a [borrowed form](crate::KeyRef) of a key makes an
+    /// owned key to do so. There is no tier without a limit: do not ask for keys that are exempt.
     pub fn tier_of(mut self, tier_of: impl Fn(&K) -> Option<usize> + Send + Sync + 'static) -> Self {
         self.spec.tier_of = Some(Box::new(tier_of));
         self
@@ -158,7 +159,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedRateLimiter<K, S> 
     type Built = Result<Self, ConfigError>;
     type Spec = KeyedLimiterSpec<K, S>;
 
-    fn assemble(spec: Self::Spec, Common { name, clock, .. }: Common) -> Self::Built {
+    fn assemble(spec: Self::Spec, Common { name, clock, hooks, .. }: Common) -> Self::Built {
         let KeyedLimiterSpec { config, tier_of, name_of, hasher, is_metered } = spec;
         let (mode, tiers) = (config.limit.mode, config.checked()?);
         Ok(Self(Arc::new(KeyedCore {
@@ -169,12 +170,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Component for KeyedRateLimiter<K, S> 
             max_hint: AtomicU64::new(nanos(config.limit.max_hint)),
             max_keys: AtomicU64::new(config.max_keys.into()),
             parts: KeyedParts { mode, tier_of, name, name_of, hasher, clock, is_metered },
-            events: Events::new(),
+            events: hooks.events(),
         })))
     }
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> HasName for KeyedRateLimiter<K, S> {}
+impl<K: Eq + Hash + Clone, S: BuildHasher> HasEvents<ThrottlingEvent> for KeyedRateLimiter<K, S> {}
 
 impl<K, S> KeyedCore<K, S> {
     pub(super) fn max_wait(&self) -> Duration {
@@ -196,9 +198,28 @@ impl<K, S> KeyedRateLimiter<K, S> {
         Self(self.0.clone())
     }
 
-    pub(super) fn name_of(&self, key: &K) -> Option<Name> {
+    pub(super) fn name_of(&self, key: &(impl KeyRef<K> + ?Sized)) -> Option<Name> {
         let KeyedParts { name, name_of, .. } = &self.0.parts;
-        name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone())
+        name_of.as_ref().map(|name_of| key.with_key(name_of)).or_else(|| name.clone())
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> Reconfigure<KeyedRateLimitConfig> for KeyedRateLimiter<K, S> {
+    fn config(&self) -> KeyedRateLimitConfig {
+        self.config()
+    }
+
+    fn validate(&self, next: &KeyedRateLimitConfig) -> Result<Effect, ConfigError> {
+        next.checked()?;
+        let same_mode = next.limit.mode == self.0.parts.mode;
+        Ok(match require(same_mode, "limit.mode", "must stay as it is while the limiter is in use") {
+            Ok(()) => Effect::of_change(&self.config(), next),
+            Err(error) => Effect::Restart(error),
+        })
+    }
+
+    fn apply(&self, next: KeyedRateLimitConfig) -> Result<(), ConfigError> {
+        self.reconfigure(next)
     }
 }
 
@@ -215,13 +236,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     /// Returns what the key uses of its quota now.
-    pub fn usage(&self, key: &K) -> KeyUsage {
+    pub fn usage(&self, key: &(impl KeyRef<K> + ?Sized)) -> KeyUsage {
         let (hash, now, tier) = self.0.locate(key);
         let state = self.0.shards.of(hash).lock();
         let tier = of(&state.tiers, tier);
-        let used = match state.limiters.find(hash, |(k, _)| k == key) {
+        let used = match state.limiters.find(hash, |(k, _)| key.is(k)) {
             Some((_, limiter)) => limiter.turns().used(now),
-            None => state.table.find(hash, |(k, _)| k == key).map_or(0, |(_, tat)| tier.pace.used(*tat, now)),
+            None => state.table.find(hash, |(k, _)| key.is(k)).map_or(0, |(_, tat)| tier.pace.used(*tat, now)),
         };
         let used = u32::try_from(used).unwrap_or(u32::MAX);
         KeyUsage { used, available: tier.quota.largest().saturating_sub(used), quota: tier.quota }
@@ -261,12 +282,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// If a setting is invalid, or the mode is another one; then nothing has changed.
     pub fn reconfigure(&self, config: impl Into<KeyedRateLimitConfig>) -> Result<(), ConfigError> {
         let config = config.into();
+        if let Effect::Restart(error) = self.validate(&config)? {
+            return Err(error);
+        }
         let tiers = config.checked()?;
-        require(
-            config.limit.mode == self.0.parts.mode,
-            "limit.mode",
-            "must stay as it is while the limiter is in use",
-        )?;
         let change = {
             // The values beside the tiers change under the same lock, so that two concurrent changes
             // do not mix their settings.
@@ -295,7 +314,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// # Errors
     /// The rejection, with the exact time after which a permit is available.
     #[inline]
-    pub fn try_acquire(&self, key: &K) -> Result<(), Rejected> {
+    pub fn try_acquire(&self, key: &(impl KeyRef<K> + ?Sized)) -> Result<(), Rejected> {
         self.try_acquire_n(key, 1)
     }
 
@@ -305,7 +324,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// As [`try_acquire`](Self::try_acquire), and [`Reason::TooLarge`](crate::Reason::TooLarge) if
     /// the key can never have `n` at once.
     #[inline]
-    pub fn try_acquire_n(&self, key: &K, n: u32) -> Result<(), Rejected> {
+    pub fn try_acquire_n(&self, key: &(impl KeyRef<K> + ?Sized), n: u32) -> Result<(), Rejected> {
         match self.take(key, n) {
             Ok(_) => Ok(()),
             Err(refusal) => Err(self.rejected(key, refusal)),

@@ -6,7 +6,10 @@ use std::{
 
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::throttling::{Quota, RateLimiter, rate::gcra::Pace};
+use crate::{
+    key_ref::KeyRef,
+    throttling::{Quota, RateLimiter, rate::gcra::Pace},
+};
 
 pub(super) struct ShardState<K> {
     /// The arrival time of each key. A key in `full` is not in this table.
@@ -56,7 +59,13 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
     }
 
     /// Inserts the arrival time of a key that is not in the table.
-    pub(super) fn remember<S: BuildHasher>(&mut self, hasher: &S, most: usize, (key, tat): (&K, u64), now: u64) {
+    pub(super) fn remember<S: BuildHasher>(
+        &mut self,
+        hasher: &S,
+        most: usize,
+        (key, tat): (&(impl KeyRef<K> + ?Sized), u64),
+        now: u64,
+    ) {
         if self.table.len() == self.table.capacity() {
             // Before the table grows: an entry whose permits have all returned equals an absent
             // one.
@@ -64,9 +73,9 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
         }
         self.make_room(most, now);
         let hash = hasher.hash_one(key);
-        let entry = self.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k));
+        let entry = self.table.entry(hash, |(k, _)| key.is(k), |(k, _)| hasher.hash_one(k));
         if let Entry::Vacant(slot) = entry {
-            slot.insert((key.clone(), tat));
+            slot.insert((key.to_key(), tat));
         }
     }
 
@@ -75,14 +84,14 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
         &mut self,
         hasher: &S,
         most: usize,
-        (key, limiter): (&K, &RateLimiter),
+        (key, limiter): (&(impl KeyRef<K> + ?Sized), &RateLimiter),
         now: u64,
     ) {
         if self.limiters.len() == self.limiters.capacity() {
             self.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
         }
         self.make_room(most, now);
-        self.limiters.insert_unique(hasher.hash_one(key), (key.clone(), limiter.clone()), |(k, _)| hasher.hash_one(k));
+        self.limiters.insert_unique(hasher.hash_one(key), (key.to_key(), limiter.clone()), |(k, _)| hasher.hash_one(k));
     }
 
     /// Makes room for one more key if the shard is full: forgets keys whose permits have all
@@ -129,13 +138,20 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
 
     /// Counts permits of a key. If the meter is full, a new key is not counted before the next
     /// reading.
-    pub(super) fn count<S: BuildHasher>(&mut self, hasher: &S, most: usize, key: &K, n: u32, is_admitted: bool) {
+    pub(super) fn count<S: BuildHasher>(
+        &mut self,
+        hasher: &S,
+        most: usize,
+        key: &(impl KeyRef<K> + ?Sized),
+        n: u32,
+        is_admitted: bool,
+    ) {
         let Some(meter) = &mut self.meter else { return };
         let has_room = meter.len() < most;
-        let entry = meter.entry(hasher.hash_one(key), |(k, _)| k == key, |(k, _)| hasher.hash_one(k));
+        let entry = meter.entry(hasher.hash_one(key), |(k, _)| key.is(k), |(k, _)| hasher.hash_one(k));
         let mut entry = match entry {
             Entry::Occupied(entry) => entry,
-            Entry::Vacant(entry) if has_room => entry.insert((key.clone(), Metered::default())),
+            Entry::Vacant(entry) if has_room => entry.insert((key.to_key(), Metered::default())),
             Entry::Vacant(_) => return,
         };
         let Metered { admitted, refused } = &mut entry.get_mut().1;

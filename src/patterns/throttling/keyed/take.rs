@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     build::Common,
+    key_ref::KeyRef,
     outcome::{PolicyKind, Reason, Rejected},
     sync::Mutex,
     throttling::{
@@ -33,7 +34,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     ///
     /// # Cancel safety
     /// A future that is dropped while it waits gives back its turn, and later callers move up.
-    pub async fn acquire(&self, key: &K) -> Result<(), Rejected> {
+    pub async fn acquire(&self, key: &(impl KeyRef<K> + ?Sized)) -> Result<(), Rejected> {
         self.acquire_n(key, 1, Duration::MAX).await
     }
 
@@ -45,13 +46,17 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     ///
     /// # Cancel safety
     /// A future that is dropped while it waits gives back its turn, and later callers move up.
-    pub async fn acquire_n(&self, key: &K, n: u32, max_wait: Duration) -> Result<(), Rejected> {
+    pub async fn acquire_n(&self, key: &(impl KeyRef<K> + ?Sized), n: u32, max_wait: Duration) -> Result<(), Rejected> {
         let latest = self.0.parts.clock.now() + max_wait;
         self.acquire_by(key, n, latest).await
     }
 
     /// Takes a permit, or waits for it until the call's deadline and for at most `max_wait`.
-    pub(super) async fn acquire_for(&self, key: &K, deadline: Option<Instant>) -> Result<(), Rejected> {
+    pub(super) async fn acquire_for(
+        &self,
+        key: &(impl KeyRef<K> + ?Sized),
+        deadline: Option<Instant>,
+    ) -> Result<(), Rejected> {
         let max_wait = self.0.max_wait();
         if max_wait.is_zero() {
             return self.try_acquire(key);
@@ -60,7 +65,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
         self.acquire_by(key, 1, deadline.map_or(patience, |deadline| deadline.min(patience))).await
     }
 
-    async fn acquire_by(&self, key: &K, n: u32, latest: Instant) -> Result<(), Rejected> {
+    async fn acquire_by(&self, key: &(impl KeyRef<K> + ?Sized), n: u32, latest: Instant) -> Result<(), Rejected> {
         let KeyedParts { clock, .. } = &self.0.parts;
         let now = clock.now();
         let wait = match self.take_unmetered(key, n) {
@@ -83,7 +88,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Admits no call of `key` for `time`: see [`RateLimiter::pause`]. As a policy the limit of a
     /// key pauses itself if a failure carries a server's hint.
-    pub fn pause(&self, key: &K, time: Duration) {
+    pub fn pause(&self, key: &(impl KeyRef<K> + ?Sized), time: Duration) {
         self.limiter(key).pause(time);
         let now = self.0.parts.clock.now();
         self.0.events.send(self.name_of(key).as_ref(), now, || ThrottlingEvent::Paused { time });
@@ -91,12 +96,12 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Takes permits, and counts them if the limiter is metered.
     #[inline]
-    pub(super) fn take(&self, key: &K, n: u32) -> Result<Taken, Refusal> {
+    pub(super) fn take(&self, key: &(impl KeyRef<K> + ?Sized), n: u32) -> Result<Taken, Refusal> {
         let taken = self.take_unmetered(key, n);
         if self.0.parts.is_metered { self.counted(key, n, taken) } else { taken }
     }
 
-    fn counted<T>(&self, key: &K, n: u32, answer: Result<T, Refusal>) -> Result<T, Refusal> {
+    fn counted<T>(&self, key: &(impl KeyRef<K> + ?Sized), n: u32, answer: Result<T, Refusal>) -> Result<T, Refusal> {
         let KeyedParts { hasher, is_metered, .. } = &self.0.parts;
         if *is_metered {
             let mut state = self.0.shards.of(hasher.hash_one(key)).lock();
@@ -106,13 +111,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     #[inline]
-    fn take_unmetered(&self, key: &K, n: u32) -> Result<Taken, Refusal> {
+    fn take_unmetered(&self, key: &(impl KeyRef<K> + ?Sized), n: u32) -> Result<Taken, Refusal> {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
         let is_strict = this.parts.mode == RateMode::Strict;
         let mut state = this.shards.of(hash).lock();
         if is_strict || !state.limiters.is_empty() {
-            let limiter = state.limiters.find(hash, |(k, _)| k == key).map(|(_, limiter)| limiter.clone());
+            let limiter = state.limiters.find(hash, |(k, _)| key.is(k)).map(|(_, limiter)| limiter.clone());
             if is_strict || limiter.is_some() {
                 let largest = of(&state.tiers, tier).quota.largest();
                 drop(state);
@@ -125,7 +130,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             }
         }
         let tier = *of(&state.tiers, tier);
-        let taken = if let Some((_, tat)) = state.table.find_mut(hash, |(k, _)| k == key) {
+        let taken = if let Some((_, tat)) = state.table.find_mut(hash, |(k, _)| key.is(k)) {
             tier.pace.take(*tat, n, now).inspect(|next| *tat = *next)
         } else {
             // Zero permits leave no entry.
@@ -143,16 +148,16 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
         }
     }
 
-    pub(super) fn give_back(&self, key: &K, taken: Taken) {
+    pub(super) fn give_back(&self, key: &(impl KeyRef<K> + ?Sized), taken: Taken) {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
         let mut state = this.shards.of(hash).lock();
         if let Some(meter) = &mut state.meter
-            && let Some((_, metered)) = meter.find_mut(hash, |(k, _)| k == key)
+            && let Some((_, metered)) = meter.find_mut(hash, |(k, _)| key.is(k))
         {
             metered.admitted = metered.admitted.saturating_sub(taken.permits.into());
         }
-        let limiter = state.limiters.find(hash, |(k, _)| k == key).map(|(_, limiter)| limiter.clone());
+        let limiter = state.limiters.find(hash, |(k, _)| key.is(k)).map(|(_, limiter)| limiter.clone());
         let interval = of(&state.tiers, tier).pace.interval;
         match limiter {
             Some(limiter) => {
@@ -161,7 +166,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             }
             // At the stamp the bucket had refilled these permits.
             None if taken.stamp > now => {
-                if let Some((_, tat)) = state.table.find_mut(hash, |(k, _)| k == key) {
+                if let Some((_, tat)) = state.table.find_mut(hash, |(k, _)| key.is(k)) {
                     *tat = tat.saturating_sub(interval.saturating_mul(taken.permits.into())).max(now);
                 }
             }
@@ -170,24 +175,24 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     /// Returns the time that one permit would have to wait now. Takes nothing.
-    pub(super) fn refusal(&self, key: &K) -> Refusal {
+    pub(super) fn refusal(&self, key: &(impl KeyRef<K> + ?Sized)) -> Refusal {
         let (hash, now, tier) = self.0.locate(key);
         let state = self.0.shards.of(hash).lock();
-        if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| k == key) {
+        if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| key.is(k)) {
             let limiter = limiter.clone();
             drop(state);
             return limiter.turns().refusal(1, now);
         }
-        let tat = state.table.find(hash, |(k, _)| k == key).map_or(0, |(_, tat)| *tat);
+        let tat = state.table.find(hash, |(k, _)| key.is(k)).map_or(0, |(_, tat)| *tat);
         Refusal::Wait(of(&state.tiers, tier).pace.take(tat, 1, now).err().unwrap_or(0))
     }
 
     /// Returns the complete limiter of a key, and creates it from the key's arrival time if needed.
-    fn limiter(&self, key: &K) -> RateLimiter {
+    fn limiter(&self, key: &(impl KeyRef<K> + ?Sized)) -> RateLimiter {
         let this = &*self.0;
         let (hash, now, tier) = this.locate(key);
         let mut state = this.shards.of(hash).lock();
-        if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| k == key) {
+        if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| key.is(k)) {
             return limiter.clone();
         }
         let quota = of(&state.tiers, tier).quota;
@@ -195,7 +200,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             &this.parts.config_of(quota),
             Common { clock: this.parts.clock.clone(), ..Common::default() },
         );
-        if let Ok(entry) = state.table.find_entry(hash, |(k, _)| k == key) {
+        if let Ok(entry) = state.table.find_entry(hash, |(k, _)| key.is(k)) {
             limiter.turns().start_at(entry.remove().0.1);
         }
         state.keep(&this.parts.hasher, this.most(), (key, &limiter), now);
@@ -203,7 +208,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     #[cold]
-    pub(super) fn rejected(&self, key: &K, refusal: Refusal) -> Rejected {
+    pub(super) fn rejected(&self, key: &(impl KeyRef<K> + ?Sized), refusal: Refusal) -> Rejected {
         let (reason, wait) = match refusal {
             Refusal::TooLarge => (Reason::TooLarge, None),
             Refusal::Wait(wait) => (Reason::RateLimited, Some(wait)),
@@ -232,14 +237,14 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
     /// Returns the key's hash, the time, and the index of its quota. Calls foreign code: the caller
     /// must hold no lock.
     #[inline]
-    pub(super) fn locate(&self, key: &K) -> (u64, u64, usize) {
+    pub(super) fn locate(&self, key: &(impl KeyRef<K> + ?Sized)) -> (u64, u64, usize) {
         let hash = self.parts.hasher.hash_one(key);
         (hash, self.now(), self.tier_of(key))
     }
 
     #[inline]
-    fn tier_of(&self, key: &K) -> usize {
-        self.parts.tier_of.as_ref().and_then(|tier_of| tier_of(key)).map_or(0, |tier| tier.saturating_add(1))
+    fn tier_of(&self, key: &(impl KeyRef<K> + ?Sized)) -> usize {
+        self.parts.tier_of.as_ref().and_then(|tier_of| key.with_key(tier_of)).map_or(0, |tier| tier.saturating_add(1))
     }
 
     /// Converts the keys of a shard to new quotas, unless a later change was applied before.

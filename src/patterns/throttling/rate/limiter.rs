@@ -14,9 +14,9 @@ use super::{
     turns::{Refusal, Taken, TurnStatus, Turns},
 };
 use crate::{
-    build::{Builder, Common, Component, HasName},
+    build::{Builder, Common, Component, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::{CallError, Hint, Outcome, PolicyKind, Reason, Rejected},
     sync::{AtomicU64, Ordering},
@@ -43,6 +43,8 @@ struct RateCore {
     events: Events<ThrottlingEvent>,
 }
 
+reconfigurable!(RateLimiter, RateLimitConfig, |_this, next| next.check());
+
 impl RateLimiter {
     /// Creates a limiter with all its permits, by these settings (or a
     /// [`Quota`](super::super::Quota) alone).
@@ -59,22 +61,23 @@ impl RateLimiter {
     }
 
     /// Creates a limiter by settings that were validated before.
-    pub(crate) fn make(config: &RateLimitConfig, Common { name, clock, .. }: Common) -> Self {
+    pub(crate) fn make(config: &RateLimitConfig, Common { name, clock, hooks, .. }: Common) -> Self {
         Self(Arc::new(RateCore {
             max_wait: AtomicU64::new(nanos(config.max_wait)),
             max_hint: AtomicU64::new(nanos(config.max_hint)),
             name,
             clock,
             turns: Turns::new(config.mode, config.quota()),
-            events: Events::new(),
+            events: hooks.events(),
         }))
     }
 
     /// Returns the current settings.
     pub fn config(&self) -> RateLimitConfig {
-        let (mode, quota) = self.0.turns.settings();
+        let waits = || (self.0.max_wait(), self.0.max_hint());
+        let (mode, quota, (max_wait, max_hint)) = self.0.turns.settings(waits);
         let mut config = RateLimitConfig::from(quota);
-        (config.mode, config.max_wait, config.max_hint) = (mode, self.0.max_wait(), self.0.max_hint());
+        (config.mode, config.max_wait, config.max_hint) = (mode, max_wait, max_hint);
         config
     }
 
@@ -142,11 +145,13 @@ impl RateLimiter {
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: impl Into<RateLimitConfig>) -> Result<(), ConfigError> {
         let config = config.into();
-        config.check()?;
+        self.validate(&config)?;
         let now = self.0.clock.now();
-        self.0.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
-        self.0.max_hint.store(nanos(config.max_hint), Ordering::Relaxed);
-        self.0.turns.change(config.mode, config.quota(), now.as_nanos());
+        // Under the lock of the quota, so that two concurrent changes do not mix their settings.
+        self.0.turns.change(config.mode, config.quota(), now.as_nanos(), || {
+            self.0.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
+            self.0.max_hint.store(nanos(config.max_hint), Ordering::Relaxed);
+        });
         self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
     }
@@ -323,6 +328,9 @@ impl Component for RateLimiter {
 }
 
 impl HasName for RateLimiter {}
+impl HasEvents<ThrottlingEvent> for RateLimiter {}
+
+call::blocking_door!(RateLimiter);
 
 impl Policy for RateLimiter {
     #[inline]

@@ -199,7 +199,7 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
             Step::Change(permits, burst) => {
                 let next = quota(mode, permits, burst);
                 refused = naive.change(next);
-                turns.change(mode, next, now);
+                turns.change(mode, next, now, || ());
             }
         }
         for (id, refusal) in refused {
@@ -214,7 +214,7 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
     for (id, ..) in naive.waiting {
         turns.leave(id, now);
     }
-    let (now, largest) = (now + 1_000_000, turns.settings().1.largest());
+    let (now, largest) = (now + 1_000_000, turns.settings(|| ()).1.largest());
     turns.take(largest, now).unwrap();
     prop_assert!(turns.take(1, now).is_err());
     Ok(())
@@ -275,7 +275,7 @@ fn no_arithmetic_wraps() {
     turns.take(u32::MAX, 0).unwrap();
     let Ok(Some((id, _))) = turns.enqueue(u32::MAX, 0, u64::MAX) else { panic!("must wait") };
     let slow = Quota::new(1, Duration::from_secs(366 * 24 * 3600));
-    turns.change(RateMode::Smooth, slow, 0);
+    turns.change(RateMode::Smooth, slow, 0, || ());
     assert_eq!(turns.poll(id, 0, Waker::noop()), TurnStatus::Refused(Refusal::TooLarge));
     turns.leave(id, 0);
     let year = slow.per.as_nanos() as u64;

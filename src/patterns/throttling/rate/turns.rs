@@ -106,9 +106,9 @@ impl Turns {
         if self.mode.load(Ordering::Relaxed) == RateMode::Smooth as u32 { RateMode::Smooth } else { RateMode::Strict }
     }
 
-    pub(crate) fn settings(&self) -> (RateMode, Quota) {
+    pub(crate) fn settings<T>(&self, beside: impl FnOnce() -> T) -> (RateMode, Quota, T) {
         let queue = self.queue.lock();
-        (self.mode(), queue.quota)
+        (self.mode(), queue.quota, beside())
     }
 
     /// Takes `n` permits at `now`; fails while calls wait.
@@ -270,10 +270,11 @@ impl Turns {
         }
     }
 
-    /// Changes the quota and the mode. Waiting calls reserve again, in order. A call that no longer
-    /// fits (too many permits, or a turn after its latest) is rejected.
-    pub(crate) fn change(&self, mode: RateMode, quota: Quota, now: u64) {
+    /// Changes the quota and the mode; `beside` runs under the lock. Waiting calls reserve again,
+    /// in order. A call that no longer fits (too many permits, or a late turn) is rejected.
+    pub(crate) fn change(&self, mode: RateMode, quota: Quota, now: u64, beside: impl FnOnce()) {
         let mut queue = self.queue.lock();
+        beside();
         queue.release(now);
         let reserved = queue.reserved();
         let pace = Pace::new(&quota);

@@ -16,12 +16,12 @@ use super::{
     SharedRateLimitConfig, SharedRateLimitEvent as Event, Sharing, WhenDown, account::Account, row::SharedTime,
 };
 use crate::{
-    build::{Builder, Common, Component},
+    build::{Builder, Common, Component, HasEvents},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Name, Reconfigure, reconfigurable, require},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
-    port::{Capability, PortError, PortErrorKind, check_part},
+    port::{Capability, PortError, PortErrorKind},
     store::Store,
     sync::Mutex,
     throttling::{Quota, rate::gcra::Pace},
@@ -83,6 +83,8 @@ impl SharedSettings {
     }
 }
 
+reconfigurable!(SharedRateLimiter, SharedRateLimitConfig, |_this, next| next.check());
+
 impl SharedRateLimiter {
     /// Creates the limit of this name in this store, by these settings (or a [`Quota`] alone).
     ///
@@ -115,7 +117,7 @@ impl SharedRateLimiter {
     pub fn tenant(&self, tenant: &str) -> Result<Self, PortError> {
         let inner = &self.inner;
         let row = format!("of {tenant}");
-        check_part("tenant", &row, &inner.store.capabilities())?;
+        inner.store.capabilities().check_key("tenant", &row)?;
         let tier = inner.tier_of.as_ref().and_then(|tier_of| tier_of(tenant));
         let account = {
             let mut tenants = inner.tenants.lock();
@@ -139,7 +141,7 @@ impl SharedRateLimiter {
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: impl Into<SharedRateLimitConfig>) -> Result<(), ConfigError> {
         let config = config.into();
-        config.check()?;
+        self.validate(&config)?;
         let inner = &self.inner;
         {
             let mut set = inner.settings.lock();
@@ -254,7 +256,7 @@ impl Component for SharedRateLimiter {
     type Built = Result<Self, ConfigError>;
     type Spec = SharedSpec;
 
-    fn assemble(spec: SharedSpec, Common { clock, .. }: Common) -> Self::Built {
+    fn assemble(spec: SharedSpec, Common { clock, hooks, .. }: Common) -> Self::Built {
         let SharedSpec { store, name, config, tiers, tier_of, wall } = spec;
         config.check()?;
         for (i, quota) in tiers.iter().enumerate() {
@@ -280,11 +282,13 @@ impl Component for SharedRateLimiter {
             wanted: Mutex::default(),
             want: Notify::new(),
             loops: AtomicU32::new(0),
-            events: Events::new(),
+            events: hooks.events(),
         };
         Ok(Self { account: inner.all.clone(), inner: Arc::new(inner), tenant: None })
     }
 }
+
+impl HasEvents<Event> for SharedRateLimiter {}
 
 impl SharedCore {
     pub(super) fn settings(&self) -> Arc<SharedSettings> {
@@ -331,6 +335,8 @@ impl SharedCore {
         Rejected::by_policy(PolicyKind::RateLimit, Some(&self.name), reason, wait)
     }
 }
+
+call::blocking_door!(SharedRateLimiter);
 
 impl Policy for SharedRateLimiter {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {

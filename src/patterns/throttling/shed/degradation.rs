@@ -7,9 +7,9 @@ use super::{
     gauge::{Due, Gauges, Reading, read_until},
 };
 use crate::{
-    build::{Builder, Common, Component, HasName},
+    build::{Builder, Common, Component, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
     sync::{AtomicU32, Mutex, Ordering},
@@ -100,6 +100,11 @@ impl DegradationState {
     }
 }
 
+reconfigurable!(Degradation, DegradationConfig, |this, next| {
+    next.check()?;
+    this.0.gauges.all_have(&next.limits)
+});
+
 impl Degradation {
     /// Creates a degradation by these settings, with every feature enabled. It switches nothing off
     /// before it has a gauge.
@@ -141,8 +146,7 @@ impl Degradation {
     /// # Errors
     /// If a setting is invalid, or a watched gauge has no limits; then nothing has changed.
     pub fn reconfigure(&self, config: DegradationConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        self.0.gauges.all_have(&config.limits)?;
+        self.validate(&config)?;
         let now = self.0.clock.now();
         {
             let mut state = self.0.state.lock();
@@ -215,13 +219,14 @@ impl Component for Degradation {
         let DegradationSpec { config, gauges } = spec;
         config.check()?;
         gauges.all_have(&config.limits)?;
-        let Common { name, clock, .. } = common;
+        let Common { name, clock, hooks, .. } = common;
         let state = Mutex::new(DegradationState::new(config));
-        Ok(Self(Arc::new(DegradationCore { gauges, name, clock, due: Due::new(), state, events: Events::new() })))
+        Ok(Self(Arc::new(DegradationCore { gauges, name, clock, due: Due::new(), state, events: hooks.events() })))
     }
 }
 
 impl HasName for Degradation {}
+impl HasEvents<DegradationEvent> for Degradation {}
 
 impl DegradationCore {
     /// Reads the gauges if a reading is due.
@@ -327,6 +332,8 @@ impl Feature {
         Rejected::new(PolicyKind::Degradation, Reason::SwitchedOff).named(name).with_retry_after(hold)
     }
 }
+
+call::blocking_door!(Feature);
 
 impl Policy for Feature {
     #[inline]

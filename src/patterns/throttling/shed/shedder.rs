@@ -7,9 +7,9 @@ use super::{
     shed_level::{ShedLevel, share},
 };
 use crate::{
-    build::{Builder, Common, Component, HasEntropy, HasName},
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
-    config::{ConfigError, Name},
+    config::{ConfigError, Name, Reconfigure, reconfigurable},
     entropy::Entropy,
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Priority, Reason, Rejected},
@@ -71,6 +71,11 @@ struct ShedderState {
     level: ShedLevel,
 }
 
+reconfigurable!(Shedder, ShedderConfig, |this, next| {
+    next.check()?;
+    this.0.gauges.all_have(&next.limits)
+});
+
 impl Shedder {
     /// Creates a shedder by these settings. It sheds nothing before it has a gauge.
     ///
@@ -86,7 +91,7 @@ impl Shedder {
     }
 
     pub(crate) fn make(config: ShedderConfig, gauges: Gauges, common: Common) -> Self {
-        let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
+        let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         Self(Arc::new(ShedderCore {
             gauges,
             name,
@@ -95,7 +100,7 @@ impl Shedder {
             due: Due::new(),
             level: AtomicU64::new(0f64.to_bits()),
             state: Mutex::new(ShedderState { config: Arc::new(config), level: ShedLevel::default() }),
-            events: Events::new(),
+            events: hooks.events(),
         }))
     }
 
@@ -110,8 +115,7 @@ impl Shedder {
     /// # Errors
     /// If a setting is invalid, or a watched gauge has no limits; then nothing has changed.
     pub fn reconfigure(&self, config: ShedderConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        self.0.gauges.all_have(&config.limits)?;
+        self.validate(&config)?;
         self.0.state.lock().config = Arc::new(config);
         self.0.due.now();
         self.0.events.send(self.0.name.as_ref(), self.0.clock.now(), || ThrottlingEvent::LimitChanged);
@@ -197,6 +201,7 @@ impl Component for Shedder {
 
 impl HasName for Shedder {}
 impl HasEntropy for Shedder {}
+impl HasEvents<ThrottlingEvent> for Shedder {}
 
 impl ShedderCore {
     /// Returns the amount of shedding, and reads the gauges if a reading is due.
@@ -248,6 +253,8 @@ impl ShedderCore {
         Rejected::new(PolicyKind::Shed, reason).named(self.name.clone()).with_retry_after(wait)
     }
 }
+
+call::blocking_door!(Shedder);
 
 impl Policy for Shedder {
     #[inline]

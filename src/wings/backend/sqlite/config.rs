@@ -36,7 +36,8 @@ pub struct SqliteConfig {
     /// ms by default.
     #[serde(default = "SqliteConfig::poll_default", with = "human")]
     pub poll: Duration,
-    /// Time for which a queue remembers a de-duplication id. Five minutes by default.
+    /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
+    /// queue recognizes duplicates within one request.
     #[serde(default = "SqliteConfig::window_default", with = "human")]
     pub deduplication_window: Duration,
 }

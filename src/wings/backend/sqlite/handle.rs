@@ -22,7 +22,8 @@ use super::{
     writer::Writer,
 };
 use crate::{
-    port::{Capabilities, PortError, PortErrorKind, check_part},
+    backend::QUEUE_NAME,
+    port::{PortError, PortErrorKind},
     sync::Mutex,
     time::Clock,
 };
@@ -120,7 +121,7 @@ impl Sqlite {
     /// # Errors
     /// `Invalid` if the name is empty or longer than 1,024 bytes; otherwise those of a write.
     pub fn queue(&self, name: &str) -> Result<SqliteQueue, PortError> {
-        check_part("name", name, &CAN_NAME)?;
+        QUEUE_NAME.check_key("name", name)?;
         let id = match self.0.readers.read_blocking(|c| queue_sql::find(c, name))? {
             Some(id) => id,
             None => self.0.make_queue(name)?,
@@ -155,8 +156,6 @@ impl Sqlite {
         self.0.writer.commits()
     }
 }
-
-const CAN_NAME: Capabilities = Capabilities::of("sqlite", &[]).largest_key(1024);
 
 impl SqliteCore {
     /// Inserts the queue on a connection of its own, because results of the writer arrive by a

@@ -41,10 +41,11 @@
 //! cost more than the write.
 //!
 //! Reads run in place, on a few connections of their own: they take microseconds, while a thread
-//! switch takes ten. A page of a scan ends at a mebibyte, so that none takes long.
-//! [`depth`](crate::queue::Queue::depth) and [`peek`](crate::queue::Queue::peek) walk the queue's
-//! index, and run on a second thread. **The caller's thread never waits for a lock**, except in
-//! [`Sqlite::open`] and [`Sqlite::queue`]: an operation that meets a lock moves to a thread.
+//! switch takes ten. A page of a scan ends at a mebibyte, so that none takes long; one of named
+//! rows does not. [`depth`](crate::queue::Queue::depth) and [`peek`](crate::queue::Queue::peek)
+//! walk the queue's index, and run on a second thread. **The caller's thread never waits for a
+//! lock**, except in [`Sqlite::open`] and [`Sqlite::queue`]: an operation that meets a lock moves
+//! to a thread.
 //!
 //! A write that meets the lock of another program is retried for
 //! [`lock_wait`](SqliteConfig::lock_wait) in all, together with all pending writes. Then it fails
@@ -73,7 +74,7 @@
 //! **Expired rows** (records, de-duplication ids, notices) are deleted along with writes: after
 //! each 64 rows up to twice as many, so that their number falls while others write. The thread
 //! deletes the rest when it is idle. The file does not shrink; its pages are reused. Fencing tokens
-//! stay, and one row of each topic and queue.
+//! stay, and one row of each topic, queue and sequence.
 //!
 //! **Limits**: a `receive` or a `peek` ends at 16 MiB of bodies and headers, with at least one
 //! message.
@@ -127,6 +128,8 @@ mod queue;
 mod queue_sql;
 mod reader;
 mod schema;
+mod send_sql;
+mod sequence_sql;
 mod store;
 mod store_sql;
 mod sweep;

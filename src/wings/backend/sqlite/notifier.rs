@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use super::handle::SqliteCore;
 use crate::{
-    notify::{Notice, NoticeSource, Notices, Notifier, check},
-    port::{BoxFuture, Capabilities, Capability, PortError, check_part},
+    notify::{Notice, NoticeSource, Notices, Notifier, check_notice},
+    port::{BoxFuture, Capabilities, Capability, PortError},
     race::race,
 };
 
@@ -39,7 +39,7 @@ impl Notifier for SqliteNotifier {
 
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
         Box::pin(async move {
-            check(topic, &notice, &CAN)?;
+            check_notice(topic, &notice, &CAN)?;
             let name = topic.to_owned();
             let publish = move |c: &Connection, now| publish(c, now, &name, &notice).map(Ok::<_, PortError>);
             self.0.writer.write(publish).await?;
@@ -50,7 +50,7 @@ impl Notifier for SqliteNotifier {
 
     fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
         Box::pin(async move {
-            check_part("topic", topic, &CAN)?;
+            CAN.check_key("topic", topic)?;
             let name: Arc<str> = topic.into();
             let of = name.clone();
             let seen = self.0.readers.read(move |c| newest(c, &of)).await?;

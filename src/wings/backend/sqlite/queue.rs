@@ -1,14 +1,20 @@
 //! The queue in a SQLite file.
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
-use super::{clock::micros, handle::SqliteCore, queue_sql};
+use super::{
+    clock::micros,
+    handle::SqliteCore,
+    queue_sql,
+    send_sql::{self, SendOptions},
+};
 use crate::{
     port::{BoxFuture, Capabilities, Capability},
     queue::{
-        Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle, check_visibility,
+        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
+        check_visibility,
     },
     race::race,
 };
@@ -26,7 +32,7 @@ pub struct SqliteQueue {
     available: Arc<Notify>,
 }
 
-const CAN: Capabilities = Capabilities::of(
+pub(super) const CAN: Capabilities = Capabilities::of(
     "sqlite",
     &[
         Capability::Durable,
@@ -36,6 +42,8 @@ const CAN: Capabilities = Capabilities::of(
         Capability::Ordered,
         Capability::Deduplication,
         Capability::Delay,
+        Capability::ErrorHistory,
+        Capability::Forward,
     ],
 )
 .largest_value(64 << 20)
@@ -46,6 +54,28 @@ impl SqliteQueue {
     pub(super) fn new(shared: Arc<SqliteCore>, name: &str, id: i64) -> Self {
         let available = shared.waiters(id);
         Self { shared, name: name.into(), id, available }
+    }
+
+    fn send_options(&self) -> SendOptions {
+        // A request has one time, after which the shortest window ends.
+        let window = micros(self.shared.config.deduplication_window).max(1);
+        SendOptions { window, sent_at: self.shared.time.wall() }
+    }
+
+    /// Returns the other queues that these settlements add messages to.
+    fn other_receivers(&self, settlements: &[(Receipt, Settle)]) -> BTreeSet<i64> {
+        let mut others = BTreeSet::new();
+        for (_, how) in settlements {
+            match how {
+                Settle::DeadLetter { .. } => drop(others.insert(queue_sql::dead(self.id))),
+                Settle::Forward { messages } => {
+                    let targets = messages.iter().map(|(address, _)| address);
+                    others.extend(targets.filter_map(|address| send_sql::queue_of(address, &self.shared.identity)));
+                }
+                _ => {}
+            }
+        }
+        others
     }
 
     async fn write<T: Send + 'static>(
@@ -99,19 +129,22 @@ impl Drop for NotifiesNextReceiver<'_> {
 
 impl Queue for SqliteQueue {
     fn capabilities(&self) -> Capabilities {
-        CAN
+        CAN.deduplicating_for(self.shared.config.deduplication_window)
     }
 
     fn identity(&self) -> String {
-        format!("sqlite-{}-{}", self.shared.identity, self.id)
+        send_sql::identity(&self.shared.identity, self.id)
+    }
+
+    fn address(&self) -> Option<Address> {
+        Some(Address::new(self.identity()))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &CAN)?;
-            let (id, window) = (self.id, micros(self.shared.config.deduplication_window));
-            let sent_at = self.shared.time.wall();
-            self.write(move |c, now| queue_sql::send(c, now, id, &messages, window, sent_at)).await
+            let (id, options) = (self.id, self.send_options());
+            self.write(move |c, now| send_sql::send(c, now, id, &messages, options)).await
         })
     }
 
@@ -127,12 +160,14 @@ impl Queue for SqliteQueue {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
-            let (id, dead_letters) =
-                (self.id, settlements.iter().any(|(_, how)| matches!(how, Settle::DeadLetter { .. })));
-            let settled = self.write(move |c, now| queue_sql::settle(c, now, id, &settlements)).await;
-            if dead_letters {
-                self.shared.waiters(queue_sql::dead(id)).notify_one();
-            }
+            let (id, options) = (self.id, self.send_options());
+            let others = self.other_receivers(&settlements);
+            // A copy: with a reference to the file, its thread might be the last to drop it, and join itself.
+            let forwards = settlements.iter().any(|(_, how)| matches!(how, Settle::Forward { .. }));
+            let file = if forwards { self.shared.identity.clone() } else { String::new() };
+            let settle = move |c: &Connection, now| queue_sql::settle(c, now, id, &settlements, &file, options);
+            let settled = self.write(settle).await;
+            others.into_iter().for_each(|queue| self.shared.waiters(queue).notify_one());
             settled
         })
     }

@@ -5,25 +5,32 @@
 //! delivery that may settle the message, 0 for none. If it is not 0 when the message is delivered
 //! again, that earlier delivery expired. Dead letters are in a queue of their own in the same
 //! table, so that dead-lettering is one statement.
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::clock::micros;
+use super::{
+    clock::micros,
+    queue::CAN,
+    send_sql::{Enqueue, SendOptions, targets},
+};
 use crate::{
     port::{PortError, PortErrorKind},
-    queue::{Delivery, Depth, Message, MessageId, Peeked, QueueError, Receipt, Settle},
+    queue::{AttemptError, Delivery, Depth, ErrorHistory, MessageId, Peeked, QueueError, Receipt, Settle},
     time::Timestamp,
 };
 
 /// `visible_at` of a message behind another of its group.
-const BEHIND_GROUP: i64 = i64::MAX;
+pub(super) const BEHIND_GROUP: i64 = i64::MAX;
 
 /// Maximum size of the messages of a receive or a peek. Only a single message may be larger.
 pub(super) const MAX_BYTES: usize = 16 << 20;
 
-type Answer<T> = rusqlite::Result<Result<T, QueueError>>;
+pub(super) type Answer<T> = rusqlite::Result<Result<T, QueueError>>;
 
 pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
     let mut find = connection.prepare_cached("SELECT id FROM queues WHERE name = ?")?;
@@ -37,56 +44,12 @@ pub(super) const fn dead(queue: i64) -> i64 {
 
 /// Returns the time `after` from now. The longest one is below that of a message behind another,
 /// and no clock reaches it.
-fn time_after(now: i64, after: Duration) -> i64 {
+pub(super) fn time_after(now: i64, after: Duration) -> i64 {
     now.saturating_add(micros(after)).min(BEHIND_GROUP - 1)
 }
 
-pub(super) fn send(
-    connection: &Connection,
-    now: i64,
-    queue: i64,
-    messages: &[Message],
-    window: i64,
-    sent_at: Timestamp,
-) -> Answer<Vec<MessageId>> {
-    let sent_at = i64::try_from(sent_at.as_millis()).unwrap_or(i64::MAX);
-    let mut put = connection.prepare_cached(
-        "INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body, headers, grp)
-         VALUES (?, ?, 0, 0, ?, ?, ?, ?, ?)",
-    )?;
-    let mut ids = Vec::with_capacity(messages.len());
-    for message in messages {
-        if let Some(known) = known(connection, now, queue, message)? {
-            ids.push(MessageId::from_numbers(known.unsigned_abs(), 0));
-            continue;
-        }
-        let due = time_after(now, message.delay);
-        let visible_at = match &message.group {
-            Some(group) if first_of(connection, queue, group)?.is_some() => BEHIND_GROUP,
-            _ => due,
-        };
-        let headers = encode(&message.headers);
-        put.execute(params![queue, visible_at, due, sent_at, &message.body[..], headers, message.group])?;
-        let id = connection.last_insert_rowid();
-        if let Some(deduplication) = &message.deduplication_id {
-            let sql = "INSERT OR REPLACE INTO sent (queue, deduplication, message, ends) VALUES (?, ?, ?, ?)";
-            connection.prepare_cached(sql)?.execute(params![queue, deduplication, id, now.saturating_add(window)])?;
-        }
-        ids.push(MessageId::from_numbers(id.unsigned_abs(), 0));
-    }
-    Ok(Ok(ids))
-}
-
-/// Returns the message that was sent with the same de-duplication id within the window.
-fn known(connection: &Connection, now: i64, queue: i64, message: &Message) -> rusqlite::Result<Option<i64>> {
-    let Some(id) = &message.deduplication_id else { return Ok(None) };
-    let mut known =
-        connection.prepare_cached("SELECT message FROM sent WHERE queue = ? AND deduplication = ? AND ends > ?")?;
-    known.query_row(params![queue, id, now], |row| row.get(0)).optional()
-}
-
 /// Returns the first message of a group, and its own due time.
-fn first_of(connection: &Connection, queue: i64, group: &str) -> rusqlite::Result<Option<(i64, i64)>> {
+pub(super) fn first_of(connection: &Connection, queue: i64, group: &str) -> rusqlite::Result<Option<(i64, i64)>> {
     let sql = "SELECT id, due FROM messages WHERE queue = ? AND grp = ? ORDER BY id LIMIT 1";
     let mut first = connection.prepare_cached(sql)?;
     first.query_row(params![queue, group], |row| Ok((row.get(0)?, row.get(1)?))).optional()
@@ -107,8 +70,9 @@ pub(super) fn receive(
     visibility: Duration,
 ) -> Answer<Vec<Delivery>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason, attempts, expiries, receipt <> 0 FROM messages
-         WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, id LIMIT ?",
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, attempts, expiries, receipt <> 0, errors,
+                coalesce(accepted_at, due)
+         FROM messages WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, id LIMIT ?",
     )?;
     let mut hide = connection.prepare_cached(
         "UPDATE messages SET visible_at = ?1, deliveries = ?2, receipt = ?2, attempts = ?3, expiries = ?4 WHERE id = ?5",
@@ -129,6 +93,9 @@ pub(super) fn receive(
         let mut delivery = Delivery::new(id_of, receipt, body, deliveries, timestamp(row, 2)?);
         delivery.headers = decode(headers);
         (delivery.group, delivery.reason) = (row.get(5)?, row.get(6)?);
+        delivery.errors = errors_in(row, 10)?;
+        let age = now.saturating_sub(row.get(11)?).max(0);
+        delivery.age = Duration::from_micros(age.unsigned_abs());
         // The receipt was never settled, so the last delivery expired.
         let expired = u32::from(row.get::<_, bool>(9)?);
         delivery.attempts = row.get::<_, u32>(7)?.saturating_add(expired);
@@ -154,30 +121,81 @@ pub(super) fn settle(
     now: i64,
     queue: i64,
     settlements: &[(Receipt, Settle)],
+    file: &str,
+    options: SendOptions,
 ) -> Answer<Vec<Result<(), QueueError>>> {
     // Most settlements complete a message without a group, which needs no further lookup.
     let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? AND grp IS NULL";
     let mut complete_alone = connection.prepare_cached(sql)?;
+    let (mut enqueue, mut exist) = (None, BTreeSet::new());
     let settled = settlements.iter().map(|(receipt, how)| {
         let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
         match how {
             Settle::Complete if complete_alone.execute([id, delivery, queue])? == 1 => Ok(Ok(())),
             Settle::Complete => complete(connection, queue, id, delivery),
-            Settle::Abandon { after } => {
+            Settle::Abandon { after, error } => {
                 let until = time_after(now, *after);
                 let sql = "UPDATE messages SET visible_at = ?, receipt = 0, attempts = attempts + 1, expiries = 0
                     WHERE id = ? AND receipt = ? AND queue = ?";
-                settled_or_lost(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
+                let changed = connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?;
+                if changed == 1 {
+                    add_error(connection, id, error.as_deref())?;
+                }
+                settled_or_lost(changed)
             }
             Settle::Release { after } => {
                 let until = time_after(now, *after);
                 let sql = "UPDATE messages SET visible_at = ?, receipt = 0 WHERE id = ? AND receipt = ? AND queue = ?";
                 settled_or_lost(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
             }
-            Settle::DeadLetter { reason } => dead_letter(connection, now, queue, (id, delivery), reason),
+            Settle::DeadLetter { reason, error } => {
+                let moved = dead_letter(connection, now, queue, (id, delivery), reason)?;
+                if moved.is_ok() {
+                    add_error(connection, id, error.as_deref())?;
+                }
+                Ok(moved)
+            }
+            Settle::Forward { messages } => {
+                let targets = match how.check(&CAN) {
+                    Ok(()) => targets(connection, messages, file, &mut exist)?,
+                    Err(refused) => Err(refused),
+                };
+                // Nothing has changed yet.
+                let targets = match targets {
+                    Ok(targets) => targets,
+                    Err(refused) => return Ok(Err(refused.into())),
+                };
+                if complete_alone.execute([id, delivery, queue])? == 0
+                    && let Err(lost) = complete(connection, queue, id, delivery)?
+                {
+                    return Ok(Err(lost));
+                }
+                let enqueue = match &mut enqueue {
+                    Some(enqueue) => enqueue,
+                    none => none.insert(Enqueue::new(connection, now, options)?),
+                };
+                for (target, (_, message)) in targets.into_iter().zip(messages) {
+                    enqueue.enqueue(target, message)?;
+                }
+                Ok(Ok(()))
+            }
         }
     });
     settled.collect::<rusqlite::Result<_>>().map(Ok)
+}
+
+/// Adds the error of an attempt to the row of its message.
+fn add_error(connection: &Connection, id: i64, error: Option<&AttemptError>) -> rusqlite::Result<()> {
+    let Some(error) = error else { return Ok(()) };
+    let mut select = connection.prepare_cached("SELECT errors FROM messages WHERE id = ?")?;
+    let mut errors = select.query_row([id], |row| errors_in(row, 0))?;
+    errors.push(error.clone());
+    let mut update = connection.prepare_cached("UPDATE messages SET errors = ? WHERE id = ?")?;
+    update.execute(params![errors.encode(), id]).map(drop)
+}
+
+fn errors_in(row: &Row<'_>, at: usize) -> rusqlite::Result<ErrorHistory> {
+    Ok(row.get_ref(at)?.as_str_or_null()?.map(ErrorHistory::decode).unwrap_or_default())
 }
 
 /// Returns [`QueueError::LeaseLost`] if no row was changed: the receipt is stale.
@@ -206,7 +224,9 @@ fn dead_letter(connection: &Connection, now: i64, queue: i64, (id, delivery): (i
         Some(group) if first_of(connection, dead(queue), group)?.is_some() => BEHIND_GROUP,
         _ => now,
     };
-    let sql = "UPDATE messages SET queue = ?, visible_at = ?, due = ?, receipt = 0, reason = ? WHERE id = ?";
+    // `due` may have been the time of acceptance, as in `receive`.
+    let sql = "UPDATE messages SET queue = ?, visible_at = ?, accepted_at = coalesce(accepted_at, due), due = ?,
+        receipt = 0, reason = ? WHERE id = ?";
     connection.prepare_cached(sql)?.execute(params![dead(queue), visible_at, now, reason, id])?;
     show_next_of_group(connection, queue, group.as_deref())?;
     Ok(Ok(()))
@@ -252,7 +272,8 @@ pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::
 
 pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) -> rusqlite::Result<Vec<Peeked>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at, attempts, expiries FROM messages
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at, attempts, expiries, errors
+         FROM messages
          WHERE id IN (SELECT id FROM messages WHERE queue = ? ORDER BY id LIMIT ?) ORDER BY id",
     )?;
     let mut found = select.query([queue, i64::try_from(max).unwrap_or(i64::MAX)])?;
@@ -271,6 +292,7 @@ pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) ->
         peeked.headers = decode(headers);
         (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
         (peeked.attempts, peeked.expiries) = (row.get(8)?, row.get(9)?);
+        peeked.errors = errors_in(row, 10)?;
         all.push(peeked);
     }
     Ok(all)
@@ -282,16 +304,6 @@ pub(super) fn purge(connection: &Connection, queue: i64) -> Answer<u64> {
 
 fn timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Timestamp> {
     Ok(Timestamp::from_millis(row.get::<_, i64>(at)?.unsigned_abs()))
-}
-
-/// Encodes headers as text: each name and value behind its length in bytes. `None` if there are
-/// none.
-fn encode(headers: &BTreeMap<String, String>) -> Option<String> {
-    if headers.is_empty() {
-        return None;
-    }
-    let texts = headers.iter().flat_map(|(name, value)| [name, value]);
-    Some(texts.fold(String::new(), |all, text| all + &format!("{}:{text}", text.len())))
 }
 
 fn decode(mut text: Option<&str>) -> BTreeMap<String, String> {

@@ -57,7 +57,18 @@ const MIGRATIONS: &[&str] = &[
      CREATE TABLE notices (topic INTEGER NOT NULL, number INTEGER NOT NULL, sent_at INTEGER NOT NULL, body BLOB NOT NULL,
          PRIMARY KEY (topic, number)) WITHOUT ROWID;
      CREATE INDEX notices_by_time ON notices (sent_at);",
+    "ALTER TABLE messages ADD COLUMN errors TEXT;",
+    // No row of `sequences` is ever deleted: numbers never repeat. `accepted_at` is by the file's time; `ACCEPTED` sets
+    // it for the messages that are there. A program of an older release that has the file open sends messages without
+    // it: they count from `due`.
+    "CREATE TABLE sequences (partition TEXT NOT NULL, name TEXT NOT NULL, last INTEGER NOT NULL,
+         PRIMARY KEY (partition, name)) WITHOUT ROWID;
+     ALTER TABLE messages ADD COLUMN accepted_at INTEGER;",
 ];
+
+/// Converts the wall time at which messages were sent into the file's time, with the current file's
+/// and wall time in microseconds. Schema 7 adds the column.
+const ACCEPTED: &str = "UPDATE messages SET accepted_at = ?1 - max(0, ?2 - sent_at * 1000)";
 
 /// A new file's versions begin above the wall clock's microseconds, so that they differ from those
 /// of an earlier file at the path.
@@ -182,10 +193,15 @@ fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Re
         begun.execute(NAME, [])?;
         begun.pragma_update(None, "application_id", APPLICATION)?;
         begun.execute_batch(&format!("PRAGMA user_version = {}", MIGRATIONS.len()))?;
-        match clock {
-            Some(clock) => Ok(FileTime::Given(clock)),
-            None => FileTime::of_machine(&begun),
+        let time = match clock {
+            Some(clock) => FileTime::Given(clock),
+            None => FileTime::of_machine(&begun)?,
+        };
+        if version < 7 {
+            let wall = i64::try_from(time.wall().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000);
+            begun.execute(ACCEPTED, [time.now(), wall])?;
         }
+        Ok(time)
     };
     let time = done().map_err(at)?;
     begun.commit().map_err(at)?;

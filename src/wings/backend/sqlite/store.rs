@@ -27,6 +27,7 @@ const CAN: Capabilities = Capabilities::of(
         Capability::AtomicBatch,
         Capability::OrderedVersions,
         Capability::Fencing,
+        Capability::OrderedAppend,
         Capability::TimeToLive,
     ],
 )
@@ -39,12 +40,6 @@ const ENDED_TO_SWEEP: usize = 100;
 
 impl SqliteStore {
     async fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
-        for write in &writes {
-            // SQLite's integers are signed.
-            if write.fence().is_some_and(|token| i64::try_from(token.as_u64()).is_err()) {
-                return Err(PortError::invalid("fence", "must be below 2^63").into());
-            }
-        }
         let partition = partition.to_owned();
         self.0.writer.write(move |c, now| store_sql::write(c, now, &partition, &writes)).await
     }
@@ -112,7 +107,7 @@ impl Store for SqliteStore {
             Write::check_batch(partition, &writes, &CAN)?;
             let version = |applied| match applied {
                 Applied::Put(version) => Some(version),
-                Applied::Deleted(_) => None,
+                Applied::Deleted(_) | Applied::Checked => None,
             };
             Ok(self.write(partition, writes).await?.into_iter().map(version).collect())
         })

@@ -1,13 +1,15 @@
 //! SQL statements of the store.
-use std::ops::Bound;
+use std::{collections::HashMap, ops::Bound};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::clock::micros;
+use super::{clock::micros, sequence_sql};
 use crate::{
     port::FencingToken,
-    store::{Continuation, Order, Page, Precondition, PutOptions, Record, Row, Scan, StoreError, Version, Write},
+    store::{
+        Continuation, Order, Page, Precondition, PutOptions, Record, Row, Scan, Sequence, StoreError, Version, Write,
+    },
 };
 
 /// Maximum size of a page: it ends with the row that reaches this many bytes.
@@ -29,6 +31,7 @@ pub(super) fn get(connection: &Connection, partition: &str, row: &str, now: i64)
 pub(super) enum Applied {
     Put(Version),
     Deleted(bool),
+    Checked,
 }
 
 /// Writes to one partition, all or none.
@@ -43,13 +46,37 @@ pub(super) fn write(
     {
         return Ok(Ok(vec![Applied::Put(version)]));
     }
+    if let [Write::Append { sequence, value, after }] = writes
+        && let Some(number) = sequence_sql::append_one(connection, partition, sequence, value, *after)?
+    {
+        return Ok(Ok(vec![Applied::Put(number)]));
+    }
     // All writes are checked before the first one, so that a refusal leaves nothing to undo.
+    let mut lasts = HashMap::new();
     for (i, write) in writes.iter().enumerate() {
-        if let Err(refused) = check(connection, now, partition, write)? {
+        let checked = match write {
+            Write::Append { sequence, after, .. } => {
+                sequence_sql::advance(connection, now, partition, (sequence, *after), &mut lasts)?
+            }
+            _ => check(connection, now, partition, write)?,
+        };
+        if let Err(refused) = checked {
             return Ok(Err(refused.of_write(i)));
         }
     }
-    writes.iter().map(|write| apply(connection, now, partition, write)).collect::<rusqlite::Result<_>>().map(Ok)
+    sequence_sql::record(connection, partition, &lasts)?;
+    let mut applied = Vec::with_capacity(writes.len());
+    // Backwards, because the last number of each sequence is known.
+    for write in writes.iter().rev() {
+        applied.push(match write {
+            Write::Append { sequence, value, .. } => {
+                Applied::Put(sequence_sql::append(connection, partition, sequence, value, &mut lasts)?)
+            }
+            _ => apply(connection, now, partition, write)?,
+        });
+    }
+    applied.reverse();
+    Ok(Ok(applied))
 }
 
 /// Fast path: replaces an existing record. Returns `None` if the precondition fails or there is no
@@ -96,27 +123,36 @@ fn check(
     partition: &str,
     write: &Write,
 ) -> rusqlite::Result<Result<(), StoreError>> {
+    let Some(row) = write.row() else { return Ok(Ok(())) };
     if let Some(token) = write.fence() {
         let mut highest = connection.prepare_cached("SELECT token FROM fences WHERE partition = ? AND row = ?")?;
-        let highest = highest.query_row([partition, write.row()], |row| row.get::<_, i64>(0)).optional()?;
-        let highest = highest.map(|token| FencingToken::new(token.unsigned_abs()));
+        let highest = highest.query_row([partition, row], |row| row.get::<_, i64>(0)).optional()?;
+        let highest = highest.map(|token| FencingToken::new(token.cast_unsigned()));
         if let Some(highest) = highest.filter(|highest| token < *highest) {
             return Ok(Err(StoreError::Fenced { write: 0, highest }));
         }
     }
-    let found = stored(connection, now, partition, write.row())?;
-    Ok(write.when().check(found.filter(|(_, ended)| !ended).map(|(number, _)| version(number))))
+    let current = stored(connection, now, partition, row)?.filter(|(_, ended)| !ended);
+    if let Err(refused) = write.when().check(current.map(|(number, _)| version(number))) {
+        return Ok(Err(refused));
+    }
+    let creates = current.is_none() && matches!(write, Write::Put { .. });
+    match Sequence::of_row(row).filter(|_| creates) {
+        Some(of) if sequence_sql::last(connection, partition, of)? > 0 => Ok(Err(of.refuse_put(row))),
+        _ => Ok(Ok(())),
+    }
 }
 
 fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> rusqlite::Result<Applied> {
-    if let Some(token) = write.fence() {
+    if let (Some(token), Some(row)) = (write.fence(), write.row()) {
         let mut put =
             connection.prepare_cached("INSERT OR REPLACE INTO fences (partition, row, token) VALUES (?, ?, ?)")?;
-        put.execute(params![partition, write.row(), i64::try_from(token.as_u64()).unwrap_or(i64::MAX)])?;
+        // SQLite's integers are signed: the upper half of the tokens is stored as negative numbers, and compared above.
+        put.execute(params![partition, row, token.as_u64().cast_signed()])?;
     }
-    let found = stored(connection, now, partition, write.row())?;
     match write {
         Write::Put { row, value, options } => {
+            let found = stored(connection, now, partition, row)?;
             // Above the version before, and above those of all deleted records.
             let next = match found {
                 Some((before, _)) => before + 1,
@@ -130,12 +166,14 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
             Ok(Applied::Put(version(next)))
         }
         Write::Delete { row, .. } => {
-            let Some((_, ended)) = found else { return Ok(Applied::Deleted(false)) };
+            let Some((_, ended)) = stored(connection, now, partition, row)? else { return Ok(Applied::Deleted(false)) };
             connection
                 .prepare_cached("DELETE FROM records WHERE partition = ? AND row = ?")?
                 .execute([partition, row])?;
             Ok(Applied::Deleted(!ended))
         }
+        // A check was made, and an append is applied with its number.
+        Write::Check { .. } | Write::Append { .. } => Ok(Applied::Checked),
     }
 }
 
@@ -149,6 +187,9 @@ fn floor(connection: &Connection) -> rusqlite::Result<i64> {
 
 /// Returns one page as a snapshot, and the number of expired rows that it skipped.
 pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64) -> rusqlite::Result<(Page, usize)> {
+    if let Some(names) = scan.names() {
+        return named(connection, &scan.partition, &names, limit, now);
+    }
     let (from, to) = scan.bounds();
     let mut sql = String::from("SELECT row, value, version, ends <= ?2 FROM records WHERE partition = ?1");
     let mut bound: Vec<&str> = Vec::new();
@@ -204,7 +245,54 @@ pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64)
     Ok((page, ended))
 }
 
-fn version(number: i64) -> Version {
+/// Returns the named rows as a snapshot, as [`scan`] does. The page ends at the limit alone.
+fn named(
+    connection: &Connection,
+    partition: &str,
+    names: &[&str],
+    limit: usize,
+    now: i64,
+) -> rusqlite::Result<(Page, usize)> {
+    let step = |sql| connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
+    // One statement for each name needs a transaction around all of them.
+    step("BEGIN")?;
+    let read = read_named(connection, partition, names, limit, now);
+    let ended = step("COMMIT");
+    if !connection.is_autocommit() {
+        // The connection is used again.
+        connection.execute_batch("ROLLBACK")?;
+    }
+    ended.and(read)
+}
+
+fn read_named(
+    connection: &Connection,
+    partition: &str,
+    names: &[&str],
+    limit: usize,
+    now: i64,
+) -> rusqlite::Result<(Page, usize)> {
+    let (mut page, mut ended) = (Page::default(), 0);
+    let mut select =
+        connection.prepare_cached("SELECT value, version, ends FROM records WHERE partition = ? AND row = ?")?;
+    for name in names {
+        let mut found = select.query([partition, name])?;
+        let Some(found) = found.next()? else { continue };
+        if found.get::<_, Option<i64>>(2)?.is_some_and(|ends| ends <= now) {
+            ended += 1;
+            continue;
+        }
+        if page.rows.len() == limit {
+            page.next = page.rows.last().map(|last| Continuation::behind(&*last.row));
+            break;
+        }
+        let value = Bytes::copy_from_slice(found.get_ref(0)?.as_blob()?);
+        page.rows.push(Row { row: (*name).to_owned(), value, version: version(found.get(1)?) });
+    }
+    Ok((page, ended))
+}
+
+pub(super) fn version(number: i64) -> Version {
     Version::new(number.unsigned_abs())
 }
 

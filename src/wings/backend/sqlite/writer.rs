@@ -77,8 +77,9 @@ const MAX_GROUP: usize = 1024;
 /// it to the thread.
 const CHECKPOINT_EVERY: u32 = 400;
 
-/// Number of checks for more work before the thread sleeps: some tens of microseconds.
-const SPINS: usize = 100;
+/// Time for which the thread looks for the next write before it sleeps or commits without it. It
+/// grows with each write that comes, up to four times.
+const PATIENCE: Duration = Duration::from_micros(50);
 
 /// Maximum number of groups that a caller commits for others before it leaves the rest to the
 /// thread.
@@ -218,9 +219,10 @@ impl WriterCore {
     /// The thread's loop: commits pending writes until the file is closed.
     fn serve(&self) {
         let mut pause = PAUSES.0;
+        let mut expected = 0;
         loop {
             if !self.in_place {
-                self.spin_for_work();
+                self.gather(expected);
             }
             {
                 let mut pending = self.pending.lock();
@@ -250,12 +252,13 @@ impl WriterCore {
                     let failed = file_failure(&self.lock_path, error);
                     self.transactions.set_sweep_pending(false);
                     self.take_group().into_iter().for_each(|waiting| waiting.job.answer(Err(failed.clone())));
-                    Ok(())
+                    Ok(0)
                 }
             };
             drop(connection);
+            expected = *committed.as_ref().unwrap_or(&0);
             match committed {
-                Ok(()) => pause = PAUSES.0,
+                Ok(_) => pause = PAUSES.0,
                 // The lock file is released meanwhile, so that each process makes its own attempts.
                 Err(busy) => {
                     self.transactions.set_sweep_pending(false);
@@ -287,11 +290,15 @@ impl WriterCore {
         self.in_place && self.transactions.since_checkpoint() >= CHECKPOINT_EVERY
     }
 
-    /// Spins briefly before parking: a sequential writer usually submits its next job within a few
-    /// iterations.
-    fn spin_for_work(&self) {
-        for _ in 0..SPINS {
-            if !self.pending.lock().jobs.is_empty() {
+    /// Looks for more work for a moment, until `expected` writes are pending: callers that were
+    /// just answered usually write again at once. A single writer is not delayed.
+    fn gather(&self, expected: usize) {
+        let pending = || self.pending.lock().jobs.len();
+        let (begun, first) = (machine::since_boot(), pending());
+        loop {
+            let now = pending();
+            let patience = [1, 2, 3, 4][now.saturating_sub(first).min(3)] * PATIENCE;
+            if now >= expected.max(1) || machine::since_boot().saturating_sub(begun) > patience {
                 return;
             }
             std::thread::yield_now();
@@ -331,15 +338,15 @@ impl WriterCore {
         given_up.into_iter().for_each(|waiting| waiting.job.answer(Err(busy.clone())));
     }
 
-    /// Commits pending writes and due housekeeping. The caller holds the connection and the lock
-    /// file; this never waits.
+    /// Commits pending writes and due housekeeping, and never waits. The caller holds the
+    /// connection and the lock file. Returns the number of writes to expect before the next commit.
     ///
     /// # Errors
     /// Another program holds the database's lock: the writes are pending again.
-    fn commit_waiting(&self, connection: &Connection) -> Result<(), PortError> {
+    fn commit_waiting(&self, connection: &Connection) -> Result<usize, PortError> {
         let mut jobs = self.take_group();
         if jobs.is_empty() && !self.transactions.is_sweep_pending() {
-            return Ok(());
+            return Ok(0);
         }
         let committed = match self.transactions.file.check_all() {
             Ok(()) => self.transactions.commit(connection, jobs.make_contiguous(), true),
@@ -348,6 +355,8 @@ impl WriterCore {
                 Err(Failed::All(gone))
             }
         };
+        // Counted before the answers: a caller may write again while others are still answered.
+        let expected = jobs.len() + self.pending.lock().jobs.len();
         match committed {
             Ok(()) => jobs.into_iter().for_each(|waiting| waiting.job.answer(Ok(()))),
             Err(Failed::All(error)) => {
@@ -360,10 +369,10 @@ impl WriterCore {
             }
             Err(Failed::One(_)) => {
                 self.transactions.set_sweep_pending(false);
-                return self.commit_singly(connection, jobs);
+                self.commit_singly(connection, jobs)?;
             }
         }
-        Ok(())
+        Ok(expected)
     }
 
     /// Commits each write alone, after one of a group failed, so that it does not fail the others.

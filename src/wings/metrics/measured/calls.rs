@@ -12,7 +12,7 @@ use crate::{
     fallback::{Fallback, FallbackEvent},
     hedge::{Hedge, HedgeCause, HedgeEvent},
     observe::Subscription,
-    outcome::TripRule,
+    outcome::{FailureKind, TripRule},
     retry::{Retry, RetryBudget, RetryEvent},
     timeout::Timeout,
 };
@@ -36,8 +36,8 @@ impl Measured for Retry {
         let gave_up = scope.by_label("steadfast_retry_gave_up_total", "reason", &stops());
         let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
         self.events().tap(move |event| match event {
-            RetryEvent::Retrying { kind, delay, .. } => {
-                retries.increment(kind.map_or("rejected", |kind| kind.as_str()));
+            RetryEvent::Retrying { cause, delay, .. } => {
+                retries.increment(cause.kind().map_or("rejected", FailureKind::as_str));
                 delays.record(delay.as_secs_f64());
             }
             RetryEvent::Recovered { .. } => recovered.increment(1),
@@ -169,7 +169,7 @@ impl Measured for Hedge {
         self.events().tap(move |event| match event {
             HedgeEvent::Hedged { cause: HedgeCause::Late { .. }, .. } => late.increment(1),
             HedgeEvent::Hedged { cause: HedgeCause::Failed { .. }, .. } => failed.increment(1),
-            HedgeEvent::Suppressed { reason } => suppressed.increment(reason.as_str()),
+            HedgeEvent::Suppressed { reason, .. } => suppressed.increment(reason.as_str()),
             HedgeEvent::Won { .. } => won.increment(1),
             HedgeEvent::AllFailed { .. } => all_failed.increment(1),
         });

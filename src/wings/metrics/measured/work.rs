@@ -47,8 +47,18 @@ impl Measured for QueueListener {
         let empty_polls = counter("steadfast_queue_listener_empty_polls_total");
         let requests = counter("steadfast_queue_listener_requests_total");
         let messages = |event| scope.counter("steadfast_queue_listener_messages_total", &[("event", event)]);
-        let events =
-            ["received", "handled", "failed", "dead_lettered", "lease_lost", "duplicate", "released", "refused"];
+        let events = [
+            "received",
+            "handled",
+            "failed",
+            "dead_lettered",
+            "lease_lost",
+            "duplicate",
+            "released",
+            "refused",
+            "snoozed",
+            "cancelled",
+        ];
         let messages = events.map(messages);
         let listener = self.clone();
         Box::new(move || {
@@ -74,6 +84,8 @@ impl Measured for QueueListener {
                 now.duplicates,
                 now.released,
                 now.refused,
+                now.snoozed,
+                now.cancelled,
             ];
             messages.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));
         })

@@ -1,27 +1,73 @@
 //! The backend under test, as a suite receives it.
-use std::{any::Any, fmt, future::Future, sync::Arc, time::Duration};
+use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use crate::time::{Clock, ManualClock};
+use crate::{
+    port::{Capabilities, Capability},
+    race::{First, race},
+    time::{Clock, ManualClock, Timestamp},
+};
 
-/// A backend under test: one or two handles to the same empty state, and its source of time.
+/// A backend under test: one or two handles to the same empty state, its source of time, and hooks
+/// that disturb it.
+///
+/// The [page of the module](super) has the hooks.
 pub struct Fixture<P: ?Sized> {
+    /// `None` only while the backend restarts.
+    handles: Option<Handles<P>>,
+    time: Option<ManualClock>,
+    bound: Option<usize>,
+    kept: Vec<Box<dyn Any + Send + Sync>>,
+    restart: Option<Box<dyn Hook<Fixture<P>>>>,
+    cut: Option<Box<dyn Hook<()>>>,
+    set_wall: Option<Box<dyn Fn(Timestamp)>>,
+}
+
+struct Handles<P: ?Sized> {
     port: Arc<P>,
     other: Option<Arc<P>>,
-    time: Option<ManualClock>,
-    kept: Vec<Box<dyn Any + Send + Sync>>,
+    neighbour: Option<Arc<P>>,
 }
+
+/// An object-safe [`AsyncFn`].
+trait Hook<T> {
+    fn call(&self) -> Pin<Box<dyn Future<Output = T> + '_>>;
+}
+
+impl<T, F: AsyncFn() -> T> Hook<T> for F {
+    fn call(&self) -> Pin<Box<dyn Future<Output = T> + '_>> {
+        Box::pin(self())
+    }
+}
+
+/// Real time that a case on manual time spends on a wait that seems to be in vain: a backend with
+/// threads of its own needs some.
+const GRACE: Duration = Duration::from_secs(2);
 
 impl<P: ?Sized> Fixture<P> {
     /// Creates a fixture with one handle, in real time.
     pub fn new(port: Arc<P>) -> Self {
-        Self { port, other: None, time: None, kept: Vec::new() }
+        let handles = Some(Handles { port, other: None, neighbour: None });
+        Self { handles, time: None, bound: None, kept: Vec::new(), restart: None, cut: None, set_wall: None }
     }
 
     /// Adds a second handle to the same state, as a second process has it: another connection,
     /// another handle of the file.
     #[must_use]
     pub fn with_second_handle(mut self, other: Arc<P>) -> Self {
-        self.other = Some(other);
+        if let Some(handles) = &mut self.handles {
+            handles.other = Some(other);
+        }
+        self
+    }
+
+    /// Adds another, empty instance of the same backend. For a queue: one that it can
+    /// [forward](crate::queue::Settle::Forward) to. Without it, such cases forward to the dead
+    /// letters.
+    #[must_use]
+    pub fn with_neighbour(mut self, neighbour: Arc<P>) -> Self {
+        if let Some(handles) = &mut self.handles {
+            handles.neighbour = Some(neighbour);
+        }
         self
     }
 
@@ -32,6 +78,13 @@ impl<P: ?Sized> Fixture<P> {
         self
     }
 
+    /// Tells the suite that the queue is full at this number of messages, at least 1,500.
+    #[must_use]
+    pub fn full_at(mut self, messages: usize) -> Self {
+        self.bound = Some(messages);
+        self
+    }
+
     /// Keeps a value for the lifetime of the fixture: a temporary folder, a server.
     #[must_use]
     pub fn keeping(mut self, kept: impl Any + Send + Sync) -> Self {
@@ -39,24 +92,70 @@ impl<P: ?Sized> Fixture<P> {
         self
     }
 
+    /// Sets the hook that restarts the backend, and returns a fixture with new handles to its
+    /// state.
+    ///
+    /// The suite drops its handles, calls the hook, and expects everything that was accepted
+    /// before. A file is closed and opened anew; a server is ended and started, or at least all
+    /// connections to it are closed.
+    #[must_use]
+    pub fn with_restart(mut self, restart: impl AsyncFn() -> Self + 'static) -> Self {
+        self.restart = Some(Box::new(restart));
+        self
+    }
+
+    /// Sets the hook that cuts all connections of the first handle, once: the handle can connect
+    /// again at any time after. It returns when they are closed. Connections of the second handle
+    /// may be cut as well.
+    #[must_use]
+    pub fn with_cut(mut self, cut: impl AsyncFn() + 'static) -> Self {
+        self.cut = Some(Box::new(cut));
+        self
+    }
+
+    /// Sets the hook that sets the wall clock of the process of the first handle. On manual time
+    /// the suite has one already.
+    #[must_use]
+    pub fn with_wall_clock(mut self, set: impl Fn(Timestamp) + 'static) -> Self {
+        self.set_wall = Some(Box::new(set));
+        self
+    }
+
+    fn handles(&self) -> &Handles<P> {
+        match &self.handles {
+            Some(handles) => handles,
+            None => panic!("the backend is restarting"),
+        }
+    }
+
     /// Returns the first handle.
     pub fn port(&self) -> &P {
-        &self.port
+        &self.handles().port
     }
 
     /// Returns the second handle; without one, the first.
     pub fn other(&self) -> &P {
-        self.other.as_ref().unwrap_or(&self.port)
+        self.handles().other.as_ref().unwrap_or(&self.handles().port)
     }
 
     /// Returns the first handle, shared.
     pub fn shared(&self) -> Arc<P> {
-        self.port.clone()
+        self.handles().port.clone()
     }
 
     /// Returns the second handle, shared; without one, the first.
     pub fn shared_other(&self) -> Arc<P> {
-        self.other.as_ref().unwrap_or(&self.port).clone()
+        self.handles().other.as_ref().unwrap_or(&self.handles().port).clone()
+    }
+
+    /// Returns the other instance of the backend, if there is one.
+    pub fn neighbour(&self) -> Option<Arc<P>> {
+        self.handles().neighbour.clone()
+    }
+
+    /// Returns the number of messages at which the queue is full, if the author told it.
+    pub(super) fn bound(&self) -> Option<usize> {
+        self.bound
     }
 
     /// Lets `duration` pass for the backend: moves the manual clock, or waits.
@@ -70,6 +169,101 @@ impl<P: ?Sized> Fixture<P> {
             }
             None => Clock::tokio().sleep(duration).await,
         }
+    }
+
+    /// Waits for `future`, while `limit` passes for the backend in small steps.
+    ///
+    /// # Panics
+    /// If the future does not end within `limit`, with `what` as the subject of the message.
+    pub async fn within<T>(&self, limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
+        const STEPS: u32 = 50;
+        let passes = async {
+            for _ in 0..STEPS {
+                self.pass(limit / STEPS).await;
+            }
+            if self.time.is_some() {
+                // Requests of a backend with threads take real time, and begin their waits later.
+                for _ in 0..STEPS {
+                    Clock::tokio().sleep(GRACE / STEPS).await;
+                    self.pass(limit / STEPS).await;
+                }
+            }
+        };
+        match race(future, passes).await {
+            First::One(done) => done,
+            First::Other(()) => panic!("{what} did not end within {limit:?}"),
+        }
+    }
+
+    /// Returns `true` if the suite moves the backend's time, so that long times may pass.
+    pub fn is_on_manual_time(&self) -> bool {
+        self.time.is_some()
+    }
+
+    /// Returns `true` if the fixture has the hook of a restart.
+    pub fn can_restart(&self) -> bool {
+        self.restart.is_some()
+    }
+
+    /// Returns `true` if the fixture has the hook that cuts connections.
+    pub fn can_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Asserts that a backend that states `Durable` comes with the hook that holds it to that.
+    pub(super) fn assert_can_restart(&self, can: Capabilities) {
+        assert!(
+            self.can_restart() || !can.has(Capability::Durable),
+            "the backend `{}` states `Durable`, and no case holds it to that: give the fixture `with_restart`",
+            can.backend()
+        );
+    }
+
+    /// Restarts the backend and replaces the handles. Returns `false`, and does nothing, without
+    /// [`with_restart`](Self::with_restart).
+    pub async fn restart(&mut self) -> bool {
+        let Some(restart) = self.restart.take() else { return false };
+        self.handles = None;
+        let mut restarted = restart.call().await;
+        self.handles = restarted.handles.take();
+        self.kept.append(&mut restarted.kept);
+        self.restart = Some(restart);
+        true
+    }
+
+    /// Cuts the connections of the first handle. Returns `false`, and does nothing, without
+    /// [`with_cut`](Self::with_cut).
+    pub async fn cut(&self) -> bool {
+        match &self.cut {
+            Some(cut) => {
+                cut.call().await;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Sets the wall clock of the process of the first handle. Returns `false`, and does nothing,
+    /// without [`with_wall_clock`](Self::with_wall_clock) and manual time.
+    pub fn set_wall(&self, wall: Timestamp) -> bool {
+        match (&self.set_wall, &self.time) {
+            (Some(set), _) => set(wall),
+            (None, Some(time)) => time.set_wall(wall),
+            (None, None) => return false,
+        }
+        true
+    }
+}
+
+/// Waits for a call of the backend that needs no time of its clock to pass.
+///
+/// # Panics
+/// If the call does not return within ten seconds of real time.
+pub(super) async fn in_time<T>(what: &str, call: impl Future<Output = T>) -> T {
+    const LIMIT: Duration = Duration::from_secs(10);
+    match race(call, Clock::tokio().sleep(LIMIT)).await {
+        First::One(done) => done,
+        First::Other(()) => panic!("{what} did not return within {LIMIT:?} of real time"),
     }
 }
 
@@ -85,17 +279,18 @@ async fn settle() {
 /// # Panics
 /// If the case panics, or if the runtime cannot be created.
 pub fn run<F: Future>(case: F) -> F::Output {
+    runtime().block_on(case)
+}
+
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(case),
-        Err(error) => panic!("no runtime for the case: {error}"),
-    }
+    runtime.unwrap_or_else(|error| panic!("no runtime for the case: {error}"))
 }
 
 impl<P: ?Sized + fmt::Debug> fmt::Debug for Fixture<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fixture")
-            .field("port", &self.port)
+            .field("port", &self.handles.as_ref().map(|handles| &handles.port))
             .field("manual", &self.time.is_some())
             .finish_non_exhaustive()
     }

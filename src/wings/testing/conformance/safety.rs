@@ -26,50 +26,54 @@ use std::{
     time::Duration,
 };
 
-use super::Fixture;
+#[doc(hidden)]
+pub use super::safety_appends::*;
+use super::{Fixture, case::suite};
 use crate::{
     entropy::Entropy,
     port::{Capability, Failure, FencingToken},
-    queue::{Message, Queue, QueueExt, Receive},
+    queue::{Message, Queue, QueueExt, Receive, Settle},
     store::{Key, Precondition, PutOptions, Record, Scan, Store, StoreError, StoreExt, Version, Write},
 };
 
-/// Defines one named test for each case of the store's safety.
-#[macro_export]
-macro_rules! store_safety {
-    ($make:expr) => {
-        $crate::conformance_cases!(safety, $make;
-            no_increment_is_lost_and_none_is_counted_twice,
-            of_writers_with_one_version_one_wins_at_most,
-            a_fence_is_never_lowered,
-            a_batch_is_whole_or_not_there,
-            a_version_is_given_once,
-        );
-    };
+suite! {
+    $
+    /// Defines one named test for each case of the store's safety.
+    store_safety;
+    /// Returns the cases of the store's safety.
+    safety::store_cases -> dyn Store;
+    no_increment_is_lost_and_none_is_counted_twice,
+    of_writers_with_one_version_one_wins_at_most,
+    a_fence_is_never_lowered,
+    a_batch_is_whole_or_not_there,
+    a_version_is_given_once,
+    of_appends_behind_one_number_one_wins_at_most,
+    numbers_are_dense_and_no_deleted_row_comes_back,
+    a_check_holds_when_its_batch_takes_effect,
 }
 
-/// Defines one named test for each case of the queue's safety.
-#[macro_export]
-macro_rules! queue_safety {
-    ($make:expr) => {
-        $crate::conformance_cases!(safety, $make;
-            an_accepted_message_is_delivered_until_it_is_completed,
-            a_completed_message_is_never_delivered_again,
-        );
-    };
+suite! {
+    $
+    /// Defines one named test for each case of the queue's safety.
+    queue_safety;
+    /// Returns the cases of the queue's safety.
+    safety::queue_cases -> dyn Queue;
+    an_accepted_message_is_delivered_until_it_is_completed,
+    a_completed_message_is_never_delivered_again,
+    a_forwarded_message_is_in_one_queue,
 }
 
-const STEPS: u64 = 400;
+pub(super) const STEPS: u64 = 400;
 const KEY: Key<'static> = Key::new("safety", "r");
 
 /// The outcome of a write.
-enum WriteOutcome<T> {
+pub(super) enum WriteOutcome<T> {
     Made(T),
     NotMade,
     Unknown,
 }
 
-fn outcome_of<T, E: Failure>(result: Result<T, E>) -> WriteOutcome<T> {
+pub(super) fn outcome_of<T, E: Failure>(result: Result<T, E>) -> WriteOutcome<T> {
     match result {
         Ok(value) => WriteOutcome::Made(value),
         Err(error) if error.may_have_been_applied() => WriteOutcome::Unknown,
@@ -281,4 +285,44 @@ pub async fn a_completed_message_is_never_delivered_again(fixture: &Fixture<dyn 
         }
     }
     assert!(completed.len() > 20, "most were completed");
+}
+
+// Guarantee: queue 12, 13.
+/// Each message that is forwarded to another queue, with its body, is in exactly one of the two
+/// queues, whichever requests and replies are lost, late or doubled.
+#[doc(hidden)]
+pub async fn a_forwarded_message_is_in_one_queue(fixture: &Fixture<dyn Queue>) {
+    let can = fixture.port().capabilities();
+    if !can.has(Capability::Deduplication) || !can.has(Capability::Forward) {
+        return;
+    }
+    let Some(target) = fixture.neighbour().or_else(|| fixture.other().dead_letters()) else { return };
+    let address = target.address().unwrap_or_else(|| panic!("the fixture needs a neighbour with an address"));
+    let sent = send_all(fixture.port(), 60).await;
+    for _ in 0..400 {
+        let Ok(taken) = fixture.port().receive(Receive::new(5, HIDDEN)).await else { continue };
+        if taken.is_empty() {
+            fixture.pass(HIDDEN * 2).await;
+            if fixture.other().depth().await.is_ok_and(|depth| depth.total() == 0) {
+                break;
+            }
+        }
+        let forward = |body| Settle::forward([(address.clone(), Message::new(body))]);
+        let hows = taken.into_iter().map(|taken| (taken.receipt, forward(taken.body)));
+        // Both queues show whether it was applied.
+        let _ = fixture.port().settle(hows.collect()).await;
+    }
+    fixture.pass(HIDDEN * 2).await;
+    let mut places: BTreeMap<String, u32> = BTreeMap::new();
+    for queue in [fixture.other(), &*target] {
+        let peeked = queue.peek(1000).await.unwrap_or_else(|error| panic!("the backend itself failed: {error}"));
+        for message in peeked {
+            *places.entry(String::from_utf8_lossy(&message.body).into_owned()).or_default() += 1;
+        }
+    }
+    let wrong: Vec<_> = places.iter().filter(|(_, copies)| **copies != 1).collect();
+    assert!(wrong.is_empty(), "in more than one place: {wrong:?}");
+    let lost: Vec<_> = sent.iter().filter(|body| !places.contains_key(*body)).collect();
+    assert!(lost.is_empty(), "accepted, and in neither queue: {lost:?}");
+    assert!(sent.len() > 30, "most were accepted");
 }

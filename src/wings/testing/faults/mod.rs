@@ -26,7 +26,6 @@
 //! ```
 mod config;
 mod network;
-mod ports;
 mod seeds;
 
 pub use config::{FaultConfig, FaultCounts};

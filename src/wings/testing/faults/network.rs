@@ -3,11 +3,18 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
-use super::{FaultConfig, FaultCounts};
+use super::{
+    super::link::{self, Behind, Link, unavailable},
+    FaultConfig, FaultCounts,
+};
 use crate::{
     config::ConfigError,
     entropy::Entropy,
-    port::{BoxFuture, PortError, PortErrorKind},
+    lease::Lease,
+    notify::Notifier,
+    port::{BoxFuture, PortError},
+    queue::Queue,
+    store::Store,
     sync::{Mutex, MutexGuard},
     time::{Clock, nanos},
 };
@@ -25,7 +32,7 @@ struct SharedNetwork {
 struct NetworkState {
     config: FaultConfig,
     counts: FaultCounts,
-    clients: BTreeMap<String, watch::Sender<Link>>,
+    clients: BTreeMap<String, watch::Sender<Connection>>,
     /// Requests that were dropped on the way, and will still arrive.
     late: Vec<LateRequest>,
 }
@@ -34,7 +41,7 @@ type LateRequest = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
 /// State of one client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Link {
+struct Connection {
     paused: bool,
     cut: bool,
 }
@@ -45,7 +52,7 @@ struct Link {
 pub struct FaultClient {
     network: FaultNetwork,
     name: String,
-    link: watch::Sender<Link>,
+    link: watch::Sender<Connection>,
 }
 
 impl FaultNetwork {
@@ -121,6 +128,27 @@ impl FaultClient {
         &self.name
     }
 
+    /// Returns the store as this client reaches it.
+    pub fn store(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(Behind { link: self.clone(), port: store })
+    }
+
+    /// Returns the queue as this client reaches it. The wait for messages happens in the backend:
+    /// no fault interrupts it.
+    pub fn queue(&self, queue: Arc<dyn Queue>) -> Arc<dyn Queue> {
+        Arc::new(Behind { link: self.clone(), port: queue })
+    }
+
+    /// Returns the leases as this client reaches them.
+    pub fn lease(&self, lease: Arc<dyn Lease>) -> Arc<dyn Lease> {
+        Arc::new(Behind { link: self.clone(), port: lease })
+    }
+
+    /// Returns the notifier as this client reaches it. Notices to a subscriber pass without faults.
+    pub fn notifier(&self, notifier: Arc<dyn Notifier>) -> Arc<dyn Notifier> {
+        Arc::new(Behind { link: self.clone(), port: notifier })
+    }
+
     /// Pauses the client: its requests wait, and so do replies to requests in flight.
     pub fn pause(&self) {
         self.link.send_modify(|link| link.paused = true);
@@ -141,16 +169,22 @@ impl FaultClient {
         self.link.send_modify(|link| link.cut = false);
     }
 
-    async fn unpaused(&self) -> Link {
+    async fn unpaused(&self) -> Connection {
         let mut link = self.link.subscribe();
         // `self.link` is the sender, so the channel stays open.
         let now = link.wait_for(|link| !link.paused).await;
         now.map(|link| *link).unwrap_or_default()
     }
+}
 
-    /// Sends one request and returns its reply.
-    pub(super) async fn pass<T: Send + 'static, E: From<PortError> + Send + 'static>(
+impl Link for FaultClient {
+    type Name = ();
+
+    fn name(&self, _: impl FnOnce() -> link::Request) {}
+
+    async fn pass<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
+        (): (),
         apply: impl FnMut() -> BoxFuture<'static, Result<T, E>> + Send + 'static,
     ) -> Result<T, E> {
         let network = &self.network;
@@ -182,10 +216,6 @@ impl FaultClient {
         }
         result
     }
-}
-
-fn unavailable(what: &str) -> PortError {
-    PortError::new(PortErrorKind::Unavailable, format!("injected: {what}"))
 }
 
 /// A request on its way to the backend; after a drop it may still arrive.

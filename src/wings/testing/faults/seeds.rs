@@ -4,6 +4,8 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
+use crate::testing::report;
+
 /// Environment variable with the one seed to run.
 const VARIABLE: &str = "STEADFAST_SEED";
 
@@ -22,15 +24,8 @@ pub fn for_each_seed(seeds: Range<u64>, mut test: impl FnMut(u64)) {
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(seed))) {
-            report(seed);
+            report(format_args!("seed {seed} failed; {VARIABLE}={seed} runs it alone"));
             resume_unwind(panic);
         }
     }
-}
-
-/// Prints to standard error, where messages of failed tests appear.
-fn report(seed: u64) {
-    use std::io::Write;
-    // A closed stream must not hide the panic.
-    let _ = writeln!(std::io::stderr(), "seed {seed} failed; {VARIABLE}={seed} runs it alone");
 }

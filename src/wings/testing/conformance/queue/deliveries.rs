@@ -12,13 +12,13 @@ pub async fn an_empty_queue_gives_nothing_at_once(fixture: &Fixture<dyn Queue>) 
 pub async fn a_sent_message_is_received_through_a_second_handle_and_completed(fixture: &Fixture<dyn Queue>) {
     let message = Message::new("body").header("kind", "test").header("empty", "");
     let id = ok(fixture.port().send_one(message).await);
-    let delivery = one(fixture.other(), MINUTE).await;
+    let delivery = one(fixture.other(), SHORT).await;
     assert_eq!((&delivery.id, &delivery.body[..], delivery.deliveries), (&id, &b"body"[..], 1));
     assert_eq!(delivery.headers.get("kind").map(String::as_str), Some("test"));
     assert_eq!((delivery.headers.len(), delivery.group, delivery.reason), (2, None, None));
     ok(fixture.other().complete(&delivery.receipt).await);
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
-    fixture.pass(MINUTE * 2).await;
+    fixture.pass(SHORT * 2).await;
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
 }
 

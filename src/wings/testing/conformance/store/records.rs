@@ -18,6 +18,14 @@ pub async fn a_put_is_visible_through_a_second_handle(fixture: &Fixture<dyn Stor
     let second = ok(fixture.other().put(key, "two".into(), PutOptions::new()).await);
     assert_ne!(second, first);
     assert_eq!(value(fixture.port(), key).await.as_deref(), Some("two"));
+    // Also where a handle has read the record before.
+    for round in 0..3 {
+        for (one, another) in [(fixture.port(), fixture.other()), (fixture.other(), fixture.port())] {
+            let version = ok(one.put(key, round.to_string().into(), PutOptions::new()).await);
+            let expected = Some(Record::new(round.to_string().into(), version));
+            assert_eq!((ok(one.get(key).await), ok(another.get(key).await)), (expected.clone(), expected));
+        }
+    }
     assert_eq!(value(fixture.port(), Key::new("q", "r")).await, None);
     assert_eq!(value(fixture.port(), Key::new("r", "p")).await, None);
 }
@@ -39,6 +47,12 @@ pub async fn a_precondition_that_fails_names_the_current_version(fixture: &Fixtu
     assert_eq!(value(fixture.other(), key).await.as_deref(), Some("two"));
     assert!(ok(store.delete(key, Precondition::Version(second).into()).await));
     assert_eq!(current(store.replace(key, "x", second).await.map(drop)), None);
+    let third = ok(store.insert(key, "three").await);
+    for version in [second, Version::new(u64::MAX)] {
+        assert_eq!(current(store.replace(key, "x", version).await.map(drop)), Some(third), "{version}");
+    }
+    assert_eq!(ok(fixture.other().get(key).await), Some(Record::new("three".into(), third)));
+    assert!(ok(store.delete(key, DeleteOptions::new()).await));
     assert_eq!(current(store.delete(key, Precondition::Version(second).into()).await.map(drop)), None);
 }
 
@@ -86,14 +100,17 @@ pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Sto
 }
 
 // Guarantee: store 1.
-/// Of concurrent inserts exactly one succeeds.
+/// Of concurrent inserts exactly one succeeds; the others receive its version.
 pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn Store>) {
     for round in 0..5 {
         let insert = move |store: std::sync::Arc<dyn Store>, i: usize| async move {
-            store.insert(Key::new("p", &format!("r{round}")), i.to_string()).await.is_ok()
+            store.insert(Key::new("p", &format!("r{round}")), i.to_string()).await
         };
-        let won = race_at_both_doors(fixture, 16, insert).await;
-        assert_eq!(won.into_iter().filter(|won| *won).count(), 1);
+        let (won, lost): (Vec<_>, Vec<_>) =
+            race_at_both_doors(fixture, 16, insert).await.into_iter().partition(Result::is_ok);
+        let [Ok(version)] = won[..] else { panic!("one must win, not {won:?}") };
+        let is_conflict = |result: &Result<Version, StoreError>| matches!(result, Err(StoreError::Conflict { current, .. }) if *current == Some(version));
+        assert!(lost.iter().all(is_conflict), "{version} won, not {lost:?}");
     }
 }
 
@@ -108,7 +125,14 @@ pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
     };
     race_at_both_doors(fixture, 8, move |store, _| async move {
         for _ in 0..EACH {
-            ok(store.update(key, |record| Some((count(record) + 1).to_string().into())).await);
+            let mut rounds = 0;
+            let increment = |record: Option<&Record>| {
+                rounds += 1;
+                // In each round one of the updates succeeds.
+                assert!(rounds <= 10 * 8 * EACH, "each round is a conflict: a handle reads an old version");
+                Some((count(record) + 1).to_string().into())
+            };
+            ok(store.update(key, increment).await);
         }
     })
     .await;
@@ -129,7 +153,7 @@ pub async fn versions_never_repeat(fixture: &Fixture<dyn Store>) {
         assert!(ok(store.delete(key, DeleteOptions::new()).await));
         if can.has(Capability::TimeToLive) {
             versions.push(ok(store.put(key, "c".into(), PutOptions::new().ttl(SHORT)).await));
-            fixture.pass(SHORT * 2).await;
+            fixture.pass(SHORT + SHORT / 10).await;
             // Another write may make the backend remove the expired record.
             ok(store.put(Key::new("q", "r"), "x".into(), PutOptions::new()).await);
         }
@@ -153,5 +177,5 @@ pub async fn a_delete_reports_whether_a_record_existed(fixture: &Fixture<dyn Sto
     assert!(ok(fixture.other().delete(key, DeleteOptions::new()).await));
     assert!(!ok(store.delete(key, DeleteOptions::new()).await));
     assert_eq!(value(store, key).await, None);
-    assert!(is_invalid(store.delete(key, Precondition::Absent.into()).await));
+    refused(store.delete(key, Precondition::Absent.into()).await, "when");
 }

@@ -1,0 +1,244 @@
+//! The listener's decision on a delivery, by the result of its handler.
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use crate::{
+    backoff::Backoff,
+    port::PortError,
+    queue::{Address, AttemptError, AttemptErrorKind, Message, Settle},
+    queue_listener::{
+        Disposition,
+        lease::Lease,
+        run::state::RunState,
+        settle::{PendingSettlement, outage::Outage},
+    },
+    time::{Instant, Timestamp, scaled},
+};
+
+/// Minimum delay of a refused or snoozed message, so that an immediate second one does not become a
+/// busy loop.
+const SHORTEST_DELAY: Duration = Duration::from_millis(100);
+
+/// Maximum delay of a refused message whose refusal gives none; the minimum is half of it.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// Maximum random delay that is added to that of a refusal.
+const LATEST: Duration = Duration::from_secs(1);
+
+#[derive(Clone)]
+pub(crate) enum Decision {
+    /// The handler completed.
+    Complete,
+    /// The handler completed with these results.
+    Forward(Arc<[(Address, Message)]>),
+    /// The message was handled before.
+    Duplicate,
+    /// The attempt failed; the message is delivered again after the delay.
+    Retry {
+        after: Duration,
+        failure: Box<Failed>,
+    },
+    DeadLetter {
+        reason: String,
+        failure: Option<Box<Failed>>,
+    },
+    /// The message was not tried.
+    Release,
+    /// A dependency of the handler refused the message or is away. It is delivered again after the
+    /// delay, and no attempt is counted.
+    Refused {
+        after: Duration,
+        error: String,
+    },
+    /// The handler asked for a later delivery, which is no attempt.
+    Snooze {
+        after: Duration,
+    },
+    /// The message was cancelled. Without a reason it is removed.
+    Cancelled {
+        reason: Option<String>,
+    },
+    /// The lease was lost, which is already reported. If the queue still accepts the release, it
+    /// explains the end of the delivery.
+    LeaseLost,
+}
+
+/// A failed attempt, as the queue records it.
+#[derive(Debug, Clone)]
+pub(crate) struct Failed {
+    pub(crate) at: Timestamp,
+    pub(crate) kind: AttemptErrorKind,
+    pub(crate) error: String,
+}
+
+impl Failed {
+    fn of_attempt(&self, attempt: u32) -> AttemptError {
+        let text = &self.error[..self.error.floor_char_boundary(AttemptError::MAX_TEXT)];
+        AttemptError::new(attempt, self.at, self.kind, text)
+    }
+}
+
+impl Decision {
+    /// Returns `true` if the message is not delivered again.
+    pub(crate) fn ends_the_message(&self) -> bool {
+        use Decision::{Cancelled, Complete, DeadLetter, Duplicate, Forward};
+        matches!(self, Complete | Forward(_) | Duplicate | DeadLetter { .. } | Cancelled { .. })
+    }
+
+    pub(crate) fn settle(&self, attempt: u32) -> Settle {
+        match self {
+            Self::Complete | Self::Duplicate | Self::Cancelled { reason: None } => Settle::Complete,
+            Self::Forward(messages) => Settle::Forward { messages: messages.to_vec() },
+            Self::Cancelled { reason: Some(reason) } => Settle::dead_letter(reason.clone()),
+            Self::Retry { after, failure } => Settle::abandon(*after).because(failure.of_attempt(attempt)),
+            Self::DeadLetter { reason, failure: None } => Settle::dead_letter(reason.clone()),
+            Self::DeadLetter { reason, failure: Some(failure) } => {
+                Settle::dead_letter(reason.clone()).because(failure.of_attempt(attempt))
+            }
+            Self::Release | Self::LeaseLost => Settle::release(Duration::ZERO),
+            Self::Refused { after, .. } | Self::Snooze { after } => Settle::release(*after),
+        }
+    }
+}
+
+impl RunState {
+    /// Decides how a delivery is settled, by the result of its handler. An error is of this kind.
+    pub(crate) fn decide(&self, lease: Lease, disposition: Disposition, kind: AttemptErrorKind) -> PendingSettlement {
+        let decision = match disposition {
+            Disposition::Complete => {
+                self.completes(&lease);
+                Decision::Complete
+            }
+            Disposition::Forward { messages } => {
+                self.completes(&lease);
+                Decision::Forward(messages.into())
+            }
+            // A handler that completes has done its work; any other result is too late.
+            _ if self.is_cancelled(&lease) => self.cancelled(&lease),
+            Disposition::Retry { after, error } => self.failed(&lease, after, (kind, error)),
+            Disposition::Release => Decision::Release,
+            Disposition::Refused { after, error } => {
+                self.in_outage(|outage, now| outage.refused(now));
+                self.refused(after, error)
+            }
+            Disposition::Snooze { after } => {
+                Decision::Snooze { after: after.clamp(SHORTEST_DELAY, Disposition::LONGEST_SNOOZE) }
+            }
+            Disposition::DeadLetter { reason } => {
+                let failure = self.failure(AttemptErrorKind::DeadLettered, reason.clone());
+                self.dead_letter(&lease, &reason, Some(failure))
+            }
+        };
+        lease.settlement(decision)
+    }
+
+    /// Decides on the message of a handler that panicked.
+    #[cold]
+    pub(crate) fn panicked(&self, lease: Lease, panic: &str) -> PendingSettlement {
+        self.decide(lease, Disposition::retry(panic), AttemptErrorKind::Panicked)
+    }
+
+    /// Records a success, which ends the outage if the message was refused in it.
+    #[inline]
+    pub(crate) fn completes(&self, lease: &Lease) {
+        if self.in_outage.load(Ordering::Acquire) {
+            self.in_outage(|outage, _| outage.succeeded(lease.was_released()));
+        }
+    }
+
+    fn in_outage<T>(&self, change: impl FnOnce(&mut Outage, Instant) -> T) -> T {
+        let now = self.now();
+        let mut outage = self.outage.lock();
+        let result = change(&mut outage, now);
+        self.in_outage.store(!outage.is_over(), Ordering::Release);
+        result
+    }
+
+    #[cold]
+    fn failed(&self, lease: &Lease, after: Option<Duration>, (kind, error): (AttemptErrorKind, String)) -> Decision {
+        if self.in_outage(|outage, now| outage.failed(lease.was_released(), now)) {
+            return self.refused(None, error);
+        }
+        self.attempt_failed(lease, after, (kind, error))
+    }
+
+    /// Decides on a message whose forward the queue refused for good. The attempt failed.
+    #[cold]
+    pub(crate) fn forward_refused(&self, settlement: &PendingSettlement, refused: &PortError) -> Decision {
+        let failure = (AttemptErrorKind::Failed, format!("the forward was refused: {refused}"));
+        self.attempt_failed(&settlement.lease(), None, failure)
+    }
+
+    /// Decides on a message whose forward is given up because a target stays full. It is delivered
+    /// again later, and no attempt is counted.
+    #[cold]
+    pub(crate) fn forward_delayed(&self, full: &PortError) -> Decision {
+        self.refused(None, format!("the forward was refused: {full}"))
+    }
+
+    fn attempt_failed(
+        &self,
+        lease: &Lease,
+        after: Option<Duration>,
+        (kind, error): (AttemptErrorKind, String),
+    ) -> Decision {
+        if lease.attempt >= self.inner.config.max_attempts {
+            let reason = format!("exceeded max attempts: {error}");
+            return self.dead_letter(lease, &reason, Some(self.failure(kind, error)));
+        }
+        let after = after.unwrap_or_else(|| self.pause(lease.attempt));
+        Decision::Retry { after, failure: self.failure(kind, error) }
+    }
+
+    /// Returns the failure of an attempt that ends now.
+    fn failure(&self, kind: AttemptErrorKind, error: String) -> Box<Failed> {
+        Box::new(Failed { at: self.inner.clock.wall(), kind, error })
+    }
+
+    /// Returns the decision on a refused message. Up to 10 % of random delay, at most `LATEST`,
+    /// keep many messages from returning together.
+    fn refused(&self, after: Option<Duration>, error: String) -> Decision {
+        let entropy = &self.inner.entropy;
+        let after = match after {
+            Some(after) => {
+                let after = after.clamp(SHORTEST_DELAY, Disposition::LONGEST_REFUSAL);
+                after.saturating_add(scaled((after / 10).min(LATEST), entropy.unit()))
+            }
+            None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
+        };
+        Decision::Refused { after, error }
+    }
+
+    /// Returns the delay before the next attempt.
+    fn pause(&self, attempts: u32) -> Duration {
+        // The delay has long reached its maximum by then, so the iterator need not go further.
+        let before = attempts.saturating_sub(1).min(64) as usize;
+        let config = self.inner.config.retry;
+        Backoff::checked(config, &self.inner.entropy).nth(before).unwrap_or(config.cap)
+    }
+
+    /// Returns the decision for a dead letter, with details for people. In a queue without dead
+    /// letters the message is retried with the maximum delay.
+    #[cold]
+    pub(crate) fn dead_letter(&self, lease: &Lease, why: &str, failure: Option<Box<Failed>>) -> Decision {
+        let reason = self.reason(lease, why);
+        if self.inner.sources[lease.source].has_dead_letters {
+            Decision::DeadLetter { reason, failure }
+        } else {
+            let kind = failure.map_or(AttemptErrorKind::Failed, |failure| failure.kind);
+            Decision::Retry { after: self.inner.config.retry.cap, failure: self.failure(kind, reason) }
+        }
+    }
+
+    /// Returns the reason of a dead letter, with details for people.
+    pub(crate) fn reason(&self, lease: &Lease, why: &str) -> String {
+        format!(
+            "{why} (attempt {}, delivery {}, dead-lettered at {})",
+            lease.attempt,
+            lease.deliveries,
+            self.inner.clock.wall()
+        )
+    }
+}

@@ -1,0 +1,151 @@
+//! Opens a backend by its URL.
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use super::QUEUE_NAME;
+#[cfg(feature = "sqlite")]
+use super::sqlite::{Sqlite, SqliteConfig};
+use crate::{
+    lease::{InMemoryLease, Lease},
+    notify::{InMemoryNotifier, Notifier},
+    port::PortError,
+    queue::{InMemoryQueue, Queue},
+    store::{InMemoryStore, Store},
+    sync::Mutex,
+};
+
+/// The ports of a backend that was [opened](open) by its URL.
+///
+/// A clone shares the backend. A backend's own type, such as `sqlite::Sqlite`, has settings beyond
+/// the URL.
+#[derive(Clone)]
+pub struct Backend(Engine);
+
+#[derive(Clone)]
+enum Engine {
+    Memory(Arc<Memory>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(Sqlite, Arc<dyn Lease>),
+}
+
+#[derive(Default)]
+struct Memory {
+    store: Arc<InMemoryStore>,
+    lease: Arc<InMemoryLease>,
+    notifier: Arc<InMemoryNotifier>,
+    queues: Mutex<HashMap<String, Arc<InMemoryQueue>>>,
+}
+
+/// Opens the backend that the URL names, with default settings.
+///
+/// | URL | backend | feature |
+/// |---|---|---|
+/// | `memory:` | new state in this process's memory, which ends with the last clone | |
+/// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
+///
+/// ```
+/// use steadfast::{backend, queue::{Message, QueueExt}, store::{Key, StoreExt}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let url = std::env::var("STATE").unwrap_or("memory:".to_owned());
+/// let backend = backend::open(&url).await?;
+/// backend.store().insert(Key::new("orders", "42"), "placed").await?;
+/// backend.queue("invoices").await?.send_one(Message::new("pay 42")).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Invalid` if the scheme is unknown, which names those that are known, or if its feature is not
+/// compiled in, which names the feature. Otherwise those of the backend's own constructor. No error
+/// contains a password.
+///
+/// # Cancel safety
+/// If the future is dropped, the backend is opened or not; nothing else happened.
+pub async fn open(url: &str) -> Result<Backend, PortError> {
+    let invalid = |rule: &str| PortError::invalid("url", rule);
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(invalid("must begin with a scheme: `memory:`, `sqlite:FILE`"));
+    };
+    let engine = match scheme {
+        "memory" if rest.is_empty() => Engine::Memory(Arc::default()),
+        "memory" => return Err(invalid("nothing may follow `memory:`")),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let sqlite = Sqlite::open(SqliteConfig::at(rest))?;
+            let lease = crate::lease::StoreLease::new(Arc::new(sqlite.store()))
+                .map_err(|error| PortError::new(crate::port::PortErrorKind::Invalid, error.to_string()))?;
+            Engine::Sqlite(sqlite, Arc::new(lease))
+        }
+        #[cfg(not(feature = "sqlite"))]
+        "sqlite" => return Err(invalid("`sqlite:` needs the feature `sqlite` of the crate")),
+        // The rest may contain a password.
+        other => return Err(invalid(&format!("unknown scheme {other:?}: must be `memory:` or `sqlite:FILE`"))),
+    };
+    Ok(Backend(engine))
+}
+
+impl Backend {
+    /// Returns the scheme of its URL: `memory`, `sqlite`.
+    pub fn scheme(&self) -> &'static str {
+        match &self.0 {
+            Engine::Memory(_) => "memory",
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(..) => "sqlite",
+        }
+    }
+
+    /// Returns its store.
+    pub fn store(&self) -> Arc<dyn Store> {
+        match &self.0 {
+            Engine::Memory(memory) => memory.store.clone(),
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(sqlite, _) => Arc::new(sqlite.store()),
+        }
+    }
+
+    /// Returns its queue with this name; creates it if it does not exist.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is empty or longer than 1,024 bytes; otherwise those of a write.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the queue is created or not.
+    pub async fn queue(&self, name: &str) -> Result<Arc<dyn Queue>, PortError> {
+        QUEUE_NAME.check_key("name", name)?;
+        match &self.0 {
+            Engine::Memory(memory) => {
+                let mut queues = memory.queues.lock();
+                let queue =
+                    queues.entry(name.to_owned()).or_insert_with(|| Arc::new(InMemoryQueue::new(name.to_owned())));
+                Ok(queue.clone())
+            }
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(sqlite, _) => Ok(Arc::new(sqlite.queue(name)?)),
+        }
+    }
+
+    /// Returns its leases. They are in its store if the backend has no better ones.
+    pub fn lease(&self) -> Arc<dyn Lease> {
+        match &self.0 {
+            Engine::Memory(memory) => memory.lease.clone(),
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(_, lease) => lease.clone(),
+        }
+    }
+
+    /// Returns its notifier.
+    pub fn notifier(&self) -> Arc<dyn Notifier> {
+        match &self.0 {
+            Engine::Memory(memory) => memory.notifier.clone(),
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(sqlite, _) => Arc::new(sqlite.notifier()),
+        }
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Backend").field(&self.scheme()).finish()
+    }
+}

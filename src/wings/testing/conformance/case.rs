@@ -1,0 +1,165 @@
+//! Cases as values, and how one ended.
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use super::{Fixture, fixture::runtime};
+
+/// One case of a suite: its name and its check.
+///
+/// The tables of the suites, such as [`store::cases`](super::store::cases), return them: for a
+/// program that runs a suite without the test harness, and for tests of the suite itself.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use steadfast::{
+///     store::{InMemoryStore, Store},
+///     testing::conformance::{Fixture, store},
+///     time::Clock,
+/// };
+///
+/// for case in store::cases().into_iter().take(3) {
+///     let ended = case.run(Duration::from_secs(60), async || {
+///         let (clock, time) = Clock::manual();
+///         let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
+///         Fixture::new(store).on_manual_time(&time)
+///     });
+///     assert_eq!(ended, Ok(()), "{}", case.name());
+/// }
+/// ```
+pub struct Case<P: ?Sized> {
+    name: &'static str,
+    check: Check<P>,
+}
+
+type Check<P> = for<'a> fn(&'a mut Fixture<P>) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// The reason for which a case did not pass.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaseError {
+    /// An assertion of the case failed, or the backend panicked.
+    #[error("{message}")]
+    Failed {
+        /// The message of the panic.
+        message: String,
+    },
+    /// The case did not end within its limit.
+    #[error("the case did not end within {limit:?}: a call of the backend blocks its thread or never returns")]
+    TimedOut {
+        /// The limit in real time.
+        limit: Duration,
+    },
+}
+
+/// Time limit of each named test, in real time.
+const LIMIT: Duration = Duration::from_secs(120);
+
+impl<P: ?Sized + 'static> Case<P> {
+    #[doc(hidden)]
+    pub const fn new(name: &'static str, check: Check<P>) -> Self {
+        Self { name, check }
+    }
+
+    /// Returns the name of the case, which is also that of its test.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Runs the case over a new fixture, on a thread and a runtime of its own.
+    ///
+    /// After `limit` the case is given up: its thread is left behind, since a thread that blocks
+    /// cannot be ended.
+    ///
+    /// # Errors
+    /// If an assertion failed, or if the case did not end within `limit` of real time.
+    pub fn run<M>(&self, limit: Duration, make: M) -> Result<(), CaseError>
+    where
+        M: AsyncFnOnce() -> Fixture<P> + Send + 'static,
+    {
+        let (end, ended) = mpsc::channel();
+        let check = self.check;
+        let run = move || {
+            let runtime = runtime();
+            let case = || {
+                runtime.block_on(async {
+                    let mut fixture = make().await;
+                    check(&mut fixture).await;
+                });
+            };
+            // Sent before the runtime is dropped, which waits for calls that block its threads. The receiver may have
+            // given up.
+            let _ = end.send(catch_unwind(AssertUnwindSafe(case)).map_err(|panic| message(&*panic)));
+        };
+        if let Err(error) = thread::Builder::new().name(self.name.to_owned()).spawn(run) {
+            return Err(CaseError::Failed { message: format!("no thread for the case: {error}") });
+        }
+        match ended.recv_timeout(limit) {
+            Ok(ended) => ended.map_err(|message| CaseError::Failed { message }),
+            Err(_) => Err(CaseError::TimedOut { limit }),
+        }
+    }
+
+    /// Runs the case as a test.
+    ///
+    /// # Panics
+    /// If the case does not pass.
+    #[doc(hidden)]
+    pub fn test<M>(&self, make: M)
+    where
+        M: AsyncFnOnce() -> Fixture<P> + Send + 'static,
+    {
+        if let Err(error) = self.run(LIMIT, make) {
+            panic!("`{}`: {error}", self.name);
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("the case panicked").to_owned()
+}
+
+impl<P: ?Sized> Clone for Case<P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: ?Sized> Copy for Case<P> {}
+
+impl<P: ?Sized> fmt::Debug for Case<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Case").field(&self.name).finish()
+    }
+}
+
+/// Defines a suite from the list of its cases: the macro that makes a named test of each, and the
+/// table of all.
+macro_rules! suite {
+    (
+        $d:tt
+        $(#[$macro_doc:meta])* $tests:ident;
+        $(#[$table_doc:meta])* $module:ident::$table:ident -> $port:ty;
+        $($case:ident),+ $(,)?
+    ) => {
+        $(#[$macro_doc])*
+        #[macro_export]
+        macro_rules! $tests {
+            ($d make:expr) => { $crate::conformance_cases!($module, $d make; $($case),+); };
+        }
+
+        $(#[$table_doc])*
+        pub fn $table() -> Vec<$crate::testing::conformance::Case<$port>> {
+            vec![$($crate::testing::conformance::Case::new(stringify!($case), |fixture| Box::pin($case(fixture)))),+]
+        }
+    };
+}
+pub(super) use suite;

@@ -1,0 +1,222 @@
+//! The ports behind a link on which requests are lost, delayed or cut off.
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{
+    lease::{Acquired, Held, Lease, LeaseError, Renewed},
+    notify::{Notices, Notifier},
+    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
+    queue::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
+    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+};
+
+/// The way of a request from a client to a backend and back.
+pub(super) trait Link: Clone + fmt::Debug + Send + Sync + 'static {
+    /// The description of a request, or nothing where none is needed.
+    type Name: Send;
+
+    /// Describes a request.
+    fn name(&self, request: impl FnOnce() -> Request) -> Self::Name;
+
+    /// Sends a request, and returns its reply.
+    fn pass<T: Send + 'static, E: From<PortError> + Send + 'static>(
+        &self,
+        name: Self::Name,
+        apply: impl FnMut() -> BoxFuture<'static, Result<T, E>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, E>> + Send;
+}
+
+/// A request, as reports describe it.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    method: &'static str,
+    target: String,
+    /// `true` if the request changes the state of the backend. To receive a message hides it.
+    pub(super) writes: bool,
+}
+
+impl Request {
+    fn read(method: &'static str, target: impl fmt::Display) -> Self {
+        Self { method, target: target.to_string(), writes: false }
+    }
+
+    fn write(method: &'static str, target: impl fmt::Display) -> Self {
+        Self { method, target: target.to_string(), writes: true }
+    }
+
+    fn settle(queue: String, settlements: &[(Receipt, Settle)]) -> Self {
+        let of = |(_, settle): &(Receipt, Settle)| match settle {
+            Settle::Complete => "complete",
+            Settle::Release { .. } => "release",
+            Settle::Abandon { .. } => "abandon",
+            Settle::DeadLetter { .. } => "dead-letter",
+            Settle::Forward { .. } => "forward",
+        };
+        let all: Vec<_> = settlements.iter().map(of).collect();
+        Self::write("settle", format_args!("{queue} ({})", all.join(", ")))
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` of {}", self.method, self.target)
+    }
+}
+
+/// Returns the error of a request without a reply.
+pub(super) fn unavailable(what: &str) -> PortError {
+    PortError::new(PortErrorKind::Unavailable, format!("injected: {what}"))
+}
+
+/// A backend behind a link.
+#[derive(Debug)]
+pub(super) struct Behind<L, P: ?Sized> {
+    pub(super) link: L,
+    pub(super) port: Arc<P>,
+}
+
+/// Sends a call through the link; its arguments are cloned for each application.
+macro_rules! pass {
+    ($self:ident, $name:expr, [$($owned:ident = $value:expr),*], $port:ident => $call:expr) => {{
+        let name = $self.link.name(|| $name);
+        let port = $self.port.clone();
+        $(let $owned = $value;)*
+        Box::pin($self.link.pass(name, move || {
+            let $port = port.clone();
+            $(let $owned = $owned.clone();)*
+            Box::pin(async move { $call.await })
+        }))
+    }};
+}
+
+impl<L: Link> Store for Behind<L, dyn Store> {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        pass!(self, Request::read("get", key),
+            [p = key.partition.to_owned(), r = key.row.to_owned()], port => port.get(Key::new(&p, &r)))
+    }
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        pass!(self, Request::write("put", key), [p = key.partition.to_owned(), r = key.row.to_owned(), v = value],
+            port => port.put(Key::new(&p, &r), v, options))
+    }
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        pass!(self, Request::write("delete", key), [p = key.partition.to_owned(), r = key.row.to_owned()],
+            port => port.delete(Key::new(&p, &r), options))
+    }
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        pass!(self, Request::read("scan", format_args!("{:?}", scan.partition)),
+            [s = scan.clone()], port => port.scan(&s))
+    }
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        pass!(self, Request::write("batch", format_args!("{partition:?} ({} writes)", writes.len())),
+            [p = partition.to_owned(), w = writes], port => port.batch(&p, w))
+    }
+}
+
+impl<L: Link> Queue for Behind<L, dyn Queue> {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+    fn identity(&self) -> String {
+        self.port.identity()
+    }
+    fn address(&self) -> Option<Address> {
+        self.port.address()
+    }
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        pass!(self, Request::write("send", self.port.identity()), [m = messages], port => port.send(m))
+    }
+    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+        pass!(self, Request::write("receive", self.port.identity()), [], port => port.receive(receive))
+    }
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        pass!(self, Request::settle(self.port.identity(), &settlements), [s = settlements], port => port.settle(s))
+    }
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+        pass!(self, Request::write("extend", self.port.identity()),
+            [r = receipt.clone()], port => port.extend(&r, visibility))
+    }
+    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+        pass!(self, Request::read("depth", self.port.identity()), [], port => port.depth())
+    }
+    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+        pass!(self, Request::read("peek", self.port.identity()), [], port => port.peek(max))
+    }
+    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+        pass!(self, Request::write("purge", self.port.identity()), [], port => port.purge())
+    }
+    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
+        let dead = self.port.dead_letters()?;
+        Some(Arc::new(Behind { link: self.link.clone(), port: dead }))
+    }
+}
+
+impl<L: Link> Lease for Behind<L, dyn Lease> {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+    fn acquire<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+        pass!(self, Request::write("acquire", format_args!("{name:?}")),
+            [n = name.to_owned(), h = holder.to_owned()], port => port.acquire(&n, &h, term))
+    }
+    fn renew<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+        pass!(self, Request::write("renew", format_args!("{name:?}")),
+            [n = name.to_owned(), h = holder.to_owned()], port => port.renew(&n, &h, token, term))
+    }
+    fn release<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+        pass!(self, Request::write("release", format_args!("{name:?}")),
+            [n = name.to_owned(), h = holder.to_owned()], port => port.release(&n, &h, token))
+    }
+    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+        pass!(self, Request::read("read", format_args!("{name:?}")), [n = name.to_owned()], port => port.read(&n))
+    }
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+        pass!(self, Request::write("request_release", format_args!("{name:?}")),
+            [n = name.to_owned()], port => port.request_release(&n, token))
+    }
+}
+
+impl<L: Link> Notifier for Behind<L, dyn Notifier> {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+        pass!(self, Request::write("publish", format_args!("{topic:?}")),
+            [t = topic.to_owned(), b = notice], port => port.publish(&t, b))
+    }
+    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+        pass!(self, Request::read("subscribe", format_args!("{topic:?}")),
+            [t = topic.to_owned()], port => port.subscribe(&t))
+    }
+}

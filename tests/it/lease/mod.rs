@@ -1,0 +1,2 @@
+//! Leases over a store.
+mod crashes;

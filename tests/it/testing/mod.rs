@@ -1,0 +1,160 @@
+//! The scripted service, the drop harness and the crash harness.
+mod crash;
+
+use std::{
+    cell::Cell,
+    future::{pending, ready},
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use steadfast::{
+    FailureKind, Verdict,
+    testing::{ScriptedError, ScriptedService, drop_at_every_await},
+    time::Clock,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+// Guarantee: testing 1.
+#[test]
+fn a_script_is_followed_step_by_step_and_its_last_step_repeats() {
+    let (clock, time) = Clock::manual();
+    let service = ScriptedService::new("ok x3, 503 in 100ms, reset, 204", &clock).unwrap();
+    let start = time.now();
+    for _ in 0..3 {
+        assert_eq!(time.block_on(service.call()), Ok(200));
+    }
+    assert_eq!(time.now(), start);
+    assert_eq!(time.block_on(service.call()), Err(ScriptedError::Status { status: 503, retry_after: None }));
+    assert_eq!(time.now() - start, MS(100));
+    assert_eq!(time.block_on(service.call()), Err(ScriptedError::Reset));
+    for _ in 0..5 {
+        assert_eq!(time.block_on(service.call()), Ok(204));
+    }
+    assert_eq!(service.called_at(), [[start; 4].as_slice(), &[start + MS(100); 6]].concat());
+    assert_eq!(service.gaps(), [MS(0), MS(0), MS(0), MS(100), MS(0), MS(0), MS(0), MS(0), MS(0)]);
+}
+
+// Guarantee: testing 1.
+#[test]
+fn the_words_of_a_step_come_in_any_order() {
+    let (clock, time) = Clock::manual();
+    for script in
+        ["503 in 1s retry-after 2s x2, ok", "503 x2 retry-after 2s in 1s, ok", " 503  retry-after 2s x2 in 1s ,ok"]
+    {
+        let service = ScriptedService::new(script, &clock).unwrap();
+        let start = time.now();
+        for _ in 0..2 {
+            let error = time.block_on(service.call());
+            assert_eq!(error, Err(ScriptedError::Status { status: 503, retry_after: Some(MS(2000)) }));
+        }
+        assert_eq!((time.block_on(service.call()), time.now() - start), (Ok(200), MS(2000)));
+    }
+}
+
+// Guarantee: testing 1.
+#[test]
+fn a_bad_script_is_refused_with_the_step_and_the_rule() {
+    let (clock, _time) = Clock::manual();
+    let refused = [
+        ("", "step 1, ``: is empty"),
+        ("ok,", "step 2, ``: is empty"),
+        ("ok, okay", "step 2, `okay`: `okay` is not ok, reset, hang, panic or a status from 100 to 599"),
+        ("99", "step 1, `99`: `99` is not ok, reset, hang, panic or a status from 100 to 599"),
+        ("600", "step 1, `600`: `600` is not ok, reset, hang, panic or a status from 100 to 599"),
+        ("ok x0", "step 1, `ok x0`: `x0` is not `in`, `retry-after` or `xN`"),
+        ("ok in", "step 1, `ok in`: a duration is missing"),
+        ("ok, 503 retry-after", "step 2, `503 retry-after`: a duration is missing"),
+    ];
+    for (script, error) in refused {
+        assert_eq!(ScriptedService::new(script, &clock).unwrap_err().to_string(), error);
+    }
+    let error = ScriptedService::new("ok in soon", &clock).unwrap_err().to_string();
+    assert!(error.starts_with("step 1, `ok in soon`: `soon` is not a duration: "), "{error}");
+}
+
+// Guarantee: testing 1.
+#[test]
+fn calls_are_counted_as_they_run_end_and_are_dropped() {
+    let (clock, time) = Clock::manual();
+    let service = ScriptedService::new("ok in 1s x2, hang, panic", &clock).unwrap();
+    let both = time.block_on(async { futures::join!(service.call(), service.call()) });
+    assert_eq!(both, (Ok(200), Ok(200)));
+    assert_eq!((service.calls(), service.most_running(), service.running(), service.dropped()), (2, 2, 0, 0));
+    let mut hangs = Box::pin(service.call());
+    assert!(hangs.as_mut().now_or_never().is_none());
+    assert_eq!((service.running(), service.clone().dropped()), (1, 0));
+    drop(hangs);
+    assert_eq!((service.running(), service.dropped()), (0, 1));
+    // A call that panics is not counted as dropped.
+    assert!(catch_unwind(AssertUnwindSafe(|| time.block_on(service.call()))).is_err());
+    assert_eq!((service.calls(), service.running(), service.dropped()), (4, 0, 1));
+}
+
+// Guarantee: testing 1.
+#[test]
+fn the_service_s_results_are_classified_by_status() {
+    let judged = |status| ScriptedService::classify(&Err(ScriptedError::Status { status, retry_after: None })).kind();
+    let usual = [
+        (429, FailureKind::Throttled),
+        (503, FailureKind::Overloaded),
+        (500, FailureKind::Server),
+        (599, FailureKind::Server),
+        (400, FailureKind::Client),
+        (499, FailureKind::Client),
+    ];
+    for (status, kind) in usual {
+        assert_eq!(judged(status), Some(kind), "{status}");
+    }
+    assert_eq!(ScriptedService::classify(&Ok(204)), Verdict::success());
+    // The request may have been sent, so the kind is not `connect`, which proves that it was not.
+    assert_eq!(ScriptedService::classify(&Err(ScriptedError::Reset)).kind(), Some(FailureKind::Other));
+    let hinted = Err(ScriptedError::Status { status: 503, retry_after: Some(MS(7)) });
+    assert_eq!(ScriptedService::classify(&hinted).hint().retry_after(), Some(MS(7)));
+}
+
+// Guarantee: testing 2.
+#[test]
+fn the_harness_drops_once_at_each_await_and_then_lets_a_future_complete() {
+    let (clock, time) = Clock::manual();
+    let (made, dropped, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    struct OnDrop<'a>(&'a Cell<u32>);
+    impl Drop for OnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let mut checked = Vec::new();
+    let polls = drop_at_every_await(
+        &time,
+        || {
+            made.set(made.get() + 1);
+            let held = OnDrop(&dropped);
+            let (clock, ended) = (&clock, &ended);
+            async move {
+                let _held = held;
+                clock.sleep(MS(5)).await;
+                ready(()).await; // no await point: it never waits
+                tokio::task::yield_now().await;
+                clock.sleep(MS(5)).await;
+                ended.set(ended.get() + 1);
+            }
+        },
+        |polls| {
+            checked.push(polls);
+            assert_eq!(dropped.get() as usize, polls + 1, "dropped before the check");
+        },
+    );
+    // Dropped at the start, at the first sleep, at the yield and at the second sleep; then completed.
+    assert_eq!((polls, checked, made.get(), ended.get()), (4, vec![0, 1, 2, 3, 4], 5, 1));
+}
+
+// Guarantee: testing 2.
+#[test]
+#[should_panic(expected = "no timer is left to wake it")]
+fn the_harness_panics_if_a_future_never_completes() {
+    let (_clock, time) = Clock::manual();
+    drop_at_every_await(&time, pending::<()>, |_| {});
+}
