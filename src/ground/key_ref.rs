@@ -18,11 +18,11 @@ use std::{
 /// use std::sync::Arc;
 /// use steadfast::throttling::{KeyedRateLimiter, Quota};
 ///
-/// let hosts = KeyedRateLimiter::<String>::new(Quota::per_second(1)).unwrap();
+/// let hosts = KeyedRateLimiter::<String>::new(Quota::per_minute(1)).unwrap();
 /// assert!(hosts.try_acquire("10.0.0.1").is_ok());
 /// assert!(hosts.try_acquire(&"10.0.0.1".to_owned()).is_err()); // the same key
 ///
-/// let tenants = KeyedRateLimiter::<Arc<str>>::new(Quota::per_second(1)).unwrap();
+/// let tenants = KeyedRateLimiter::<Arc<str>>::new(Quota::per_minute(1)).unwrap();
 /// assert!(tenants.try_acquire("tenant-7").is_ok());
 /// ```
 #[diagnostic::on_unimplemented(

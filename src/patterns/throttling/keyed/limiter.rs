@@ -32,12 +32,17 @@ use crate::{
 /// SipHash with random seeds, so that an attacker who chooses keys cannot make them collide.
 ///
 /// ```
-/// use steadfast::throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota};
+/// use steadfast::{
+///     throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota},
+///     time::Clock,
+/// };
 ///
+/// let (clock, _driver) = Clock::manual();
 /// let quota = Quota::per_second(100);
 /// let config = KeyedRateLimitConfig::from(quota).tiers([Quota::per_second(1000)]);
 /// let limiter = KeyedRateLimiter::builder(config)
 ///     .tier_of(|tenant: &String| tenant.starts_with("gold-").then_some(0))
+///     .clock(&clock)
 ///     .build()
 ///     .unwrap();
 /// assert!(limiter.try_acquire("gold-7").is_ok());
