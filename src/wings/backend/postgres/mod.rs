@@ -1,0 +1,18 @@
+//! PostgreSQL: state that outlives a machine, shared by many processes.
+mod config;
+mod connection;
+mod failure;
+mod gather;
+mod handle;
+mod lease_schema;
+mod link;
+mod listen;
+mod pool;
+mod queue_schema;
+mod schema;
+mod server;
+mod store_schema;
+mod wake;
+
+pub use config::PostgresConfig;
+pub use handle::Postgres;
