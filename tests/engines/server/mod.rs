@@ -2,7 +2,7 @@
 //!
 //! A server ends with its value. Those that live as long as the process, and those of a process that is killed, are ended by
 //! a small watcher process, which deletes the folders, too.
-#![allow(dead_code, reason = "no user needs all of it")]
+#![allow(dead_code, unused_imports, reason = "no user needs all of it")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 mod certificates;
 mod pgbouncer;
