@@ -1,0 +1,62 @@
+//! Events of connections to a server.
+use crate::{observe::Traced, port::PortErrorKind};
+
+/// The purpose of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionRole {
+    /// Requests of the ports.
+    Requests,
+    /// Notices from the server, which wake subscribers and waiting receivers.
+    Notices,
+}
+
+impl ConnectionRole {
+    /// Returns the role as a word: `requests`, `notices`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Notices => "notices",
+        }
+    }
+}
+
+/// An event of the connections of a backend's handle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// The server cannot be reached. Requests fail at once until it is.
+    Lost {
+        /// The connections that are affected.
+        role: ConnectionRole,
+        /// Kind of the failure.
+        kind: PortErrorKind,
+        /// The failure, without a password.
+        reason: String,
+    },
+    /// The server is reached again.
+    Restored {
+        /// The connections that were affected.
+        role: ConnectionRole,
+        /// Number of attempts that it took.
+        attempts: u32,
+    },
+}
+
+impl Traced for ConnectionEvent {
+    fn wanted() -> bool {
+        tracing::enabled!(target: "steadfast::backend", tracing::Level::INFO)
+    }
+
+    fn trace(&self, name: &str) {
+        const TARGET: &str = "steadfast::backend";
+        match self {
+            Self::Lost { role, kind, reason } => {
+                tracing::warn!(target: TARGET, name, role = role.as_str(), ?kind, reason, "connection lost");
+            }
+            Self::Restored { role, attempts } => {
+                tracing::info!(target: TARGET, name, role = role.as_str(), attempts, "connection restored");
+            }
+        }
+    }
+}
