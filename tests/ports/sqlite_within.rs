@@ -55,7 +55,8 @@ async fn what_is_written_within_a_transaction_appears_with_its_commit() {
     assert_eq!(shop.orders(), 1);
     assert_eq!(store.get(ORDER).await.unwrap().unwrap().value, "placed");
     assert!(store.get(Key::new("shop", &Sequence::new("events/").row(1))).await.unwrap().is_some());
-    let bodies: Vec<_> = queue.receive(Receive::new(9, VISIBILITY)).await.unwrap().into_iter().map(|one| one.body).collect();
+    let bodies: Vec<_> =
+        queue.receive(Receive::new(9, VISIBILITY)).await.unwrap().into_iter().map(|one| one.body).collect();
     assert_eq!(bodies, ["pay 42", "ship 42"]);
 }
 

@@ -1,6 +1,10 @@
 //! PostgreSQL.
+mod connections;
 mod safety;
+mod setups;
 mod suites;
+mod wire;
+mod within;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
