@@ -8,7 +8,12 @@ mod lease_schema;
 mod link;
 mod listen;
 mod pool;
+mod queue;
+mod queue_receive;
 mod queue_schema;
+mod queue_send;
+mod queue_settle;
+mod queue_views;
 mod schema;
 mod server;
 mod store_schema;
@@ -16,3 +21,4 @@ mod wake;
 
 pub use config::PostgresConfig;
 pub use handle::Postgres;
+pub use queue::PostgresQueue;
