@@ -73,21 +73,11 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     pub(super) async fn send(&self, job: J) -> Result<R, PortError> {
         let lost = || PortError::new(PortErrorKind::Closed, "postgres: the runtime is shutting down").outcome_unknown();
         let (turn, mut told) = oneshot::channel();
-        {
-            let mut state = self.0.state.lock();
-            if state.is_sending {
-                if state.waiting.len() >= MAX_WAITING {
-                    return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
-                }
-                state.waiting.push_back(Waiting { job, turn });
-            } else {
-                state.is_sending = true;
-                drop(state);
-                let answer = Arc::new(Mutex::new(None));
-                GatherCore::drive_one(self.0.clone(), job, answer.clone()).await;
-                let answer = answer.lock().take();
-                return answer.ok_or_else(lost);
-            }
+        if let Some(job) = self.0.enqueue(job, turn)? {
+            let answer = Arc::new(Mutex::new(None));
+            GatherCore::drive_one(self.0.clone(), job, answer.clone()).await;
+            let answer = answer.lock().take();
+            return answer.ok_or_else(lost);
         }
         loop {
             match told.await.map_err(|_| lost())? {
@@ -102,6 +92,20 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
 }
 
 impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
+    /// Lets the job wait for the batch that is under way. Returns it if there is none: the caller
+    /// sends it.
+    fn enqueue(&self, job: J, turn: oneshot::Sender<Turn<R>>) -> Result<Option<J>, PortError> {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.is_sending, true) {
+            return Ok(Some(job));
+        }
+        if state.waiting.len() >= MAX_WAITING {
+            return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
+        }
+        state.waiting.push_back(Waiting { job, turn });
+        Ok(None)
+    }
+
     /// Returns the future that sends a lone job.
     fn drive_one(core: Arc<Self>, job: J, answer: Arc<Mutex<Option<R>>>) -> Drive {
         // Created here, so that also a future that is dropped before its first poll begins the next batch.

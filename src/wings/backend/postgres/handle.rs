@@ -1,7 +1,10 @@
 //! Handle on a schema of a server.
 use std::{fmt, sync::Arc};
 
-use super::{PostgresConfig, link::Link, listen::Listener, schema, server::Server, wake::Wakes};
+use super::{
+    PostgresConfig, lease::LeaseSql, link::Link, listen::Listener, notifier::NotifierCore, schema, server::Server,
+    store::StoreCore, wake::Wakes,
+};
 use crate::{
     backend::ConnectionEvent,
     observe::{Events, Subscription},
@@ -24,6 +27,9 @@ pub(super) struct PostgresCore {
     /// What the server promised when this handle connected.
     pub(super) server: Server,
     pub(super) clock: Clock,
+    pub(super) store: StoreCore,
+    pub(super) lease: LeaseSql,
+    pub(super) notifier: NotifierCore,
     events: Events<ConnectionEvent>,
 }
 
@@ -49,8 +55,19 @@ impl Postgres {
         let listener = Listener::new(&config, &clock, events.clone())?;
         let server = link.begin().await?;
         schema::prepare(&link, &config).await?;
-        let (link, wakes) = (Arc::new(link), Arc::default());
-        Ok(Self(Arc::new(PostgresCore { link, listener, wakes, config, server, clock, events })))
+        let link = Arc::new(link);
+        Ok(Self(Arc::new(PostgresCore {
+            store: StoreCore::new(&link),
+            lease: LeaseSql::new(&link),
+            notifier: NotifierCore::new(&link),
+            link,
+            listener,
+            wakes: Arc::default(),
+            config,
+            server,
+            clock,
+            events,
+        })))
     }
 
     /// Returns the statements that create or update the schema, for an administrator who runs them

@@ -64,10 +64,12 @@ impl Link {
         &self.pool.core().connector.place
     }
 
-    /// Returns the statement with each `{s}` replaced by the schema's quoted name. Build it once
-    /// for each port.
+    /// Returns the statement with each `{s}` replaced by the schema's quoted name, and `{class}` by
+    /// the class of its advisory locks. Build it once for each port.
     pub(super) fn sql(&self, template: &str) -> String {
-        template.replace("{s}", &self.schema)
+        // The lower half of the number: locks of a class have 32 bits for themselves.
+        let class = (self.id as u32).cast_signed();
+        template.replace("{s}", &self.schema).replace("{class}", &class.to_string())
     }
 
     /// Returns the number of the schema, for advisory locks and names of channels.

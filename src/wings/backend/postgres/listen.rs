@@ -61,8 +61,14 @@ struct Channel {
 /// The unread notices of one subscription.
 #[derive(Default)]
 struct Inbox {
-    unread: Mutex<VecDeque<Heard>>,
+    unread: Mutex<Unread>,
     arrived: Notify,
+}
+
+#[derive(Default)]
+struct Unread {
+    heard: VecDeque<Heard>,
+    bytes: usize,
 }
 
 /// An event of a channel.
@@ -81,8 +87,9 @@ pub(super) struct Subscription {
     inbox: Arc<Inbox>,
 }
 
-/// Maximum number of unread notices of a subscription. Beyond it they become one gap.
+/// Maximum number and bytes of the unread notices of a subscription. Beyond it they become one gap.
 const UNREAD: usize = 10_000;
+const UNREAD_BYTES: usize = 64 << 20;
 
 /// Interval at which an idle connection is probed.
 const PROBE: Duration = Duration::from_secs(60);
@@ -167,7 +174,10 @@ impl Subscription {
 
     /// Returns the next notice or gap, if there is one.
     pub(super) fn try_recv(&self) -> Option<Heard> {
-        self.inbox.unread.lock().pop_front()
+        let mut unread = self.inbox.unread.lock();
+        let heard = unread.heard.pop_front()?;
+        unread.bytes -= heard.bytes();
+        Some(heard)
     }
 }
 
@@ -187,15 +197,26 @@ impl Drop for Subscription {
     }
 }
 
+impl Heard {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Payload(payload) => payload.len(),
+            Self::Gap => 0,
+        }
+    }
+}
+
 impl Inbox {
     fn push(&self, heard: Heard) {
         let mut unread = self.unread.lock();
-        if unread.len() >= UNREAD {
-            unread.clear();
-            unread.push_back(Heard::Gap);
+        unread.bytes += heard.bytes();
+        if unread.heard.len() >= UNREAD || unread.bytes > UNREAD_BYTES {
+            unread.heard.clear();
+            unread.heard.push_back(Heard::Gap);
+            unread.bytes = heard.bytes();
         }
-        if heard != Heard::Gap || unread.back() != Some(&Heard::Gap) {
-            unread.push_back(heard);
+        if heard != Heard::Gap || unread.heard.back() != Some(&Heard::Gap) {
+            unread.heard.push_back(heard);
         }
         drop(unread);
         self.arrived.notify_one();

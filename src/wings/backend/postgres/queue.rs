@@ -354,7 +354,8 @@ impl Queue for PostgresQueue {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
-            let (mut ready, mut answers) = (Vec::with_capacity(settlements.len()), Vec::with_capacity(settlements.len()));
+            let (mut ready, mut answers) =
+                (Vec::with_capacity(settlements.len()), Vec::with_capacity(settlements.len()));
             for (receipt, how) in settlements {
                 match self.ready(&receipt, how).await {
                     Ok(one) => {

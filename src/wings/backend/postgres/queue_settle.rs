@@ -97,9 +97,7 @@ pub(super) type Settled = Result<(Vec<bool>, bool), QueueError>;
 
 impl Settler {
     pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
-        let sql = link.sql(
-            "SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-        );
+        let sql = link.sql("SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)");
         Self { link, queue, window, sql }
     }
 
@@ -112,7 +110,8 @@ impl Settler {
         let reasons: Vec<Option<&[u8]>> = all.iter().map(|ready| ready.effect.reason()).collect();
         let errors: Vec<Option<Vec<u8>>> = all.iter().map(|ready| ready.effect.error()).collect();
         // Each forwarded message with the place of its settlement, which starts at 1.
-        let forwards = || (1_i32..).zip(&all).flat_map(|(at, ready)| ready.effect.forwards().iter().map(move |f| (at, f)));
+        let forwards =
+            || (1_i32..).zip(&all).flat_map(|(at, ready)| ready.effect.forwards().iter().map(move |f| (at, f)));
         let of: Vec<i32> = forwards().map(|(at, _)| at).collect();
         let of = (!of.is_empty()).then_some(of);
         let columns = Columns::of(forwards().map(|(_, (queue, message))| (*queue, message)));

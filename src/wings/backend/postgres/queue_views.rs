@@ -1,10 +1,7 @@
 //! Depth, peek and purge of a queue, and the sweep of de-duplication ids.
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
 use bytes::Bytes;

@@ -1,0 +1,207 @@
+//! Redis servers.
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::Command,
+    sync::{Mutex, OnceLock},
+    time::Duration,
+};
+
+use super::{
+    Certificates,
+    process::{Folder, Process, find, free_port},
+    wait_until,
+};
+
+/// A Redis server of its own. It keeps nothing beyond its end unless it is started as [`durable`](Self::durable).
+#[derive(Debug)]
+pub(crate) struct Redis {
+    process: Process,
+    folder: Folder,
+    port: u16,
+    tls_port: Option<u16>,
+    arguments: Mutex<Vec<String>>,
+}
+
+impl Redis {
+    /// Returns the server that the tests of this process share: each uses a key prefix of its own, and does not disturb it.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Redis> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// Returns the server that syncs each write, and that tests share as [`shared`](Self::shared).
+    pub(crate) fn shared_durable() -> &'static Self {
+        static SHARED: OnceLock<Redis> = OnceLock::new();
+        SHARED.get_or_init(Self::durable)
+    }
+
+    /// Starts a server.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a server that syncs each write before its answer.
+    pub(crate) fn durable() -> Self {
+        Self::with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "no"])
+    }
+
+    /// Starts a server with further arguments.
+    pub(crate) fn with(arguments: &[&str]) -> Self {
+        Self::of(None, arguments)
+    }
+
+    /// Starts a server that takes TLS with these certificates at [`tls_port`](Self::tls_port), and demands the client's.
+    pub(crate) fn with_tls(certificates: &Certificates, arguments: &[&str]) -> Self {
+        let port = free_port();
+        let (certificate, key, roots) = (certificates.server(), certificates.server_key(), certificates.roots());
+        let port_text = port.to_string();
+        let tls = ["--tls-port", &port_text, "--tls-cert-file", certificate.to_str().unwrap()];
+        let files = ["--tls-key-file", key.to_str().unwrap(), "--tls-ca-cert-file", roots.to_str().unwrap()];
+        Self::of(Some(port), &[&tls[..], &files, arguments].concat())
+    }
+
+    fn of(tls_port: Option<u16>, arguments: &[&str]) -> Self {
+        let folder = Folder::new("redis");
+        let process = Process::new("redis-server", folder.path());
+        let arguments = Mutex::new(arguments.iter().map(|argument| (*argument).to_owned()).collect());
+        let server = Self { process, folder, port: free_port(), tls_port, arguments };
+        server.start_again();
+        server
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn tls_port(&self) -> u16 {
+        self.tls_port.expect("a server with TLS")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// Returns the URL that leads there through a proxy at this port.
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}")
+    }
+
+    /// Starts the server on its port and data; it must not run. Returns when it takes requests.
+    #[track_caller]
+    pub(crate) fn start_again(&self) {
+        let install = "Debian: `apt-get install redis-server`";
+        let mut command = Command::new(find("redis-server", "STEADFAST_REDIS_SERVER", &[], install));
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        // A replica is served at once.
+        command.args(["--repl-diskless-sync-delay", "0"]);
+        command.arg("--dir").arg(self.folder.path()).args(&*self.arguments.lock().unwrap());
+        self.process.start(&mut command, || self.is_ready());
+    }
+
+    /// Adds arguments; they take effect when the server starts again.
+    pub(crate) fn set(&self, arguments: &[&str]) {
+        self.arguments.lock().unwrap().extend(arguments.iter().map(|argument| (*argument).to_owned()));
+    }
+
+    fn is_ready(&self) -> bool {
+        // A server that demands a password says so when it is ready.
+        let answer = self.try_command(&["PING"]);
+        answer.is_ok_and(|answer| answer == "PONG" || answer.starts_with("NOAUTH") || answer.starts_with("NOPERM"))
+    }
+
+    /// Kills it with `kill -9`.
+    pub(crate) fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Ends it as an operator does.
+    pub(crate) fn shut_down(&self) {
+        self.process.end("-TERM");
+    }
+
+    /// Kills it with `kill -9`, and starts it again.
+    pub(crate) fn restart(&self) {
+        self.kill();
+        self.start_again();
+    }
+
+    /// Stops its process: connections stay open, and nothing answers.
+    pub(crate) fn stop(&self) {
+        self.process.stop();
+    }
+
+    /// Lets its process continue.
+    pub(crate) fn cont(&self) {
+        self.process.cont();
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_running()
+    }
+
+    /// Returns the last lines of its log.
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Sends one command over a connection of its own. Returns the answer as text, the parts of a list on a line each.
+    #[track_caller]
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    fn try_command(&self, words: &[&str]) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        stream.write_all(request.as_bytes())?;
+        answer(&mut BufReader::new(stream))
+    }
+
+    /// Closes all connections of clients, those that subscribe included.
+    pub(crate) fn cut(&self) {
+        self.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        self.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+
+    /// Starts a replica with these further arguments, and waits until it has a copy.
+    pub(crate) fn replica(&self, arguments: &[&str]) -> Self {
+        let port = self.port.to_string();
+        let replica = Self::with(&[&["--replicaof", "127.0.0.1", &port], arguments].concat());
+        wait_until("the replica has a copy", || {
+            replica.command(&["INFO", "replication"]).contains("master_link_status:up")
+                && self.command(&["INFO", "replication"]).contains("state=online")
+        });
+        replica
+    }
+
+    /// Makes a replica the primary. End the old primary before.
+    pub(crate) fn promote(&self) {
+        self.command(&["REPLICAOF", "NO", "ONE"]);
+    }
+}
+
+/// Reads one answer; an error is text, too.
+fn answer(from: &mut BufReader<TcpStream>) -> std::io::Result<String> {
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    let (kind, rest) = line.trim_end().split_at(1);
+    let length: i64 = rest.parse().unwrap_or(-1);
+    match kind {
+        "$" if length >= 0 => {
+            let mut body = vec![0; length as usize + 2];
+            from.read_exact(&mut body)?;
+            body.truncate(length as usize);
+            Ok(String::from_utf8_lossy(&body).into_owned())
+        }
+        "*" if length >= 0 => Ok((0..length).map(|_| answer(from)).collect::<Result<Vec<_>, _>>()?.join("\n")),
+        "$" | "*" => Ok(String::new()),
+        _ => Ok(rest.to_owned()),
+    }
+}
