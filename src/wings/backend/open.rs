@@ -137,10 +137,7 @@ impl Backend {
                 Ok(queue.clone())
             }
             #[cfg(feature = "postgres")]
-            Engine::Postgres(postgres) => Err(crate::port::PortError::new(
-                crate::port::PortErrorKind::Unsupported,
-                format!("{postgres:?}: queues follow"),
-            )),
+            Engine::Postgres(postgres) => Ok(Arc::new(postgres.queue(name).await?)),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Ok(Arc::new(sqlite.queue(name)?)),
         }

@@ -1,5 +1,6 @@
 //! PostgreSQL.
 mod connections;
+mod queue;
 mod safety;
 mod setups;
 mod suites;

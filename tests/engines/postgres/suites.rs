@@ -68,7 +68,7 @@ mod of_notifier {
 }
 
 /// Runs cases; the names of those that fail are in the message.
-fn run_all<P: ?Sized + 'static>(
+pub(super) fn run_all<P: ?Sized + 'static>(
     cases: impl IntoIterator<Item = Case<P>>,
     make: impl AsyncFn() -> Fixture<P> + Copy + Send + 'static,
 ) {

@@ -22,11 +22,12 @@
 //! | port | promises | not |
 //! |---|---|---|
 //! | [`store`](Postgres::store) | all capabilities; [`Durable`](crate::port::Capability::Durable) unless `synchronous_commit` or `fsync` is off for this user | `Push` |
+//! | [`queue`](Postgres::queue) | all capabilities; receivers are woken by `NOTIFY` | |
 //! | [`lease`](Postgres::lease) | terms by the server's clock: a challenger need not watch a whole term | |
 //! | [`notifier`](Postgres::notifier) | `LISTEN` and `NOTIFY`: pushed, in order, up to 1 MiB | notices are not stored |
 //!
-//! With [`PostgresStore::batch_within`] the writes of the store and your own statements are one
-//! transaction.
+//! With [`PostgresStore::batch_within`] and [`PostgresQueue::send_within`] the writes of the ports
+//! and your own statements are one transaction.
 //!
 //! # Durability
 //!
@@ -148,7 +149,12 @@ mod link;
 mod listen;
 mod notifier;
 mod pool;
+mod queue;
+mod queue_receive;
 mod queue_schema;
+mod queue_send;
+mod queue_settle;
+mod queue_views;
 mod schema;
 mod server;
 mod store;
@@ -161,4 +167,5 @@ pub use config::PostgresConfig;
 pub use handle::Postgres;
 pub use lease::PostgresLease;
 pub use notifier::PostgresNotifier;
+pub use queue::PostgresQueue;
 pub use store::PostgresStore;
