@@ -77,7 +77,7 @@ BEGIN
       ELSIF status = 0 AND kinds[i] <> 2 AND (whens[i] IS NOT NULL OR names[i] IS NOT NULL) THEN
         SELECT r.version INTO v FROM {s}.records r
           WHERE r.part = parts[i] AND r.key = keys[i] AND (r.ends IS NULL OR r.ends > now);
-        IF CASE whens[i] WHEN -1 THEN v IS NOT NULL ELSE whens[i] IS NOT NULL AND v IS DISTINCT FROM whens[i] END THEN
+        IF (CASE whens[i] WHEN -1 THEN v IS NOT NULL ELSE whens[i] IS NOT NULL AND v IS DISTINCT FROM whens[i] END) THEN
           status := 1; number := v;
         ELSIF v IS NULL AND names[i] IS NOT NULL AND EXISTS (
           SELECT FROM {s}.sequences q WHERE q.part = parts[i] AND q.name = names[i]) THEN
