@@ -4,10 +4,16 @@
 //! A backend implements [ports](crate::port) and knows no pattern. A pattern works on each backend
 //! that has the capabilities it needs. [`open`] chooses a backend by a URL, so that configuration
 //! alone decides where the state is.
+#[cfg(feature = "redis")]
+mod event;
 mod open;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(feature = "redis")]
+pub use event::ConnectionEvent;
 pub use open::{Backend, open};
 
 /// Limits of the name of a queue, over every backend: 1 to 1,024 bytes.

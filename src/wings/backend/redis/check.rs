@@ -1,0 +1,228 @@
+//! Checks of a server, each time a connection is made.
+use std::collections::HashMap;
+
+use redis::{Value, aio::MultiplexedConnection};
+
+use super::{
+    config::RedisConfig,
+    failure::{self, failed, failure, unexpected},
+    script::Script,
+};
+use crate::{
+    entropy::Entropy,
+    port::{Capabilities, Capability, PortError, PortErrorKind},
+};
+
+/// Form of the stored data. A later release that changes it raises the number.
+const FORM: u64 = 1;
+
+/// The oldest version of Redis: 6.2 has `ZRANGE ... BYLEX` and `GETDEL`; scripts may write after
+/// they read the time.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Properties of a server that passed the checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    /// Text that names the data set.
+    pub(super) identity: String,
+    /// `true` if each write is on the disk before its answer.
+    pub(super) is_durable: bool,
+    /// `true` if no replica can take over without the last writes.
+    pub(super) is_alone: bool,
+}
+
+impl Server {
+    /// Returns the capabilities of this server that the other one lacks.
+    pub(super) fn lost_in(&self, other: &Self) -> Vec<Capability> {
+        let mut lost = Vec::new();
+        if self.is_durable && !other.is_durable {
+            lost.push(Capability::Durable);
+        }
+        if self.is_alone && !other.is_alone {
+            lost.push(Capability::Linearizable);
+        }
+        lost
+    }
+
+    /// Adds the capabilities of this server to those of a port.
+    pub(super) const fn grant(&self, mut can: Capabilities) -> Capabilities {
+        if self.is_durable {
+            can = can.with(Capability::Durable);
+        }
+        if self.is_alone {
+            can = can.with(Capability::Linearizable);
+        }
+        can.with(Capability::Shared)
+    }
+}
+
+/// Reads the server's state, and refuses it if a contract would not hold on it.
+pub(super) async fn check(
+    config: &RedisConfig,
+    connection: &mut MultiplexedConnection,
+    entropy: &Entropy,
+) -> Result<Server, PortError> {
+    let mut info = redis::cmd("INFO");
+    let info = text(config, connection, info.arg("everything"), "INFO").await?;
+    let info = Info::parse(&info);
+    info.check(config)?;
+    let identity = identity(config, connection, entropy).await?;
+    let is_durable = info.is("aof_enabled", "1")
+        && setting(config, connection, "appendfsync").await?.as_deref() == Some("always")
+        && setting(config, connection, "aof-load-truncated").await?.as_deref() == Some("no");
+    Ok(Server { identity, is_durable, is_alone: info.is("connected_slaves", "0") })
+}
+
+async fn send(
+    config: &RedisConfig,
+    connection: &mut MultiplexedConnection,
+    command: &redis::Cmd,
+) -> Result<Value, PortError> {
+    connection.send_packed_command(command).await.map_err(|error| failed(config, &error, false).error)
+}
+
+async fn text(
+    config: &RedisConfig,
+    connection: &mut MultiplexedConnection,
+    command: &redis::Cmd,
+    name: &str,
+) -> Result<String, PortError> {
+    let answer = send(config, connection, command).await?;
+    redis::from_redis_value(answer).map_err(|_| unexpected(config, name))
+}
+
+/// Returns the value of a setting, or `None` if the server does not tell, as managed servers do.
+async fn setting(
+    config: &RedisConfig,
+    connection: &mut MultiplexedConnection,
+    name: &str,
+) -> Result<Option<String>, PortError> {
+    let mut get = redis::cmd("CONFIG");
+    get.arg("GET").arg(name);
+    match connection.send_packed_command(&get).await {
+        Ok(answer) => {
+            let pairs: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
+            Ok(pairs.into_values().next())
+        }
+        Err(error) => {
+            let failed = failed(config, &error, false);
+            // A refusal tells nothing about the setting.
+            if matches!(failed.error.kind(), PortErrorKind::Denied | PortErrorKind::Other) {
+                Ok(None)
+            } else {
+                Err(failed.error)
+            }
+        }
+    }
+}
+
+/// Reads the form and the identity of the data set; writes them if there is none.
+async fn identity(
+    config: &RedisConfig,
+    connection: &mut MultiplexedConnection,
+    entropy: &Entropy,
+) -> Result<String, PortError> {
+    let script = Script::writing(include_str!("lua/meta.lua"));
+    let mut call = script.command(&[format!("{}:meta", config.prefix)]);
+    call.arg(FORM).arg(format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()));
+    let mut answer = connection.send_packed_command(&call).await;
+    if answer.as_ref().is_err_and(failure::is_unknown_script) {
+        send(config, connection, &script.load()).await?;
+        answer = connection.send_packed_command(&call).await;
+    }
+    let answer = answer.map_err(|error| failed(config, &error, false).error)?;
+    let (form, identity): (u64, String) =
+        redis::from_redis_value(answer).map_err(|_| unexpected(config, "HMGET meta"))?;
+    if form > FORM {
+        let message = format_args!(
+            "the data at `{}` has form {form}, and this release knows {FORM}: use the newer release",
+            config.prefix
+        );
+        return Err(failure(config, PortErrorKind::TooNew, message));
+    }
+    Ok(identity)
+}
+
+/// The answer to `INFO`.
+struct Info<'a>(HashMap<&'a str, &'a str>);
+
+impl<'a> Info<'a> {
+    fn parse(text: &'a str) -> Self {
+        Self(text.lines().filter_map(|line| line.trim_end().split_once(':')).collect())
+    }
+
+    fn get(&self, name: &str) -> &'a str {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    fn is(&self, name: &str, value: &str) -> bool {
+        self.get(name) == value
+    }
+
+    fn check(&self, config: &RedisConfig) -> Result<(), PortError> {
+        use PortErrorKind::{Denied, Unavailable, Unsupported};
+        let refuse = |kind, message: &str| Err(failure(config, kind, message));
+        let version = self.get("redis_version");
+        let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
+        if (parts.next(), parts.next()) < (Some(OLDEST.0), Some(OLDEST.1)) {
+            let (major, minor) = OLDEST;
+            let message = format!("the server has version `{version}`: at least {major}.{minor} is needed");
+            return refuse(Unsupported, &message);
+        }
+        if self.is("cluster_enabled", "1") || self.is("redis_mode", "cluster") {
+            return refuse(
+                Unsupported,
+                "the server is a node of a cluster: use one server, or a primary with replicas",
+            );
+        }
+        if self.is("redis_mode", "sentinel") {
+            return refuse(Unsupported, "the server is a sentinel: connect to the primary that it names");
+        }
+        if self.is("loading", "1") {
+            return refuse(Unavailable, "the server is loading its data");
+        }
+        if self.is("role", "slave") {
+            return refuse(Denied, "the server is a read-only replica: connect to its primary");
+        }
+        let policy = self.get("maxmemory_policy");
+        if !policy.is_empty() && policy != "noeviction" {
+            let message = format!(
+                "the server evicts keys (`maxmemory-policy` is `{policy}`), which loses data: set it to `noeviction`"
+            );
+            return refuse(Unsupported, &message);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    fn refusal(info: &str) -> Option<(PortErrorKind, String)> {
+        let checked = Info::parse(info).check(&RedisConfig::at("redis.internal", 6379));
+        checked.err().map(|error| (error.kind(), error.to_string()))
+    }
+
+    #[test]
+    fn a_server_that_would_break_a_contract_is_refused_by_name() {
+        const FINE: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\nloading:0\r\n\
+                            maxmemory_policy:noeviction\r\ncluster_enabled:0\r\n";
+        assert_eq!(refusal(FINE), None);
+        assert_eq!(refusal(&FINE.replace("7.0.15", "6.2.0")), None);
+        let cases = [
+            ("7.0.15", "6.0.16", PortErrorKind::Unsupported, "version `6.0.16`: at least 6.2"),
+            ("7.0.15", "", PortErrorKind::Unsupported, "at least 6.2"),
+            ("cluster_enabled:0", "cluster_enabled:1", PortErrorKind::Unsupported, "node of a cluster"),
+            ("standalone", "sentinel", PortErrorKind::Unsupported, "is a sentinel"),
+            ("loading:0", "loading:1", PortErrorKind::Unavailable, "is loading"),
+            ("master", "slave", PortErrorKind::Denied, "connect to its primary"),
+            ("noeviction", "allkeys-lru", PortErrorKind::Unsupported, "set it to `noeviction`"),
+        ];
+        for (from, to, kind, message) in cases {
+            let (refused, text) = refusal(&FINE.replace(from, to)).unwrap();
+            assert_eq!(refused, kind, "{text}");
+            assert!(text.contains(message) && text.starts_with("redis: redis.internal:6379: "), "{text}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Conversion of errors of the server and of the connection into errors of a port.
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use super::config::RedisConfig;
+use crate::port::{PortError, PortErrorKind};
+
+/// Creates an error about the server with these settings.
+pub(super) fn failure(config: &RedisConfig, kind: PortErrorKind, message: impl std::fmt::Display) -> PortError {
+    PortError::new(kind, format!("redis: {}: {message}", config.address()))
+}
+
+/// A failed request, and how to go on.
+pub(super) struct Failed {
+    pub(super) error: PortError,
+    /// `true` if the connection cannot be used any more.
+    pub(super) is_lost: bool,
+    /// The cause, for events.
+    pub(super) reason: String,
+}
+
+/// Converts the error of a request. `writes` tells that the request may have changed something.
+pub(super) fn failed(config: &RedisConfig, error: &RedisError, writes: bool) -> Failed {
+    let Some(code) = code(error) else {
+        // No answer, or one that cannot be read.
+        let reason = error.to_string();
+        let error = failure(config, PortErrorKind::Unavailable, format_args!("the connection was lost: {reason}"));
+        return Failed { error: if writes { error.outcome_unknown() } else { error }, is_lost: true, reason };
+    };
+    let (kind, advice) = match code {
+        "OOM" => (PortErrorKind::Full, "the server's `maxmemory` is reached: "),
+        "READONLY" => (PortErrorKind::Unavailable, "the server has become a read-only replica: "),
+        "LOADING" => (PortErrorKind::Unavailable, "the server is loading its data: "),
+        "MASTERDOWN" => (PortErrorKind::Unavailable, "the server has lost its primary: "),
+        "CLUSTERDOWN" | "TRYAGAIN" => (PortErrorKind::Unavailable, ""),
+        "NOREPLICAS" => (PortErrorKind::Unavailable, "fewer replicas than `min-replicas-to-write` are connected: "),
+        "MISCONF" => (PortErrorKind::Full, "the server cannot write to its disk: "),
+        "BUSY" => (PortErrorKind::Throttled, "another script is running: "),
+        "NOPERM" => (PortErrorKind::Denied, "the user lacks a right (`ACL SETUSER`): "),
+        "NOAUTH" | "WRONGPASS" => (PortErrorKind::Denied, "the user or the password is wrong: "),
+        "WRONGTYPE" => (PortErrorKind::Corrupt, "a key holds another program's data: "),
+        _ => (PortErrorKind::Other, ""),
+    };
+    // After a fail-over by name the next connection reaches the primary.
+    let is_lost = matches!(code, "READONLY" | "NOAUTH" | "MASTERDOWN");
+    let reason = format!("{advice}{error}");
+    Failed { error: failure(config, kind, &reason), is_lost, reason }
+}
+
+/// Returns the code with which the server refused the request, or `None` if it did not answer.
+fn code(error: &RedisError) -> Option<&str> {
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        return Some("WRONGPASS");
+    }
+    let code = error.code()?;
+    // An error within a script has the code in its text, with some versions.
+    let inner = error.detail().unwrap_or_default();
+    let known = ["OOM", "READONLY", "NOPERM", "NOREPLICAS", "MISCONF", "WRONGTYPE", "MASTERDOWN", "BUSY", "NOSCRIPT"];
+    if code == "ERR"
+        && let Some(found) = known.into_iter().find(|known| inner.contains(&format!("-{known} ")))
+    {
+        return Some(found);
+    }
+    Some(code)
+}
+
+/// Returns `true` if the server does not know the script.
+pub(super) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Returns the error of an answer of another form than expected.
+pub(super) fn unexpected(config: &RedisConfig, request: &str) -> PortError {
+    failure(config, PortErrorKind::Corrupt, format_args!("the answer to `{request}` has another form than expected"))
+}

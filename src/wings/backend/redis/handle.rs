@@ -1,0 +1,102 @@
+//! Handle on a server.
+use std::{fmt, sync::Arc};
+
+use super::{
+    config::RedisConfig,
+    keys::Keys,
+    lease::RedisLease,
+    link::{Base, Link},
+    notifier::RedisNotifier,
+    pubsub::PubSub,
+    store::RedisStore,
+};
+use crate::{
+    backend::ConnectionEvent,
+    config::Name,
+    entropy::Entropy,
+    observe::{Events, Subscription},
+    port::{PortError, PortErrorKind},
+    time::Clock,
+};
+
+/// A connection to a Redis server with the ports on it. The [module's page](super) describes them.
+///
+/// A clone shares the connection. Dropping the last clone, port and subscription closes it.
+#[derive(Clone)]
+pub struct Redis(pub(super) Arc<RedisCore>);
+
+/// The parts that all ports of a handle share.
+pub(super) struct RedisCore {
+    pub(super) link: Link,
+    pub(super) pubsub: PubSub,
+    pub(super) keys: Keys,
+}
+
+impl Redis {
+    /// Connects, and checks the server. The handle works on the runtime on which it was connected.
+    ///
+    /// # Errors
+    /// - `Invalid`: a setting violates a rule.
+    /// - `Unavailable`, `TimedOut`: the server was not reached in time, or is loading its data.
+    /// - `Denied`: the user, the password or a right is missing, or the server is a read-only
+    ///   replica.
+    /// - `Unsupported`: the server is too old, evicts keys, or is a node of a cluster.
+    /// - `TooNew`: a newer release wrote the data.
+    /// - `Full`: the server's memory is full, and the prefix is new.
+    ///
+    /// No error contains the password.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection. The prefix may be written.
+    pub async fn connect(config: RedisConfig) -> Result<Self, PortError> {
+        config.check().map_err(|error| PortError::new(PortErrorKind::Invalid, error.to_string()))?;
+        let base = Base {
+            clock: Clock::default(),
+            entropy: Entropy::from_os(),
+            events: Events::new(),
+            source: Name::from(format!("redis {}", config.address())),
+            config: Arc::new(config),
+        };
+        let keys = Keys::new(&base.config);
+        let link = Link::connect(base.clone()).await?;
+        Ok(Self(Arc::new(RedisCore { link, pubsub: PubSub::new(base), keys })))
+    }
+
+    /// Returns the store on this server.
+    pub fn store(&self) -> RedisStore {
+        RedisStore::new(self.0.clone())
+    }
+
+    /// Returns the leases on this server.
+    pub fn lease(&self) -> RedisLease {
+        RedisLease::new(self.0.clone())
+    }
+
+    /// Returns the notifier on this server.
+    pub fn notifier(&self) -> RedisNotifier {
+        RedisNotifier::new(self.0.clone())
+    }
+
+    /// Subscribes to losses and restorations of the connection.
+    pub fn events(&self) -> Subscription<ConnectionEvent> {
+        self.0.link.base().events.subscribe()
+    }
+}
+
+impl RedisCore {
+    /// Returns the settings.
+    pub(super) fn config(&self) -> &RedisConfig {
+        &self.link.base().config
+    }
+
+    /// Returns a text that names the data of the server and the prefix.
+    pub(super) fn identity(&self) -> &str {
+        &self.link.server().identity
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("server", &self.0.config().address()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! Names of keys and channels.
+//!
+//! A key is `PREFIX:KIND:{NAME}:PART`. The braces hold the part that a cluster hashes, so that all
+//! keys of one partition, queue or lease are on one node.
+use super::config::RedisConfig;
+
+/// Makes the names of a handle.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    prefix: String,
+    database: u16,
+}
+
+impl Keys {
+    pub(super) fn new(config: &RedisConfig) -> Self {
+        Self { prefix: config.prefix.clone(), database: config.database }
+    }
+
+    /// Returns the name of a part of this partition.
+    pub(super) fn partition(&self, partition: &str, part: &str) -> String {
+        self.key("s", partition, part)
+    }
+
+    /// Returns the name of a lease.
+    pub(super) fn lease(&self, name: &str) -> String {
+        self.key("l", name, "")
+    }
+
+    /// Returns the name of a part of this queue.
+    pub(super) fn queue(&self, name: &str, part: &str) -> String {
+        self.key("q", name, part)
+    }
+
+    /// Returns the name of the channel of this kind: databases share channels.
+    pub(super) fn channel(&self, kind: &str, name: &str) -> String {
+        format!("{}:{}:{kind}:{name}", self.prefix, self.database)
+    }
+
+    fn key(&self, kind: &str, name: &str, part: &str) -> String {
+        let prefix = &self.prefix;
+        // A closing brace would end the hashed part early.
+        if name.contains(['}', '%']) {
+            let name = name.replace('%', "%25").replace('}', "%7D");
+            return format!("{prefix}:{kind}:{{{name}}}:{part}");
+        }
+        format!("{prefix}:{kind}:{{{name}}}:{part}")
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_of_any_text_are_apart_and_share_the_hashed_part() {
+        let keys = Keys::new(&RedisConfig::default());
+        let names = ["a", "a}", "a%7D", "a%257D", "}", "{}", "a}:x", "a:x", "", "}a", "{", "%"];
+        let all: HashSet<_> = names.iter().flat_map(|name| [keys.queue(name, ""), keys.queue(name, "x")]).collect();
+        assert_eq!(all.len(), names.len() * 2);
+        for name in names {
+            let key = keys.partition(name, "x");
+            let (_, rest) = key.split_once('{').unwrap();
+            let (hashed, _) = rest.split_once('}').unwrap();
+            assert_eq!(hashed.replace("%7D", "}").replace("%25", "%"), name);
+            assert!(key.ends_with(&format!("{{{hashed}}}:x")), "{key}");
+        }
+    }
+}

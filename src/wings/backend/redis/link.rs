@@ -1,0 +1,291 @@
+//! The connection of a handle: supervised, restored after a loss, shared by all requests.
+use std::sync::{Arc, Weak};
+
+use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use tokio::sync::oneshot;
+
+use super::{
+    check::{self, Server},
+    config::RedisConfig,
+    connection::{self, Driver, OnPush},
+    failure::{failed, failure, is_unknown_script},
+    script::Script,
+};
+use crate::{
+    backend::ConnectionEvent,
+    backoff::Backoff,
+    config::Name,
+    entropy::Entropy,
+    observe::Events,
+    port::{PortError, PortErrorKind, within},
+    race::{First, both, race},
+    spawn::Spawner,
+    sync::Mutex,
+    time::{Clock, Instant},
+};
+
+/// The connection for requests. A clone shares it.
+///
+/// Requests that meet share the connection's writes; none waits for the answer of another. While
+/// the connection is lost, requests fail at once, and one task restores it.
+#[derive(Clone)]
+pub(super) struct Link(Arc<LinkCore>);
+
+struct LinkCore {
+    base: Base,
+    /// The server of the first connection: later ones must have the same data.
+    server: Server,
+    state: Mutex<State>,
+}
+
+/// The parts that connections of a handle share.
+#[derive(Clone)]
+pub(super) struct Base {
+    pub(super) config: Arc<RedisConfig>,
+    pub(super) clock: Clock,
+    pub(super) entropy: Entropy,
+    pub(super) events: Events<ConnectionEvent>,
+    /// The server's address, as the source of events.
+    pub(super) source: Name,
+}
+
+enum State {
+    Up(Current),
+    /// Reason of the loss, or of the last failed attempt to connect.
+    Down(String),
+}
+
+/// A connection in use.
+struct Current {
+    connection: MultiplexedConnection,
+    /// Number of the connection, so that a late failure of an earlier one does not end this one.
+    number: u64,
+    /// Ends the driver when it is dropped: pending requests then fail at once.
+    _driven: oneshot::Sender<()>,
+}
+
+impl Base {
+    /// Connects within the time limit, and checks the server.
+    async fn connect(&self, on_push: Option<OnPush>) -> Result<(MultiplexedConnection, Driver, Server), PortError> {
+        let connect = async {
+            let (mut connection, mut driver) = connection::connect(&self.config, on_push).await?;
+            // The driver moves the bytes of the checks.
+            let checks = check::check(&self.config, &mut connection, &self.entropy);
+            let server = match race(checks, &mut driver).await {
+                First::One(server) => server?,
+                First::Other(()) => {
+                    return Err(failure(&self.config, PortErrorKind::Unavailable, "the server closed the connection"));
+                }
+            };
+            Ok((connection, driver, server))
+        };
+        within(&self.clock, self.config.connect_timeout, connect).await.unwrap_or_else(|| {
+            let message = format_args!(
+                "no connection within {}: is the server running, and reachable?",
+                humantime::format_duration(self.config.connect_timeout)
+            );
+            Err(failure(&self.config, PortErrorKind::TimedOut, message))
+        })
+    }
+
+    /// Connects within the time limit for pushed messages.
+    pub(super) async fn connect_for_pushes(
+        &self,
+        on_push: OnPush,
+    ) -> Result<(MultiplexedConnection, Driver), PortError> {
+        let connect = connection::connect(&self.config, Some(on_push));
+        within(&self.clock, self.config.connect_timeout, connect)
+            .await
+            .unwrap_or_else(|| Err(failure(&self.config, PortErrorKind::TimedOut, "no connection in time")))
+    }
+
+    pub(super) fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
+        self.events.send(Some(&self.source), self.clock.now(), event);
+    }
+
+    pub(super) fn backoff(&self) -> Backoff {
+        Backoff::checked(self.config.reconnect, &self.entropy)
+    }
+}
+
+impl Link {
+    /// Connects, and checks the server.
+    pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
+        let (connection, driver, server) = base.connect(None).await?;
+        let core = LinkCore { base, server, state: Mutex::new(State::Down(String::new())) };
+        let link = Self(Arc::new(core));
+        LinkCore::set_up(&link.0, connection, driver, 1);
+        Ok(link)
+    }
+
+    /// Returns the properties of the server.
+    pub(super) fn server(&self) -> &Server {
+        &self.0.server
+    }
+
+    /// Returns the parts for another connection of the handle.
+    pub(super) fn base(&self) -> &Base {
+        &self.0.base
+    }
+
+    /// Runs a script. `call` is its [`command`](Script::command) with all arguments.
+    pub(super) async fn call(&self, script: &Script, call: &Cmd) -> Result<Value, PortError> {
+        let (mut connection, number) = self.0.current()?;
+        let config = &self.0.base.config;
+        let replicas = if script.writes { config.replicas } else { 0 };
+        let request = async {
+            match confirmed(&mut connection, call, replicas, config).await {
+                // Nothing was run.
+                Err(Refused::Server(error)) if is_unknown_script(&error) => {
+                    connection.send_packed_command(&script.load()).await?;
+                    confirmed(&mut connection, call, replicas, config).await
+                }
+                answer => answer,
+            }
+        };
+        let answer = within(&self.0.base.clock, config.request_timeout, request).await;
+        LinkCore::judge(&self.0, number, script.writes, answer)
+    }
+
+    /// Runs a command that changes nothing that is kept.
+    pub(super) async fn run(&self, command: &Cmd) -> Result<Value, PortError> {
+        let (mut connection, number) = self.0.current()?;
+        let request = async { Ok(connection.send_packed_command(command).await?) };
+        let answer = within(&self.0.base.clock, self.0.base.config.request_timeout, request).await;
+        LinkCore::judge(&self.0, number, false, answer)
+    }
+}
+
+/// A request without a result.
+enum Refused {
+    Server(RedisError),
+    /// The write was made, but too few replicas confirmed it.
+    Unconfirmed(PortError),
+}
+
+impl From<RedisError> for Refused {
+    fn from(error: RedisError) -> Self {
+        Self::Server(error)
+    }
+}
+
+/// Sends a call, and waits until replicas have its writes.
+async fn confirmed(
+    connection: &mut MultiplexedConnection,
+    call: &Cmd,
+    replicas: u16,
+    config: &RedisConfig,
+) -> Result<Value, Refused> {
+    if replicas == 0 {
+        return Ok(connection.send_packed_command(call).await?);
+    }
+    let mut wait = redis::cmd("WAIT");
+    // The server's limit ends before that of the request.
+    let limit = config.request_timeout.as_millis() * 3 / 4;
+    wait.arg(replicas).arg(u64::try_from(limit).unwrap_or(u64::MAX).max(1));
+    let mut same = connection.clone();
+    // Sent together: the second follows the first.
+    let (answer, confirmed) = both(connection.send_packed_command(call), same.send_packed_command(&wait)).await;
+    let answer = answer?;
+    let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
+    if confirmed < i64::from(replicas) {
+        let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
+        return Err(Refused::Unconfirmed(failure(config, PortErrorKind::TimedOut, message).outcome_unknown()));
+    }
+    Ok(answer)
+}
+
+impl LinkCore {
+    /// Returns the connection in use, and its number.
+    fn current(&self) -> Result<(MultiplexedConnection, u64), PortError> {
+        match &*self.state.lock() {
+            State::Up(current) => Ok((current.connection.clone(), current.number)),
+            State::Down(reason) => {
+                let message = format_args!("not connected, and trying again: {reason}");
+                Err(failure(&self.base.config, PortErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    /// Converts the answer to a request, and gives up a connection that is lost.
+    fn judge(
+        core: &Arc<Self>,
+        number: u64,
+        writes: bool,
+        answer: Option<Result<Value, Refused>>,
+    ) -> Result<Value, PortError> {
+        let config = &core.base.config;
+        match answer {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(Refused::Unconfirmed(error))) => Err(error),
+            Some(Err(Refused::Server(error))) => {
+                let failed = failed(config, &error, writes);
+                if failed.is_lost {
+                    Self::lose(core, number, &failed.reason);
+                }
+                Err(failed.error)
+            }
+            None => {
+                let reason = format!("no answer within {}", humantime::format_duration(config.request_timeout));
+                let error = failure(config, PortErrorKind::TimedOut, &reason);
+                // Answers come in order, so the requests behind this one would wait in vain, too.
+                Self::lose(core, number, &reason);
+                Err(if writes { error.outcome_unknown() } else { error })
+            }
+        }
+    }
+
+    /// Uses this connection from now on.
+    fn set_up(core: &Arc<Self>, connection: MultiplexedConnection, driver: Driver, number: u64) {
+        let (driven, ended) = oneshot::channel();
+        *core.state.lock() = State::Up(Current { connection, number, _driven: driven });
+        let core = Arc::downgrade(core);
+        Spawner::Tokio.spawn(async move {
+            let ended_by_itself = matches!(race(driver, ended).await, First::One(()));
+            if let Some(core) = core.upgrade().filter(|_| ended_by_itself) {
+                Self::lose(&core, number, "the server closed the connection");
+            }
+        });
+    }
+
+    /// Gives up the connection with this number, and begins to restore it.
+    fn lose(core: &Arc<Self>, number: u64, reason: &str) {
+        let lost = {
+            let mut state = core.state.lock();
+            match &*state {
+                State::Up(current) if current.number == number => {
+                    std::mem::replace(&mut *state, State::Down(reason.to_owned()))
+                }
+                _ => return,
+            }
+        };
+        // Ends the driver, outside the lock.
+        drop(lost);
+        let since = core.base.clock.now();
+        core.base.send(|| ConnectionEvent::Lost { reason: reason.to_owned() });
+        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), since, number + 1));
+    }
+
+    /// Connects again, until it succeeds or the handle is dropped.
+    async fn restore(core: Weak<Self>, base: Base, since: Instant, number: u64) {
+        for delay in base.backoff() {
+            base.clock.sleep(delay).await;
+            let Some(core) = core.upgrade() else { return };
+            let reason = match base.connect(None).await {
+                Ok((connection, driver, server)) if server.identity == core.server.identity => {
+                    Self::set_up(&core, connection, driver, number);
+                    base.send(|| ConnectionEvent::Restored { after: base.clock.now() - since });
+                    for capability in core.server.lost_in(&server) {
+                        base.send(|| ConnectionEvent::Weakened { capability });
+                    }
+                    return;
+                }
+                Ok(_) => "the server holds other data than before: connect anew".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if let State::Down(last) = &mut *core.state.lock() {
+                *last = reason;
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The store on a server.
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    failure::unexpected,
+    handle::RedisCore,
+    store_calls::{self, Applied},
+};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability, PortError},
+    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+};
+
+/// The store on a Redis server, from [`Redis::store`](super::Redis::store). A clone is the same
+/// store.
+#[derive(Clone)]
+pub struct RedisStore {
+    core: Arc<RedisCore>,
+    can: Capabilities,
+}
+
+const CAN: Capabilities = Capabilities::of(
+    "redis",
+    &[
+        Capability::AtomicBatch,
+        Capability::OrderedVersions,
+        Capability::Fencing,
+        Capability::OrderedAppend,
+        Capability::TimeToLive,
+    ],
+)
+.largest_value(16 << 20)
+.largest_batch(1000)
+.largest_key(1024);
+
+impl RedisStore {
+    pub(super) fn new(core: Arc<RedisCore>) -> Self {
+        let can = core.link.server().grant(CAN);
+        Self { core, can }
+    }
+
+    /// Returns the keys of a partition.
+    fn keys(&self, partition: &str) -> [String; 5] {
+        store_calls::PARTS.map(|part| self.core.keys.partition(partition, part))
+    }
+
+    fn unexpected(&self) -> PortError {
+        unexpected(self.core.config(), "a request to the store")
+    }
+
+    async fn write(&self, partition: &str, writes: &[Write]) -> Result<Vec<Applied>, StoreError> {
+        let mut call = store_calls::WRITE.command(&self.keys(partition));
+        for write in writes {
+            store_calls::add(&mut call, write);
+        }
+        let answer = self.core.link.call(&store_calls::WRITE, &call).await?;
+        // The write was made, so an answer that cannot be read leaves its result unknown.
+        store_calls::results(answer, writes).unwrap_or_else(|| Err(self.unexpected().outcome_unknown().into()))
+    }
+}
+
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        self.can
+    }
+
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            key.check(&self.can)?;
+            let mut call = store_calls::GET.command(&self.keys(key.partition)[..2]);
+            call.arg(key.row);
+            let answer = self.core.link.call(&store_calls::GET, &call).await?;
+            Ok(store_calls::record(answer).ok_or_else(|| self.unexpected())?)
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            key.check(&self.can)?;
+            let write = Write::put(key.row, value, options);
+            write.check(&self.can)?;
+            match self.write(key.partition, &[write]).await?[..] {
+                [Applied::Put(version)] => Ok(version),
+                _ => Err(store_calls::no_version().into()),
+            }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            key.check(&self.can)?;
+            let write = Write::delete(key.row, options);
+            write.check(&self.can)?;
+            Ok(matches!(self.write(key.partition, &[write]).await?[..], [Applied::Deleted(true)]))
+        })
+    }
+
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(async move {
+            scan.check(&self.can)?;
+            let limit = scan.limit.min(self.can.max_batch());
+            let (script, call) = store_calls::scan_call(scan, &self.keys(&scan.partition), limit);
+            let answer = self.core.link.call(script, &call).await?;
+            Ok(store_calls::page(answer).ok_or_else(|| self.unexpected())?)
+        })
+    }
+
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        Box::pin(async move {
+            Write::check_batch(partition, &writes, &self.can)?;
+            let version = |applied| match applied {
+                Applied::Put(version) => Some(version),
+                Applied::Deleted(_) | Applied::Checked => None,
+            };
+            Ok(self.write(partition, &writes).await?.into_iter().map(version).collect())
+        })
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("server", &self.core.config().address()).finish_non_exhaustive()
+    }
+}
