@@ -18,7 +18,7 @@ use crate::{
 /// A message as the server keeps it: the length of the group in two bytes, the group, the length of
 /// the headers in four bytes, the headers, and the body. A header is its name and its value, each
 /// behind its length in four bytes.
-pub(super) struct EncodedMessage<'a>(pub(super) &'a Message);
+struct EncodedMessage<'a>(&'a Message);
 
 impl EncodedMessage<'_> {
     fn write(&self, mut out: impl Write) -> io::Result<()> {

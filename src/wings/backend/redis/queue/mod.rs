@@ -11,7 +11,7 @@ use std::{
 use redis::Value;
 
 use self::{
-    codec::{Decoder, EncodedMessage, ReceiptTag},
+    codec::{Decoder, ReceiptTag},
     wait::Waiters,
 };
 use super::{
@@ -264,7 +264,10 @@ impl RedisQueue {
         let mut call = self.call(&PEEK);
         call.arg(MAX_BYTES).arg(ids);
         let answer = self.answer(&PEEK, &call).await?;
-        Ok(Decoder::new(answer).map(|found| Some(found?.into_peeked())).collect::<Option<_>>().ok_or_else(|| self.unexpected())?)
+        Ok(Decoder::new(answer)
+            .map(|found| Some(found?.into_peeked()))
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.unexpected())?)
     }
 }
 

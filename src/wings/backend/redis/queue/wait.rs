@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
 use tokio::sync::Notify;
 
 use super::{MAX_BYTES, RECEIVE, RedisQueue, codec, codec::Decoder};
