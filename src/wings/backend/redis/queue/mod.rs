@@ -1,5 +1,6 @@
 //! The queue on a Redis server.
 mod codec;
+mod settle;
 mod wait;
 
 use std::{
@@ -20,18 +21,61 @@ use super::{
     script::{Script, micros},
 };
 use crate::{
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
-    queue::{
-        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
-        check_visibility,
-    },
+    port::{BoxFuture, Capabilities, Capability, PortError},
+    queue::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
 };
 
 /// A queue on a Redis server, from [`Redis::queue`](super::Redis::queue). A clone is the same
 /// queue.
 ///
-/// Each request is one round trip. A `receive` or a `peek` returns at most 16 MiB of messages, but
-/// at least one.
+/// # How it works
+///
+/// Each request is one call of a script, and so one step: a `send` of many messages, a `receive`, a
+/// `settle` of up to 1,000 settlements, with the messages that they forward. A
+/// [`peek`](Queue::peek) is two calls, and one more for each 2,000 hidden messages or messages that
+/// wait in a group. Calls that meet share the connection's writes, and on a server with
+/// `appendfsync always` also its syncs.
+///
+/// All keys of a queue and of its dead letters share a hash tag. Visible messages are in a list,
+/// those that returned in a sorted set. Hidden ones are in a sorted set by the time of return.
+/// A receive moves as many messages whose time is over as it may return, at least 100, so that no
+/// call takes long however many are due. A script of 1,000 messages blocks the server for about 10
+/// ms; use smaller batches beside requests that must not wait for that long.
+///
+/// **Waiting receivers** make no blocking requests. A receive that finds nothing leaves a mark, and
+/// the next script that makes a message visible removes the mark and publishes to the queue's
+/// channel. So a queue whose receivers find messages publishes nothing. One subscription of each
+/// handle hears the channel, from the first wait on. A waiting receiver also looks when the next
+/// hidden message returns, after each reconnection, and every 30 s; without a subscription, each
+/// second.
+///
+/// **Time** is the server's, read within each script. If its clock is set back, hidden messages and
+/// delays take longer by that step, and if it is set forward, they end earlier. The id of a message
+/// is the time of its acceptance in microseconds, or one above the last id, if that is higher. So
+/// ids do not repeat after a fail-over that lost the last messages.
+///
+/// # Cost
+///
+/// A message without headers takes about 110 bytes of the server's memory beside its body, and 330
+/// while it is in flight; with a group key, about 100 more while others of the group wait. Nothing
+/// remains of a message that ended, except its de-duplication id: a key of about 200 bytes, which
+/// the server deletes after the window. A queue that was used keeps its last id, and a mark: two
+/// keys, so that no id repeats. A [purge](Queue::purge) keeps de-duplication ids and dead letters.
+///
+/// # Limits
+///
+/// A message has at most 16 MiB. A `receive` or a `peek` returns at most 16 MiB of messages, but at
+/// least one. A request of all messages together must fit into the server's query buffer (1 GiB by
+/// default).
+///
+/// A server that has reached `maxmemory` refuses to send, as
+/// [`Full`](crate::port::PortErrorKind::Full). It still delivers, settles and extends, also by
+/// forwards: the message that ends makes room.
+///
+/// # Cancel safety
+///
+/// A request whose future is dropped is made as a whole or not at all. A `receive` that is dropped
+/// leaves the messages of a request under way hidden, for at most their visibility time-out.
 #[derive(Clone)]
 pub struct RedisQueue(Arc<QueueCore>);
 
@@ -80,9 +124,6 @@ const CAN: Capabilities = Capabilities::of(
 
 /// Maximum size of the messages of a receive or a peek. Only a single message may be larger.
 const MAX_BYTES: usize = 16 << 20;
-
-/// Maximum number of settlements, and of messages that they forward, in one call of the script.
-const SETTLEMENTS: usize = 1000;
 
 /// Number of ids of each kind that one step of a peek reads.
 const PAGE: usize = 2000;
@@ -152,86 +193,6 @@ impl RedisQueue {
         let ids = self.answer(&SEND, &call).await?;
         let ids: Option<Vec<_>> = ids.iter().map(codec::message_id).collect();
         Ok(ids.filter(|ids| ids.len() == messages.len()).ok_or_else(|| self.unexpected())?)
-    }
-
-    /// Makes settlements in one call of the script.
-    async fn settle_some(&self, some: &[(Receipt, Settle)]) -> Result<Vec<Result<(), QueueError>>, QueueError> {
-        let mut answers: Vec<Result<(), QueueError>> = Vec::with_capacity(some.len());
-        let mut roots = vec![self.0.root.clone()];
-        let mut valid = Vec::with_capacity(some.len());
-        for (receipt, how) in some {
-            let checked = self.check_settlement(receipt, how, &mut roots);
-            answers.push(checked.map(|settlement| valid.push((answers.len(), settlement, how))));
-        }
-        if valid.is_empty() {
-            return Ok(answers);
-        }
-        let mut call = SETTLE.command(&roots);
-        call.arg(self.0.part.as_str()).arg(self.window()).arg(valid.len());
-        for (_, (id, _, _), _) in &valid {
-            call.arg(*id);
-        }
-        for (_, (_, delivery, targets), how) in &valid {
-            codec::add_settlement(&mut call, *delivery, how, targets);
-        }
-        let made = match self.0.redis.link.call(&SETTLE, &call).await? {
-            Value::BulkString(made) if made.len() == valid.len() => made,
-            _ => return Err(self.unexpected().into()),
-        };
-        for ((at, ..), made) in valid.into_iter().zip(made) {
-            if made != b'1' {
-                answers[at] = Err(QueueError::LeaseLost);
-            }
-        }
-        Ok(answers)
-    }
-
-    /// Checks a settlement. Returns the numbers of its receipt, and the targets of its messages:
-    /// the places of their roots in the keys of the call, and their parts.
-    fn check_settlement(
-        &self,
-        receipt: &Receipt,
-        how: &Settle,
-        roots: &mut Vec<String>,
-    ) -> Result<(u64, u64, Vec<(usize, Part)>), QueueError> {
-        how.check(&CAN)?;
-        if matches!(how, Settle::DeadLetter { .. }) && self.0.part == Part::DeadLetters {
-            let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
-            return Err(PortError::new(PortErrorKind::Unsupported, message).into());
-        }
-        let mut targets = Vec::new();
-        if let Settle::Forward { messages } = how {
-            for (address, _) in messages {
-                let (name, part) = self.queue_of(address).ok_or_else(|| address.refuse(&CAN))?;
-                let root = self.0.redis.keys.queue(name, "");
-                let place = roots.iter().position(|known| *known == root).unwrap_or_else(|| {
-                    roots.push(root);
-                    roots.len() - 1
-                });
-                targets.push((place + 1, part));
-            }
-        }
-        let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
-        Ok((id, delivery, targets))
-    }
-
-    /// Returns the queue on this server that the address names.
-    fn queue_of<'a>(&self, address: &'a Address) -> Option<(&'a str, Part)> {
-        let rest = address.as_text()?.strip_prefix("redis-")?.strip_prefix(self.0.redis.identity())?;
-        let parts = [Part::Messages, Part::DeadLetters].into_iter();
-        parts.filter_map(|part| Some((rest.strip_prefix(&format!("-{}-", part.as_str()))?, part))).next()
-    }
-
-    async fn extend_one(&self, receipt: &Receipt, visibility: Duration) -> Result<(), QueueError> {
-        check_visibility(visibility)?;
-        let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
-        let mut call = self.call(&SETTLE);
-        call.arg(self.window()).arg(1).arg(id).arg("x").arg(delivery).arg(micros(visibility));
-        match self.0.redis.link.call(&SETTLE, &call).await? {
-            Value::BulkString(made) if made == b"1" => Ok(()),
-            Value::BulkString(_) => Err(QueueError::LeaseLost),
-            _ => Err(self.unexpected().into()),
-        }
     }
 
     /// Returns the ids of the oldest messages, in order. Hidden messages are in no order of ids, so
@@ -306,24 +267,7 @@ impl Queue for RedisQueue {
         &'a self,
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        Box::pin(async move {
-            let mut answers = Vec::with_capacity(settlements.len());
-            let mut rest = &settlements[..];
-            while !rest.is_empty() {
-                let (some, others) = rest.split_at(codec::in_one_call(rest, SETTLEMENTS));
-                match self.settle_some(some).await {
-                    Ok(some) => answers.extend(some),
-                    // Earlier calls were made, so their answers are kept.
-                    Err(error) if !answers.is_empty() => {
-                        answers.extend(rest.iter().map(|_| Err(error.clone())));
-                        break;
-                    }
-                    Err(error) => return Err(error),
-                }
-                rest = others;
-            }
-            Ok(answers)
-        })
+        Box::pin(self.settle_all(settlements))
     }
 
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {

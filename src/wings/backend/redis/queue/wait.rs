@@ -134,7 +134,7 @@ impl RedisQueue {
         }
     }
 
-    /// Subscribes, unless that is done. Returns `false` after an error, or if `ends` is ready first.
+    /// Subscribes, unless that is done. Returns `false` after an error, or if `ends` is first.
     async fn subscribe(&self, ends: impl Future<Output = ()>) -> bool {
         let waiters = &self.0.waiters;
         let subscribe = async {
