@@ -1,1 +1,2 @@
 //! Redis.
+mod queue;
