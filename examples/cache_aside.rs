@@ -1,14 +1,17 @@
 //! A slow product catalogue that sometimes fails, over HTTP, and two processes that share a cache of it.
 //!
-//! Each process has a local tier; the remote tier and the notices are in one SQLite file. Shown are hits, one load under a
-//! stampede, stale answers while the catalogue is down, and updates that the other process sees. The last line is the result as JSON.
+//! Each process has a local tier; the remote tier and the notices are in one SQLite file, or on the server of `--backend`. Shown
+//! are hits, one load under a stampede, stale answers while the catalogue is down, and updates that the other process sees. The last
+//! line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
+#[path = "common/engine.rs"]
+mod engine;
+
 use std::{
     convert::Infallible,
     error::Error,
     io::{self, Write as _},
     net::SocketAddr,
-    path::{Path, PathBuf},
     process::{ExitCode, Stdio},
     sync::{
         Arc, Mutex,
@@ -18,6 +21,7 @@ use std::{
 };
 
 use clap::Parser;
+use engine::{Engine, EngineAt};
 use futures::future::join_all;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode, body::Bytes, body::Incoming, service::service_fn};
@@ -28,7 +32,6 @@ use hyper_util::{
 use serde_json::{Value, json};
 use steadfast::{
     Pipeline,
-    backend::sqlite::{Sqlite, SqliteConfig},
     cache_aside::{CacheAside, CacheAsideConfig, CacheAsideStats, RemoteConfig, StaleConfig},
     call::idempotent,
     codec::Codec,
@@ -56,18 +59,20 @@ struct Args {
     /// Number of price changes while both processes read.
     #[arg(long, default_value_t = 20)]
     updates: u64,
-    #[arg(long, hide = true, requires = "file")]
-    catalogue: Option<SocketAddr>,
+    /// Place of the remote tier: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis` for
+    /// a server of this run. A temporary file by default.
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<EngineAt>,
     #[arg(long, hide = true)]
-    file: Option<PathBuf>,
+    catalogue: Option<SocketAddr>,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match (args.catalogue, &args.file) {
-        (Some(catalogue), Some(file)) => be_a_shop(catalogue, file).await.map(|()| true),
-        _ => show(args.updates).await,
+    let done = match (args.catalogue, Engine::of_parent()) {
+        (Some(catalogue), Some(engine)) => be_a_shop(catalogue, &engine).await.map(|()| true),
+        _ => show(args.updates, args.backend.as_ref()).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -93,13 +98,13 @@ fn config() -> CacheAsideConfig {
 
 type Http = Client<HttpConnector, Full<Bytes>>;
 
-async fn be_a_shop(catalogue: SocketAddr, file: &Path) -> Result<()> {
-    let sqlite = Sqlite::open(SqliteConfig::at(file))?;
+async fn be_a_shop(catalogue: SocketAddr, engine: &Engine) -> Result<()> {
+    let backend = engine.open().await?;
     let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
     let prices: CacheAside<u64, u64> = CacheAside::builder(config())
-        .name("prices")
-        .remote(Arc::new(sqlite.store()), codec)
-        .backplane(Arc::new(sqlite.notifier()))
+        .name(engine.name("prices"))
+        .remote(backend.store(), codec)
+        .backplane(backend.notifier())
         .build()?;
     // Receives notices of the other process, and repeats failed invalidations.
     tokio::spawn({
@@ -226,10 +231,10 @@ struct Shop {
 }
 
 impl Shop {
-    fn open(catalogue: SocketAddr, file: &Path) -> Result<Self> {
+    fn open(catalogue: SocketAddr, engine: &Engine) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--catalogue", &catalogue.to_string(), "--file"])
-            .arg(file)
+            .args(["--catalogue", &catalogue.to_string()])
+            .envs(engine.variables())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -251,12 +256,12 @@ impl Shop {
     }
 }
 
-async fn show(updates: u64) -> Result<bool> {
+async fn show(updates: u64, backend: Option<&EngineAt>) -> Result<bool> {
     let (folder, clock) = (tempfile::tempdir()?, Clock::tokio());
-    let file = folder.path().join("cache.db");
-    drop(Sqlite::open(SqliteConfig::at(&file))?); // so that both find it made
+    let engine = EngineAt::start_shared(backend, folder.path(), "cache.db")?;
+    drop(engine.open().await?); // so that both find it made
     let (catalogue, address) = Catalogue::open().await?;
-    let mut shops = [Shop::open(address, &file)?, Shop::open(address, &file)?];
+    let mut shops = [Shop::open(address, &engine)?, Shop::open(address, &engine)?];
     let loads = || catalogue.asked.load(SeqCst);
     let say = |what: String| writeln!(io::stdout().lock(), "{what}");
     let mut gets = 0;

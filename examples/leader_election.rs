@@ -1,4 +1,5 @@
-//! Three processes on one SQLite file elect a leader, which is repeatedly killed, paused and asked to resign.
+//! Three processes on one SQLite file elect a leader, which is repeatedly killed, paused and asked to resign. With
+//! `--backend` they meet on a server instead.
 //!
 //! The leader writes to a resource under the token of its term. The late write of a leader that was paused is
 //! refused: by then the resource has seen a higher token. The last line is the result as JSON.
@@ -6,10 +7,12 @@
 //! The asserted bounds are those of the election plus the measured delays of the machine: each process
 //! reports the duration of its calls to the file, and the delay of its timers.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
+#[path = "common/engine.rs"]
+mod engine;
+
 use std::{
     error::Error,
     io::{self, Write as _},
-    path::Path,
     process::{ExitCode, Stdio},
     sync::{
         Arc,
@@ -19,9 +22,9 @@ use std::{
 };
 
 use clap::Parser;
+use engine::{Engine, EngineAt};
 use serde_json::json;
 use steadfast::{
-    backend::sqlite::{Sqlite, SqliteConfig},
     leader_election::{LeaderElection, LeaderElectionConfig, Term},
     lease::{Acquired, Held, Lease, LeaseError, Renewed, StoreLease},
     notify::InMemoryNotifier,
@@ -45,25 +48,29 @@ const ALLOWANCE: Duration = Duration::from_millis(20);
 /// Interval at which a process measures the delay of its timers.
 const TICK: Duration = Duration::from_millis(5);
 const NODES: usize = 3;
+/// Partition of what the leader writes to.
+const RESOURCE: &str = "resource";
 
-/// Three processes elect a leader on one SQLite file; leaders are killed, paused and asked to resign.
+/// Three processes elect a leader on one SQLite file or server; leaders are killed, paused and asked to resign.
 #[derive(Parser)]
 struct Args {
     /// Number of times that the leader is killed, paused, and asked to resign (each).
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    #[arg(long, hide = true, requires = "file")]
-    node: Option<usize>,
+    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis`
+    /// for a server of this run. A temporary file by default.
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<EngineAt>,
     #[arg(long, hide = true)]
-    file: Option<std::path::PathBuf>,
+    node: Option<usize>,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match (args.node, &args.file) {
-        (Some(node), Some(file)) => be_a_node(node, file).await.map(|()| true),
-        _ => disturb(args.rounds).await,
+    let done = match (args.node, Engine::of_parent()) {
+        (Some(node), Some(engine)) => be_a_node(node, &engine).await.map(|()| true),
+        _ => disturb(args.rounds, args.backend.as_ref()).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -82,11 +89,13 @@ fn config() -> LeaderElectionConfig {
 // ---- a node -----------------------------------------------------------------------------------------------------------------
 
 /// Campaigns, and works while it leads. Reports events on its output; ends with its input.
-async fn be_a_node(node: usize, file: &Path) -> Result<()> {
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(SqliteConfig::at(file))?.store());
+async fn be_a_node(node: usize, engine: &Engine) -> Result<()> {
+    let backend = engine.open().await?;
+    let (store, resource) = (backend.store(), engine.name(RESOURCE));
     let added = Arc::new(Added::default());
-    let leases = Arc::new(Timed { leases: StoreLease::new(store.clone())?, added: added.clone() });
-    let election = LeaderElection::builder(leases, "example", config()).candidate(format!("node-{node}")).build()?;
+    let leases = Arc::new(Timed { leases: backend.lease(), added: added.clone() });
+    let name = engine.name("example");
+    let election = LeaderElection::builder(leases, name, config()).candidate(format!("node-{node}")).build()?;
     tokio::spawn(added.clone().tell());
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     loop {
@@ -100,7 +109,7 @@ async fn be_a_node(node: usize, file: &Path) -> Result<()> {
         say(format_args!("added {}", added.micros()))?;
         say(format_args!("elected {}", leadership.token()))?;
         // A separate task, so that it ends by itself: a dropped task could not show its late write.
-        let work = tokio::spawn(work(store.clone(), leadership.term(), node));
+        let work = tokio::spawn(work(store.clone(), resource.clone(), leadership.term(), node));
         let resign = tokio::select! {
             _ = leadership.lost() => false,
             command = commands.next_line() => match command? {
@@ -160,7 +169,7 @@ impl Added {
 /// Leases that record the duration of their calls.
 #[derive(Debug)]
 struct Timed {
-    leases: StoreLease,
+    leases: Arc<dyn Lease>,
     added: Arc<Added>,
 }
 
@@ -211,12 +220,12 @@ impl Lease for Timed {
 }
 
 /// Checks the term, works, and writes. Anything may happen between the check and the write; the token guards it.
-async fn work(store: Arc<dyn Store>, term: Term, node: usize) -> Result<()> {
+async fn work(store: Arc<dyn Store>, resource: String, term: Term, node: usize) -> Result<()> {
     while term.is_leader() {
         Clock::tokio().sleep(WORK).await;
         let token = term.token();
         let written = loop {
-            match write(&*store, &term, node).await {
+            match write(&*store, &resource, &term, node).await {
                 Err(StoreError::Conflict { .. }) => {} // another writer was faster: again, on what it wrote
                 written => break written,
             }
@@ -231,15 +240,15 @@ async fn work(store: Arc<dyn Store>, term: Term, node: usize) -> Result<()> {
 }
 
 /// One write to the resource: its number increases and its log names the writer, both or neither.
-async fn write(store: &dyn Store, term: &Term, node: usize) -> std::result::Result<(), StoreError> {
-    let before = store.get(Key::new("resource", "number")).await?;
+async fn write(store: &dyn Store, resource: &str, term: &Term, node: usize) -> std::result::Result<(), StoreError> {
+    let before = store.get(Key::new(resource, "number")).await?;
     let number: u64 = before.as_ref().and_then(|r| std::str::from_utf8(&r.value).ok()?.parse().ok()).unwrap_or(0) + 1;
     let same = before.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
     let writes = vec![
         Write::put("number", number.to_string(), PutOptions::new().when(same).fence(term.token())),
         Write::put(format!("log {number:08}"), format!("{} {node}", term.token()), Precondition::Absent),
     ];
-    store.batch("resource", writes).await.map(|_| ())
+    store.batch(resource, writes).await.map(|_| ())
 }
 
 fn say(what: std::fmt::Arguments<'_>) -> io::Result<()> {
@@ -257,7 +266,7 @@ struct Said {
 }
 
 struct Nodes {
-    file: std::path::PathBuf,
+    engine: Engine,
     running: Vec<(Child, ChildStdin)>,
     said: mpsc::UnboundedReceiver<Said>,
     tell: mpsc::UnboundedSender<Said>,
@@ -270,7 +279,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn new(file: std::path::PathBuf) -> Result<Self> {
+    fn new(engine: Engine) -> Result<Self> {
         let clock = Clock::tokio();
         let ((tell, said), start) = (mpsc::unbounded_channel(), clock.now());
         let here = Arc::new(Added::default());
@@ -281,7 +290,7 @@ impl Nodes {
             }
         });
         let added = [0; NODES];
-        let mut nodes = Self { file, running: Vec::new(), said, tell, clock, start, terms: 0, added, here };
+        let mut nodes = Self { engine, running: Vec::new(), said, tell, clock, start, terms: 0, added, here };
         for node in 0..NODES {
             let running = nodes.spawn(node)?;
             nodes.running.push(running);
@@ -291,8 +300,8 @@ impl Nodes {
 
     fn spawn(&self, node: usize) -> Result<(Child, ChildStdin)> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--node", &node.to_string(), "--file"])
-            .arg(&self.file)
+            .args(["--node", &node.to_string()])
+            .envs(self.engine.variables())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -362,15 +371,16 @@ struct Gaps {
     resigned: Vec<Gap>,
 }
 
-async fn disturb(rounds: usize) -> Result<bool> {
+async fn disturb(rounds: usize, backend: Option<&EngineAt>) -> Result<bool> {
     let folder = tempfile::tempdir()?;
-    let file = folder.path().join("election.db");
-    let mut nodes = Nodes::new(file.clone())?;
+    let engine = EngineAt::start_shared(backend, folder.path(), "election.db")?;
+    let (place, resource) = (engine.place(), engine.name(RESOURCE));
+    let mut nodes = Nodes::new(engine)?;
     let (mut refused, mut accepted, mut gaps) = (0, 0, Gaps::default());
     let rounds_of_all = rounds * 3;
     writeln!(
         io::stdout().lock(),
-        "\n{NODES} processes, one file, terms of {TERM:?}; {rounds} kills, {rounds} pauses, {rounds} resignations\n"
+        "\n{NODES} processes, one {place}, terms of {TERM:?}; {rounds} kills, {rounds} pauses, {rounds} resignations\n"
     )?;
 
     let patience = TERM * 10;
@@ -441,10 +451,10 @@ async fn disturb(rounds: usize) -> Result<bool> {
         }
     }
     let terms = nodes.terms;
-    drop(nodes); // which kills them
+    nodes.running.clear(); // which kills them
 
-    let log = Sqlite::open(SqliteConfig::at(file))?.store();
-    let log = log.scan_all(Scan::partition("resource").prefix("log ").limit(1000)).await?;
+    let log = nodes.engine.open().await?.store();
+    let log = log.scan_all(Scan::partition(resource).prefix("log ").limit(1000)).await?;
     let writers: Vec<(u64, String)> = log
         .iter()
         .filter_map(|row| String::from_utf8_lossy(&row.value).split_once(' ').map(|(t, n)| (t.parse(), n.to_owned())))

@@ -1,22 +1,26 @@
-//! Two processes share a limit of 100 calls per second through one SQLite file, which then fails.
+//! Two processes share a limit of 100 calls per second through one SQLite file, or the server of `--backend`, which then fails.
 //!
 //! Shown are the admissions of both processes, shared exactly and by leases, and the behaviour while the file cannot be
 //! written: all calls pass, none pass, or each process continues with its share. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
+#[path = "common/engine.rs"]
+mod engine;
+
 use std::{
     collections::HashMap,
     error::Error,
     io::{self, Write as _},
-    path::{Path, PathBuf},
     process::{ExitCode, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use clap::Parser;
+use engine::{Engine, EngineAt};
 use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
+    store::Store,
     throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, WhenDown},
     time::{Clock, Instant},
 };
@@ -38,25 +42,30 @@ const ASK_EVERY: Duration = Duration::from_millis(2);
 /// Allowance for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two processes share a limit of 100 calls a second through SQLite.
+/// Two processes share a limit of 100 calls a second through SQLite or a server.
 #[derive(Parser)]
 struct Args {
     /// Seconds of counting in each mode.
     #[arg(long, default_value_t = 3)]
     seconds: u32,
+    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis`
+    /// for a server of this run, which also fails. A temporary file by default.
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<EngineAt>,
     /// The configuration of a process, as JSON.
-    #[arg(long, hide = true, requires = "file")]
+    #[arg(long, hide = true, requires = "name")]
     config: Option<String>,
+    /// The name of its limit.
     #[arg(long, hide = true)]
-    file: Option<PathBuf>,
+    name: Option<String>,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match (&args.config, &args.file) {
-        (Some(config), Some(file)) => be_a_process(config, file).await.map(|()| true),
-        _ => count(args.seconds.max(1)).await,
+    let done = match (&args.config, &args.name, Engine::of_parent()) {
+        (Some(config), Some(name), Some(engine)) => be_a_process(config, name, &engine).await.map(|()| true),
+        _ => count(args.seconds.max(1), args.backend.as_ref()).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -75,10 +84,13 @@ fn config() -> SharedRateLimitConfig {
 // ---- a process that is limited ----------------------------------------------------------------------------------------------
 
 /// Reads one line for each call, and asks the limiter for all of them concurrently. Ends with its input.
-async fn be_a_process(config: &str, file: &Path) -> Result<()> {
+async fn be_a_process(config: &str, name: &str, engine: &Engine) -> Result<()> {
     let config: SharedRateLimitConfig = serde_json::from_str(config)?;
-    let store = Sqlite::open(SqliteConfig::at(file).lock_wait(MS * 100))?.store();
-    let limiter = SharedRateLimiter::new(Arc::new(store), "payments", config)?;
+    let store: Arc<dyn Store> = match engine.file() {
+        Some(file) => Arc::new(Sqlite::open(SqliteConfig::at(file).lock_wait(MS * 100))?.store()),
+        None => engine.open().await?.store(),
+    };
+    let limiter = SharedRateLimiter::new(store, name.to_owned(), config)?;
     // Leases permits in advance.
     tokio::spawn({
         let limiter = limiter.clone();
@@ -126,13 +138,13 @@ struct Both {
 }
 
 impl Both {
-    fn start(config: SharedRateLimitConfig, file: &Path) -> Result<Self> {
+    fn start(config: SharedRateLimitConfig, name: &str, engine: &Engine) -> Result<Self> {
         let (clock, (tell, answers)) = (Clock::tokio(), mpsc::unbounded_channel());
         let (mut children, mut stdins) = (Vec::new(), Vec::new());
         for process in 0..2 {
             let mut child = Command::new(std::env::current_exe()?)
-                .args(["--config", &serde_json::to_string(&config)?, "--file"])
-                .arg(file)
+                .args(["--config", &serde_json::to_string(&config)?, "--name", name])
+                .envs(engine.variables())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
@@ -220,31 +232,46 @@ fn most_in_a_second(asked: &[Asked]) -> usize {
     passed.iter().map(|call| within(call.at)).max().unwrap_or(0)
 }
 
-/// An open write transaction on the file: no other process can write.
-struct Stuck(rusqlite::Connection);
+/// A backend that cannot be written.
+enum Stuck<'a> {
+    /// An open write transaction on the file: no other process can write.
+    File(rusqlite::Connection),
+    /// A server that was killed.
+    Server(&'a Engine),
+}
 
-impl Stuck {
-    fn hold(file: &Path) -> Result<Self> {
+impl<'a> Stuck<'a> {
+    fn hold(engine: &'a Engine) -> Result<Self> {
+        let Some(file) = engine.file() else {
+            engine.kill()?;
+            return Ok(Self::Server(engine));
+        };
         let connection = rusqlite::Connection::open(file)?;
         connection.busy_timeout(PATIENCE)?;
         connection.execute_batch("BEGIN IMMEDIATE")?;
-        Ok(Self(connection))
+        Ok(Self::File(connection))
     }
 
     fn release(self) -> Result<()> {
-        Ok(self.0.execute_batch("ROLLBACK")?)
+        match self {
+            Self::File(connection) => connection.execute_batch("ROLLBACK")?,
+            Self::Server(engine) => engine.start_again(),
+        }
+        Ok(())
     }
 }
 
-async fn count(seconds: u32) -> Result<bool> {
+async fn count(seconds: u32, backend: Option<&EngineAt>) -> Result<bool> {
     let mut out = io::stdout();
-    writeln!(out, "\ntwo processes, one limit of {LIMIT} calls a second ({BURST} at once) in one SQLite file\n")?;
+    let folder = tempfile::tempdir()?;
+    let engine = EngineAt::start_shared(backend, folder.path(), "limits.db")?;
+    let place = if engine.file().is_some() { "SQLite file" } else { engine.place() };
+    writeln!(out, "\ntwo processes, one limit of {LIMIT} calls a second ({BURST} at once) in one {place}\n")?;
+    drop(engine.open().await?); // so that both find it made
     let (mut holds, mut summary) = (true, serde_json::Map::new());
     for (mode, config) in [("exact", config()), ("leased", config().leased(MS * 100))] {
-        let folder = tempfile::tempdir()?;
-        let file = folder.path().join("limits.db");
-        drop(Sqlite::open(SqliteConfig::at(&file))?); // so that both find it made
-        let mut both = Both::start(config.when_down(WhenDown::FailClosed), &file)?;
+        let name = engine.name(&format!("payments-{mode}"));
+        let mut both = Both::start(config.when_down(WhenDown::FailClosed), &name, &engine)?;
         both.ask(MS * 300).await?; // until both are at work
 
         let slack = config.slack(Duration::ZERO);
@@ -268,14 +295,20 @@ async fn count(seconds: u32) -> Result<bool> {
         )?;
 
         let mut down = serde_json::Map::new();
+        let fails = engine.file().is_some() || engine.is_private();
+        let failing = if engine.file().is_some() { "the file cannot be written" } else { "the server is down" };
         for (name, when_down) in [
             ("fail_open", WhenDown::FailOpen),
             ("fail_closed", WhenDown::FailClosed),
             ("local_share", WhenDown::LocalShare(0.5)),
-        ] {
+        ]
+        .into_iter()
+        // The server of a URL is not ours to kill.
+        .filter(|_| fails)
+        {
             both.reconfigure(config.when_down(when_down)).await?;
             both.until_down(false).await?;
-            let stuck = Stuck::hold(&file)?;
+            let stuck = Stuck::hold(&engine)?;
             both.until_down(true).await?;
             let start = both.clock.now();
             let asked = both.ask(SECOND).await?;
@@ -294,12 +327,7 @@ async fn count(seconds: u32) -> Result<bool> {
                 _ => false,
             };
             holds &= right;
-            writeln!(
-                out,
-                "    the file cannot be written, {name}: {all} of {} in {took:.1} s{}",
-                asked.len(),
-                verdict(right)
-            )?;
+            writeln!(out, "    {failing}, {name}: {all} of {} in {took:.1} s{}", asked.len(), verdict(right))?;
             down.insert(name.to_owned(), json!({ "asked": asked.len(), "admitted": all }));
         }
         let mode_summary = json!({ "asked": asked.len(), "admitted": all, "allowed": allowed, "most_in_a_second": most,

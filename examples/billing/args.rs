@@ -3,6 +3,8 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
+use crate::engine::EngineAt;
+
 /// Bills a million transactions: split into work items, handled by several processes on one durable queue, added up to the cent.
 #[derive(Parser, Clone, Debug)]
 pub(crate) struct Args {
@@ -33,6 +35,10 @@ pub(crate) struct Args {
     /// File for a plot of depth, tasks and requests over time, as SVG.
     #[arg(long)]
     pub(crate) plot: Option<PathBuf>,
+    /// Place of the queues and results: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or
+    /// `redis` for a server of this run. A temporary file by default.
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<EngineAt>,
     #[arg(long, hide = true)]
     pub(crate) processor: Option<PathBuf>,
 }

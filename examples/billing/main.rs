@@ -1,10 +1,13 @@
 //! A batch job on a queue listener: an initiator splits transactions into items, processors in several processes take
-//! them from a durable queue, and a controller adds up the results by customer and writes the bill.
+//! them from a durable queue, and a controller adds up the results by customer and writes the bill. The queue is in a file, or on
+//! the server of `--backend`.
 //!
 //! With `--kill 20` random processors are killed twenty times, and the bill is the same to the cent. The cost of the
 //! requests to the queue is compared with that of pollers with a period of a second; both are counted. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 mod args;
+#[path = "../common/engine.rs"]
+mod engine;
 mod naive;
 mod plot;
 mod pool;
@@ -24,16 +27,17 @@ use std::{
 use clap::Parser;
 use serde_json::json;
 use steadfast::{
-    backend::sqlite::{Sqlite, SqliteConfig},
+    backend::Backend,
     entropy::Entropy,
     queue::{AnnouncingQueue, Message, Queue},
     queue_listener::{QueueListener, Work},
-    store::{Scan, Store, StoreExt},
+    store::{Scan, StoreExt},
     time::Clock,
 };
 use tokio::sync::Notify;
 
 use args::Args;
+use engine::{Engine, EngineAt};
 use plot::Sample;
 use pool::Pool;
 use processor::{DONE, ITEMS, PARTIALS, REPORT, config};
@@ -44,9 +48,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match &args.processor {
-        Some(folder) => processor::process(folder).await.map(|()| true),
-        None => bill(&args).await,
+    let done = match (&args.processor, Engine::of_parent()) {
+        (Some(folder), Some(engine)) => processor::process(folder, &engine).await.map(|()| true),
+        _ => bill(&args).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -71,15 +75,16 @@ async fn bill(args: &Args) -> Result<bool> {
     }
     let folder = tempfile::tempdir()?;
     let (parts, expected) = generate(args, &folder.path().join("transactions.csv"))?;
-    let sqlite = Sqlite::open(SqliteConfig::at(folder.path().join("billing.db")))?;
+    let engine = Arc::new(EngineAt::start_shared(args.backend.as_ref(), folder.path(), "billing.db")?);
+    let backend = engine.open().await?;
     say(format_args!("{} transactions in {} items, {} processes", args.rows, parts.len(), args.processors))?;
 
     let clock = Clock::tokio();
     let start = clock.now();
-    let pool = tokio::sync::Mutex::new(Pool::begin(folder.path(), args.processors.into())?);
+    let pool = tokio::sync::Mutex::new(Pool::begin(folder.path(), &engine, args.processors.into())?);
     let samples = Mutex::new(Vec::new());
-    let items = Arc::new(sqlite.queue(ITEMS)?);
-    let controller = Controller::new(&sqlite, parts.len())?;
+    let items = backend.queue(&engine.name(ITEMS)).await?;
+    let controller = Controller::new(&backend, &engine, parts.len()).await?;
     let sampling = async {
         loop {
             let (standing, depth) = (pool.lock().await.standing(), processor::waiting(&*items).await?);
@@ -90,7 +95,7 @@ async fn bill(args: &Args) -> Result<bool> {
         }
     };
     let working = async {
-        initiate(&sqlite, &parts).await?;
+        initiate(&backend, &engine, &parts).await?;
         let (all, kills) = tokio::join!(controller.run(), kill(args, &controller, &pool));
         all?;
         Ok::<_, Box<dyn Error + Send + Sync>>((kills?, clock.now() - start))
@@ -115,7 +120,7 @@ async fn bill(args: &Args) -> Result<bool> {
     pool.lock().await.end().await?;
     let all = pool.lock().await.standing();
 
-    let totals = add_up(&sqlite).await?;
+    let totals = add_up(&backend, &engine).await?;
     let (processes, rest) = (args.processors.into(), rest_of_an_hour(took));
     let figures = Figures {
         items: parts.len() as u64,
@@ -153,8 +158,9 @@ async fn bill(args: &Args) -> Result<bool> {
 }
 
 /// Sends the items.
-async fn initiate(sqlite: &Sqlite, parts: &[Part]) -> Result<()> {
-    let items = AnnouncingQueue::new(Arc::new(sqlite.queue(ITEMS)?), Arc::new(sqlite.notifier()), ITEMS);
+async fn initiate(backend: &Backend, engine: &Engine, parts: &[Part]) -> Result<()> {
+    let name = engine.name(ITEMS);
+    let items = AnnouncingQueue::new(backend.queue(&name).await?, backend.notifier(), name);
     for some in parts.chunks(500) {
         let messages: serde_json::Result<Vec<_>> =
             some.iter().map(|part| Ok(Message::new(serde_json::to_vec(part)?))).collect();
@@ -172,9 +178,10 @@ struct Controller {
 }
 
 impl Controller {
-    fn new(sqlite: &Sqlite, items: usize) -> Result<Self> {
-        let builder = QueueListener::builder(Arc::new(sqlite.queue(DONE)?), config().batch(100));
-        let listener = builder.notifier(Arc::new(sqlite.notifier()), DONE).build()?;
+    async fn new(backend: &Backend, engine: &Engine, items: usize) -> Result<Self> {
+        let name = engine.name(DONE);
+        let builder = QueueListener::builder(backend.queue(&name).await?, config().batch(100));
+        let listener = builder.notifier(backend.notifier(), name).build()?;
         Ok(Self { listener, items, done: Mutex::default(), changed: Notify::new() })
     }
 
@@ -217,10 +224,9 @@ async fn kill(args: &Args, controller: &Controller, pool: &tokio::sync::Mutex<Po
 }
 
 /// Adds up the partial results.
-async fn add_up(sqlite: &Sqlite) -> Result<Totals> {
+async fn add_up(backend: &Backend, engine: &Engine) -> Result<Totals> {
     let mut totals = Totals::new();
-    let store: Arc<dyn Store> = Arc::new(sqlite.store());
-    for row in store.scan_all(Scan::partition(PARTIALS)).await? {
+    for row in backend.store().scan_all(Scan::partition(engine.name(PARTIALS))).await? {
         merge(&mut totals, serde_json::from_slice(&row.value)?);
     }
     Ok(totals)

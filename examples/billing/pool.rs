@@ -13,7 +13,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::Result;
+use crate::{Result, engine::Engine};
 
 /// Last reported state of a process.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -37,14 +37,16 @@ impl Standing {
 
 pub(crate) struct Pool {
     folder: PathBuf,
+    engine: Arc<Engine>,
     processes: Vec<(Child, Arc<Mutex<Standing>>)>,
     /// Totals of ended processes.
     gone: Standing,
 }
 
 impl Pool {
-    pub(crate) fn begin(folder: &Path, n: usize) -> Result<Self> {
-        let mut pool = Self { folder: folder.to_owned(), processes: Vec::new(), gone: Standing::default() };
+    pub(crate) fn begin(folder: &Path, engine: &Arc<Engine>, n: usize) -> Result<Self> {
+        let (folder, engine) = (folder.to_owned(), engine.clone());
+        let mut pool = Self { folder, engine, processes: Vec::new(), gone: Standing::default() };
         for _ in 0..n {
             let process = pool.spawn()?;
             pool.processes.push(process);
@@ -54,7 +56,8 @@ impl Pool {
 
     fn spawn(&self) -> Result<(Child, Arc<Mutex<Standing>>)> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--processor").arg(&self.folder).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command.arg("--processor").arg(&self.folder).envs(self.engine.variables());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let out = child.stdout.take().ok_or("a process without output")?;
         let standing = Arc::new(Mutex::new(Standing::default()));

@@ -1,20 +1,20 @@
 //! A process that handles items until it is stopped or killed.
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use serde_json::json;
 use steadfast::{
-    backend::sqlite::{Sqlite, SqliteConfig},
     backoff::BackoffConfig,
     queue::{AnnouncingQueue, Message, Queue, QueueExt},
     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
-    store::{Key, PutOptions, Store},
+    store::{Key, PutOptions},
     time::Clock,
 };
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::{
     Result,
+    engine::Engine,
     transactions::{Part, add_up},
 };
 
@@ -38,12 +38,13 @@ pub(crate) fn config() -> QueueListenerConfig {
 }
 
 /// Handles items until its input ends.
-pub(crate) async fn process(folder: &Path) -> Result<()> {
-    let sqlite = Sqlite::open(SqliteConfig::at(folder.join("billing.db")))?;
-    let (items, store) = (Arc::new(sqlite.queue(ITEMS)?), sqlite.store());
-    let notifier = Arc::new(sqlite.notifier());
-    let done = AnnouncingQueue::new(Arc::new(sqlite.queue(DONE)?), notifier.clone(), DONE);
-    let listener = QueueListener::builder(items.clone(), config()).notifier(notifier, ITEMS).build()?;
+pub(crate) async fn process(folder: &Path, engine: &Engine) -> Result<()> {
+    let backend = engine.open().await?;
+    let [items, done, partials] = [ITEMS, DONE, PARTIALS].map(|name| engine.name(name));
+    let (store, notifier) = (backend.store(), backend.notifier());
+    let listener = QueueListener::builder(backend.queue(&items).await?, config());
+    let listener = listener.notifier(notifier.clone(), items).build()?;
+    let done = AnnouncingQueue::new(backend.queue(&done).await?, notifier, done);
 
     let transactions = folder.join("transactions.csv");
     let handler = async |work: Work| -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -52,7 +53,7 @@ pub(crate) async fn process(folder: &Path) -> Result<()> {
         let totals = tokio::task::spawn_blocking(move || add_up(&path, part)).await??;
         // Stored under the item's key, so that a repeated item is stored once.
         let row = format!("{:08}", part.item);
-        store.put(Key::new(PARTIALS, &row), Bytes::from(serde_json::to_vec(&totals)?), PutOptions::new()).await?;
+        store.put(Key::new(&partials, &row), Bytes::from(serde_json::to_vec(&totals)?), PutOptions::new()).await?;
         done.send_one(Message::new(row)).await?;
         Ok(())
     };

@@ -62,13 +62,15 @@ pub struct Args {
     #[arg(long)]
     pub unprotected: bool,
 
-    /// Store of the requests' state and the services' books: `memory`, or `sqlite:FILE` (feature `sqlite`). A killed
-    /// run continues when it is started again on the same file.
-    #[arg(long, value_name = "STORE", default_value = "memory")]
+    /// Store of the requests' state and the services' books: `memory`, `sqlite:FILE` (feature `sqlite`), or the URL of a
+    /// server, `postgres://..` or `redis://..` (features `postgres`, `redis`). A killed run continues when it is started
+    /// again on the same file or server. `postgres` or `redis` alone starts a server for this run.
+    #[arg(long, visible_alias = "backend", value_name = "STORE", default_value = "memory")]
     pub store: StoreAt,
 
     /// Number of shards for the requests' records, each with its own store and circuit breaker; with `--store
-    /// sqlite:FILE` the files `FILE.shard-0000` and so on. A single shard is the job's own store.
+    /// sqlite:FILE` the files `FILE.shard-0000` and so on, on a server the name spaces `steadfast-shard-0000` and so on.
+    /// A single shard is the job's own store.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub shards: u32,
 

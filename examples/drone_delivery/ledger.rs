@@ -4,7 +4,6 @@ use std::{
     fs::{File, TryLockError},
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
@@ -17,7 +16,10 @@ use steadfast::{
     store::{InMemoryStore, Key, Row, Store, StoreError, StoreExt, Version},
 };
 
-use crate::shards::{self, Shards, Unrouted};
+use crate::{
+    engine::Engine,
+    shards::{self, Shards, Unrouted},
+};
 
 /// Name of the queue of accepted requests.
 const ACCEPTED: &str = "accepted";
@@ -25,34 +27,22 @@ const ACCEPTED: &str = "accepted";
 const MOST: usize = 100_000;
 
 /// Location of the ledger and the services' books.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoreAt {
-    Memory,
-    Sqlite(PathBuf),
-}
-
-impl FromStr for StoreAt {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "memory" => Ok(Self::Memory),
-            Some(("sqlite", file)) if !file.is_empty() => Ok(Self::Sqlite(file.into())),
-            _ => Err("must be `memory` or `sqlite:FILE`".into()),
-        }
-    }
-}
+pub(crate) use crate::engine::EngineAt as StoreAt;
 
 /// Store of the ledger and the books, and the queue of accepted requests.
 type Ports = (Arc<dyn Store>, Arc<dyn Queue>);
 
 impl StoreAt {
-    pub fn open(&self) -> Result<Ports, PortError> {
+    pub async fn open(&self, engine: &Engine) -> Result<Ports, PortError> {
         match self {
             Self::Memory => {
                 Ok((Arc::new(InMemoryStore::new()), Arc::new(InMemoryQueue::builder(ACCEPTED).bounded(MOST).build())))
             }
             Self::Sqlite(file) => sqlite(file),
+            Self::Server(_) | Self::Private(_) => {
+                let backend = engine.open().await?;
+                Ok((backend.store(), backend.queue(ACCEPTED).await?))
+            }
         }
     }
 
@@ -90,11 +80,12 @@ impl StoreAt {
         Ok(Some(lock))
     }
 
-    /// Opens the store of a shard: in memory, or a file beside the job's.
-    pub fn shard(&self, shard: ShardId) -> Result<Arc<dyn Store>, PortError> {
+    /// Opens the store of a shard: in memory, a file beside the job's, or a name space of the server.
+    pub async fn shard(&self, engine: &Engine, shard: ShardId) -> Result<Arc<dyn Store>, PortError> {
         match self {
             Self::Memory => Ok(Arc::new(InMemoryStore::new())),
             Self::Sqlite(file) => Ok(sqlite(&shard_file(file, shard))?.0),
+            Self::Server(_) | Self::Private(_) => engine.store_aside(&format!("shard-{:04}", shard.0)).await,
         }
     }
 }

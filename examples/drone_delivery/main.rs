@@ -7,6 +7,8 @@ mod args;
 mod audit;
 mod client;
 mod dispatch;
+#[path = "../common/engine.rs"]
+mod engine;
 mod faults;
 mod figures;
 #[cfg(test)]
@@ -30,6 +32,7 @@ mod services;
 #[cfg(test)]
 mod shard_tests;
 mod shards;
+mod turn;
 mod workflow;
 
 use std::{
@@ -49,6 +52,7 @@ use clap::Parser;
 use steadfast::{
     cache_aside::CacheAside,
     entropy::Entropy,
+    port::{BoxFuture, PortError},
     sharding::ShardId,
     store::Store,
     testing::faults::{FaultConfig, FaultNetwork},
@@ -72,6 +76,7 @@ use crate::{
     report::{Report, Sharded},
     services::{Books, Running, Service},
     shards::{OpenShard, Shards},
+    turn::Turn,
     workflow::Workflow,
 };
 
@@ -128,7 +133,9 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     }
     let mut intake = Intake::new(&lines, wanted);
     let _taken = args.store.take().map_err(|e| format!("--store: {e}"))?;
-    let (store, queue) = args.store.open().map_err(|e| format!("--store: {e}"))?;
+    let engine = Arc::new(args.store.start().map_err(|e| format!("--store: {e}"))?);
+    let (store, queue) = args.store.open(&engine).await.map_err(|e| format!("--store: {e}"))?;
+    let _held = Turn::take(&args.store, &engine).await.map_err(|e| format!("--store: {e}"))?;
     let (clock, entropy) = (Clock::tokio(), Entropy::from_seed(args.seed));
     let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed, shards: args.shards };
     let (at, own, alone) = (args.store.clone(), store.clone(), args.shards == 1);
@@ -136,9 +143,12 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let plan = FaultPlan::new(args.faults, args.seed, args.shards);
     let network = FaultNetwork::new(FaultConfig::default(), args.seed, &clock)?;
     let behind = plan.cut.is_some().then(|| network.clone());
-    let shard = move |id: ShardId| {
-        let store = if alone && id == ShardId(0) { own.clone() } else { at.shard(id)? };
-        Ok(behind.as_ref().map_or(store.clone(), |network| network.client(&id.to_string()).store(store)))
+    let shard = move |id: ShardId| -> BoxFuture<'static, Result<Arc<dyn Store>, PortError>> {
+        let (at, engine, own, behind) = (at.clone(), engine.clone(), own.clone(), behind.clone());
+        Box::pin(async move {
+            let store = if alone && id == ShardId(0) { own } else { at.shard(&engine, id).await? };
+            Ok(behind.map_or(store.clone(), |network| network.client(&id.to_string()).store(store)))
+        })
     };
     let patience = Duration::from_secs(args.patience);
     let opened = open(&job, &store, Box::new(shard), patience, &clock, &entropy).await;

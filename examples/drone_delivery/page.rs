@@ -103,8 +103,9 @@ impl Report {
         }
         if let Some(interrupt) = self.record.interrupted {
             let on = match self.args.store {
-                StoreAt::Memory => "with `--store sqlite:FILE` another run could finish them",
+                StoreAt::Memory | StoreAt::Private(_) => "with `--store sqlite:FILE` another run could finish them",
                 StoreAt::Sqlite(_) => "start again on the same file to finish them",
+                StoreAt::Server(_) => "start again on the same server to finish them",
             };
             class(f, "not finished", self.unfinished(), &format!("ended by {interrupt}; {on}"))?;
         }

@@ -58,11 +58,11 @@ impl World {
 
     async fn try_start(&self, patience: Duration) -> Result<Run, String> {
         let (network, shards, clock) = (self.network.clone(), self.shards.clone(), self.clock.clone());
-        let open = move |id: ShardId| -> Result<Arc<dyn Store>, _> {
+        let open = move |id: ShardId| -> BoxFuture<'static, Result<Arc<dyn Store>, _>> {
             let mut shards = shards.lock().unwrap();
             let fresh = || Arc::new(InMemoryStore::builder().clock(&clock).build());
             let store = shards.entry(id).or_insert_with(fresh).clone();
-            Ok(network.client(&id.to_string()).store(store))
+            Box::pin(std::future::ready(Ok(network.client(&id.to_string()).store(store))))
         };
         let job = Identity { input: "input".into(), requests: RECORDS, seed: 1, shards: self.first };
         let store = self.network.client("job").store(self.own.clone());

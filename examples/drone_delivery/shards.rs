@@ -14,7 +14,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerEvent},
     entropy::Entropy,
     observe::{Missed, Subscription},
-    port::{ErrorClass, Failure, PortError, PortErrorKind},
+    port::{BoxFuture, ErrorClass, Failure, PortError, PortErrorKind},
     sharding::{
         Access, FanOut, FanOutConfig, KeyBytes, Move, Refused, RouteError, Routed, ShardDirectory,
         ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap,
@@ -41,7 +41,7 @@ pub type Failed = CallError<ShardError<StoreError>>;
 /// Error of a call by key.
 pub type Unrouted = RouteError<Failed>;
 /// Opens the store of a shard.
-pub type OpenShard = dyn Fn(ShardId) -> Result<Arc<dyn Store>, PortError> + Send + Sync;
+pub type OpenShard = dyn Fn(ShardId) -> BoxFuture<'static, Result<Arc<dyn Store>, PortError>> + Send + Sync;
 
 /// A shard's own side: its rows, and its check of each request.
 pub struct Shard {
@@ -203,7 +203,7 @@ impl Shards {
         if let Some(home) = self.homes().get(&id) {
             return Ok(home.clone());
         }
-        let store = (self.open)(id).map_err(|e| format!("{id}: {e}"))?;
+        let store = (self.open)(id).await.map_err(|e| format!("{id}: {e}"))?;
         let wanted = format!("{id} of {}", self.job);
         let at = Key::new("job", "shard");
         let kept = store.update(at, |kept| kept.is_none().then(|| wanted.clone().into())).await;

@@ -1,9 +1,12 @@
-//! The orders of many tenants in four SQLite files, each behind its own process, over HTTP; a fifth is added.
+//! The orders of many tenants in four SQLite files, each behind its own process, over HTTP; a fifth is added. With `--backend`
+//! the shards are name spaces of a server instead.
 //!
 //! Shown are an even distribution, reads by key and by fan-out, a killed shard without an effect on the others,
 //! and a fifth shard that gets its share during writes and reads, from movers that are killed in between. At the
 //! end every row of every file is counted. The last line is the result as JSON.
 #![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
+#[path = "../common/engine.rs"]
+mod engine;
 mod load;
 mod mover;
 mod router;
@@ -15,7 +18,6 @@ use std::{
     error::Error,
     fmt,
     io::{self, Write as _},
-    path::{Path, PathBuf},
     process::{ExitCode, Stdio},
 };
 
@@ -32,6 +34,7 @@ use tokio::{
 };
 
 use crate::{
+    engine::{Engine, EngineAt},
     load::Load,
     router::Router,
     wire::{Answer, Ask, Order},
@@ -53,8 +56,12 @@ struct Args {
     /// Number of movers that are killed, each at another step, before one may finish.
     #[arg(long, default_value_t = 3)]
     kills: u32,
+    /// Place of the map and the shards: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or
+    /// `redis` for a server of this run. Temporary files by default.
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<EngineAt>,
     #[arg(long, hide = true)]
-    folder: Option<PathBuf>,
+    mover: bool,
     #[arg(long, hide = true)]
     shard: Option<u32>,
     #[arg(long, hide = true)]
@@ -64,9 +71,9 @@ struct Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match (&args.folder, args.shard) {
-        (Some(folder), Some(shard)) => shard::serve(folder, ShardId(shard)).await.map(|()| true),
-        (Some(folder), None) => mover::rebalance(folder, &all(), args.hold).await.map(|()| true),
+    let done = match (Engine::of_parent(), args.shard) {
+        (Some(engine), Some(shard)) => shard::serve(&engine, ShardId(shard)).await.map(|()| true),
+        (Some(engine), None) if args.mover => mover::rebalance(&engine, &all(), args.hold).await.map(|()| true),
         _ => show(&args).await,
     };
     match done {
@@ -96,20 +103,17 @@ struct Process {
 }
 
 impl Process {
-    fn start(folder: &Path, args: &[(&str, Option<u32>)]) -> Result<Self> {
+    fn start(engine: &Engine, args: impl IntoIterator<Item = String>) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--folder").arg(folder);
-        for (name, value) in args {
-            command.args(value.map(|value| format!("{name}={value}")));
-        }
+        command.envs(engine.variables()).args(args);
         let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let lines = BufReader::new(child.stdout.take().ok_or("a process without a pipe")?).lines();
         Ok(Self { child, lines })
     }
 
     /// Starts a shard, which listens.
-    async fn shard(folder: &Path, shard: ShardId) -> Result<Self> {
-        let mut process = Self::start(folder, &[("--shard", Some(shard.0))])?;
+    async fn shard(engine: &Engine, shard: ShardId) -> Result<Self> {
+        let mut process = Self::start(engine, [format!("--shard={}", shard.0)])?;
         process.lines.next_line().await?.ok_or_else(|| format!("{shard} did not start"))?;
         Ok(process)
     }
@@ -150,19 +154,22 @@ fn shares(rows: &Rows) -> Result<Vec<u64>> {
 
 async fn show(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
-    let folder = folder.path();
+    let engine = EngineAt::start_shared(args.backend.as_ref(), folder.path(), "map.db")?;
+    let (engine, stores) = (&engine, if engine.file().is_some() { "files" } else { "name spaces" });
     let map = ShardMap::hashed(VIRTUAL, &FIRST)?;
-    ShardDirectory::builder(shard::shared(folder)?, "orders", ShardDirectoryConfig::default()).create(&map).await?;
+    let store = engine.open().await?.store();
+    let builder = ShardDirectory::builder(store, engine.name("orders"), ShardDirectoryConfig::default());
+    builder.create(&map).await?;
     let mut shards = Vec::new();
     for shard in FIRST {
-        shards.push(Process::shard(folder, shard).await?);
+        shards.push(Process::shard(engine, shard).await?);
     }
-    let router = Router::open(folder).await?;
+    let router = Router::open(engine).await?;
     let load = Load::new(args.tenants, ORDERS_EACH);
     let keys = u64::from(args.tenants) * u64::from(ORDERS_EACH);
 
     say(format_args!(
-        "\n{keys} orders of {} tenants, {VIRTUAL} virtual shards in {} files, a process each\n",
+        "\n{keys} orders of {} tenants, {VIRTUAL} virtual shards in {} {stores}, a process each\n",
         args.tenants,
         FIRST.len()
     ))?;
@@ -173,9 +180,9 @@ async fn show(args: &Args) -> Result<bool> {
     say(format_args!("  the largest has {:.3} times the mean\n", skew(&counts)))?;
 
     as_it_should &= ask_all_shards(&router, keys).await?;
-    as_it_should &= lose_a_shard(&router, &load, folder, &mut shards).await?;
+    as_it_should &= lose_a_shard(&router, &load, engine, &mut shards).await?;
 
-    shards.push(Process::shard(folder, FIFTH).await?);
+    shards.push(Process::shard(engine, FIFTH).await?);
     let plan = map.plan(&all())?;
     say(format_args!("{FIFTH} comes in: {} moves, while orders are written and read\n", plan.len()))?;
     let work = load.run(&router);
@@ -183,7 +190,7 @@ async fn show(args: &Args) -> Result<bool> {
     for mover in 0..=args.kills {
         // The first mover is stopped in its second move, each further one a step later.
         let hold = (mover < args.kills).then_some(if mover == 0 { 6 } else { 2 });
-        watch(folder, mover + 1, hold).await?;
+        watch(engine, mover + 1, hold).await?;
     }
     load.stop();
     let seen = seen.await??;
@@ -206,7 +213,9 @@ async fn show(args: &Args) -> Result<bool> {
     let map = router.directory.refresh().await?;
     let strays = after.iter().filter(|((tenant, _), at)| at.iter().any(|(s, _)| map.shard_of(tenant) != Some(*s)));
     let strays = strays.count();
-    say(format_args!("  {strays} rows are where the map has them not, {doubled} are in two files, {lost} are lost\n"))?;
+    say(format_args!(
+        "  {strays} rows are where the map has them not, {doubled} are in two {stores}, {lost} are lost\n"
+    ))?;
     let ideal = keys as usize / all().len();
     say(format_args!(
         r#"summary: {{"keys":{keys},"moved":{moved},"ideal_moved":{ideal},"lost":{lost},"doubled":{doubled}}}"#
@@ -235,7 +244,7 @@ async fn ask_all_shards(router: &Router, keys: u64) -> Result<bool> {
 }
 
 /// Kills one shard: the others continue, a fan-out names the missing shard, and only its own breaker opens.
-async fn lose_a_shard(router: &Router, load: &Load, folder: &Path, shards: &mut [Process]) -> Result<bool> {
+async fn lose_a_shard(router: &Router, load: &Load, engine: &Engine, shards: &mut [Process]) -> Result<bool> {
     let (lost, clock) = (ShardId(2), Clock::tokio());
     shards[2].child.kill().await?;
     let (mut partial, mut missing) = (0, String::new());
@@ -263,7 +272,7 @@ async fn lose_a_shard(router: &Router, load: &Load, folder: &Path, shards: &mut 
         "  {answered} orders were read, {not} could not be; open is the breaker of {}",
         opened.join(", ")
     ))?;
-    shards[2] = Process::shard(folder, lost).await?;
+    shards[2] = Process::shard(engine, lost).await?;
     let back = clock.now();
     while !open(router).is_empty() {
         clock.sleep(std::time::Duration::from_millis(20)).await;
@@ -274,8 +283,9 @@ async fn lose_a_shard(router: &Router, load: &Load, folder: &Path, shards: &mut 
 }
 
 /// Runs a mover and prints its output; kills it at the step at which it stops.
-async fn watch(folder: &Path, number: u32, hold: Option<u32>) -> Result<()> {
-    let mut mover = Process::start(folder, &[("--hold", hold)])?;
+async fn watch(engine: &Engine, number: u32, hold: Option<u32>) -> Result<()> {
+    let hold = hold.map(|step| format!("--hold={step}"));
+    let mut mover = Process::start(engine, std::iter::once("--mover".to_owned()).chain(hold))?;
     while let Some(line) = mover.lines.next_line().await? {
         say(format_args!("  mover {number}  {line}"))?;
         if line.contains(mover::HOLDS) {

@@ -3,7 +3,6 @@ use std::{
     collections::BTreeSet,
     fmt,
     io::{self, Write as _},
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::SeqCst},
@@ -13,12 +12,12 @@ use std::{
 use steadfast::{
     port::{BoxFuture, PortError, PortErrorKind},
     sharding::{Chunk, Move, Mover, ShardId, ShardMap},
-    store::Store,
 };
 
 use crate::{
     Result,
-    shard::{address, directory, shared},
+    engine::Engine,
+    shard::Shared,
     wire::{Answer, Ask, Http, Order},
 };
 
@@ -26,10 +25,10 @@ use crate::{
 pub const HOLDS: &str = "holds still";
 
 /// Moves parts from shards with too many to shards with too few.
-pub async fn rebalance(folder: &Path, shards: &[ShardId], hold: Option<u32>) -> Result<()> {
-    let store = shared(folder)?;
-    let directory = directory(&store).await?;
-    let mover = OverHttp { http: Http::new(), store, hold, steps: AtomicU32::new(0) };
+pub async fn rebalance(engine: &Engine, shards: &[ShardId], hold: Option<u32>) -> Result<()> {
+    let map = Shared::open(engine).await?;
+    let directory = map.directory().await?;
+    let mover = OverHttp { http: Http::new(), map, hold, steps: AtomicU32::new(0) };
     // Finishes the move of an earlier mover first; the rest is planned again.
     if directory.resume(&mover).await? {
         say("the move that was under way has ended")?;
@@ -41,7 +40,7 @@ pub async fn rebalance(folder: &Path, shards: &[ShardId], hold: Option<u32>) -> 
 
 struct OverHttp {
     http: Http,
-    store: Arc<dyn Store>,
+    map: Shared,
     hold: Option<u32>,
     steps: AtomicU32,
 }
@@ -68,7 +67,7 @@ fn tell(work: &Move, rows: usize, what: &str) -> Result<()> {
 
 impl OverHttp {
     async fn ask(&self, shard: ShardId, ask: &Ask) -> Result<Vec<Order>> {
-        let at = address(&self.store, shard).await?.ok_or("a shard that was not started")?;
+        let at = self.map.address(shard).await?.ok_or("a shard that was not started")?;
         match self.http.ask(at, ask).await? {
             Answer::Orders(orders) => Ok(orders),
             Answer::Refused(refused) => Err(refused.into()),

@@ -1,7 +1,6 @@
 //! A router: finds the shard of an order by its copy of the map. Each shard has its own pipeline and breaker.
 use std::{
     collections::BTreeMap,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -11,13 +10,13 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, OpenConfig, TripConfig},
     retry::{Retry, RetryConfig},
     sharding::{FanOut, FanOutConfig, FanOutResult, RouteError, ShardDirectory, ShardError, ShardId},
-    store::Store,
     timeout::Timeout,
 };
 
 use crate::{
     Result,
-    shard::{address, directory, shared},
+    engine::Engine,
+    shard::Shared,
     wire::{Answer, Ask, Http, HttpError, Order, classify},
 };
 
@@ -26,7 +25,7 @@ pub type Failed = CallError<HttpError>;
 #[derive(Clone)]
 pub struct Router {
     pub directory: ShardDirectory,
-    store: Arc<dyn Store>,
+    map: Shared,
     http: Http,
     fan_out: FanOut,
     shards: Arc<Mutex<BTreeMap<ShardId, Protected>>>,
@@ -39,11 +38,11 @@ struct Protected {
 }
 
 impl Router {
-    pub async fn open(folder: &Path) -> Result<Self> {
-        let store = shared(folder)?;
+    pub async fn open(engine: &Engine) -> Result<Self> {
+        let map = Shared::open(engine).await?;
         Ok(Self {
-            directory: directory(&store).await?,
-            store,
+            directory: map.directory().await?,
+            map,
             http: Http::new(),
             fan_out: FanOut::new(FanOutConfig::default())?,
             shards: Arc::default(),
@@ -64,7 +63,7 @@ impl Router {
     /// Sends a request to one shard.
     pub async fn ask(&self, shard: ShardId, ask: &Ask) -> std::result::Result<Answer, Failed> {
         let call = || async {
-            match address(&self.store, shard).await {
+            match self.map.address(shard).await {
                 Ok(Some(address)) => self.http.ask(address, ask).await,
                 Ok(None) => Err(HttpError::Connect),
                 Err(error) => Err(HttpError::Lost(error.to_string())),

@@ -1,9 +1,8 @@
-//! One shard: a process with its own SQLite file, which checks every request by its copy of the map.
+//! One shard: a process with its own file or name space, which checks every request by its copy of the map.
 use std::{
     convert::Infallible,
     io::{self, Write as _},
     net::SocketAddr,
-    path::Path,
     sync::Arc,
 };
 
@@ -11,7 +10,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use steadfast::{
-    backend::sqlite::{Sqlite, SqliteConfig, SqliteStore},
     sharding::{
         Access, KeyBytes, Move, Refused, ShardDirectory, ShardDirectoryConfig, ShardGuard, ShardId, ShardPermit,
     },
@@ -21,37 +19,56 @@ use tokio::net::TcpListener;
 
 use crate::{
     Result,
+    engine::Engine,
     wire::{Answer, Ask, Order},
 };
 
-/// Location of the map, and of each shard's address.
-pub fn shared(folder: &Path) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(Sqlite::open(SqliteConfig::at(folder.join("map.db")))?.store()))
+/// The map, and the address of each shard.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    store: Arc<dyn Store>,
+    name: String,
+    addresses: String,
 }
 
-pub async fn directory(store: &Arc<dyn Store>) -> Result<ShardDirectory> {
-    Ok(ShardDirectory::builder(store.clone(), "orders", ShardDirectoryConfig::default()).open().await?)
+impl Shared {
+    pub async fn open(engine: &Engine) -> Result<Self> {
+        let store = engine.open().await?.store();
+        Ok(Self { store, name: engine.name("orders"), addresses: engine.name("addresses") })
+    }
+
+    pub async fn directory(&self) -> Result<ShardDirectory> {
+        let config = ShardDirectoryConfig::default();
+        Ok(ShardDirectory::builder(self.store.clone(), self.name.clone(), config).open().await?)
+    }
+
+    /// Returns the address of a shard, once it has published it.
+    pub async fn address(&self, shard: ShardId) -> Result<Option<SocketAddr>> {
+        let record = self.store.get(Key::new(&self.addresses, &shard.to_string())).await?;
+        Ok(record.map(|record| std::str::from_utf8(&record.value).unwrap_or_default().parse()).transpose()?)
+    }
+
+    async fn publish(&self, shard: ShardId, address: String) -> Result<()> {
+        let key = shard.to_string();
+        self.store.put(Key::new(&self.addresses, &key), address.into(), PutOptions::default()).await?;
+        Ok(())
+    }
 }
 
-/// Returns the address of a shard, once it has published it.
-pub async fn address(store: &Arc<dyn Store>, shard: ShardId) -> Result<Option<SocketAddr>> {
-    let record = store.get(Key::new("addresses", &shard.to_string())).await?;
-    Ok(record.map(|record| std::str::from_utf8(&record.value).unwrap_or_default().parse()).transpose()?)
-}
-
-pub async fn serve(folder: &Path, shard: ShardId) -> Result<()> {
-    let store = shared(folder)?;
-    let directory = directory(&store).await?;
+pub async fn serve(engine: &Engine, shard: ShardId) -> Result<()> {
+    let map = Shared::open(engine).await?;
+    let directory = map.directory().await?;
     let here = Arc::new(Shard {
         guard: ShardGuard::open(shard, &directory).await?,
-        rows: Sqlite::open(SqliteConfig::at(folder.join(format!("{shard}.db"))))?.store(),
+        rows: engine.store_aside(&shard.to_string()).await?,
+        orders: engine.name("orders"),
         directory,
     });
     // Reuses the port after a restart.
-    let at = address(&store, shard).await?.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let at = map.address(shard).await?.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
     let listener = TcpListener::bind(at).await?;
     let at = listener.local_addr()?.to_string();
-    store.put(Key::new("addresses", &shard.to_string()), at.clone().into(), PutOptions::default()).await?;
+    map.publish(shard, at.clone()).await?;
     writeln!(io::stdout().lock(), "{at}")?;
     loop {
         let stream = listener.accept().await?.0;
@@ -85,7 +102,9 @@ async fn respond(
 struct Shard {
     guard: ShardGuard,
     directory: ShardDirectory,
-    rows: SqliteStore,
+    rows: Arc<dyn Store>,
+    /// Partition of its rows.
+    orders: String,
 }
 
 impl Shard {
@@ -96,7 +115,7 @@ impl Shard {
                 Ok(_inside) => {
                     self.rows
                         .put(
-                            Key::new("orders", &order.row()),
+                            Key::new(&self.orders, &order.row()),
                             serde_json::to_vec(&order)?.into(),
                             PutOptions::default(),
                         )
@@ -108,7 +127,7 @@ impl Shard {
             Ask::Get { tenant, number, version } => match self.enter(tenant, Access::Read, version).await {
                 Ok(_inside) => {
                     let row = Order { tenant, number, cents: 0 }.row();
-                    let record = self.rows.get(Key::new("orders", &row)).await?;
+                    let record = self.rows.get(Key::new(&self.orders, &row)).await?;
                     let order = record.map(|record| serde_json::from_slice(&record.value)).transpose()?;
                     Ok(Answer::Orders(order.into_iter().collect()))
                 }
@@ -166,13 +185,13 @@ impl Shard {
 
     async fn write(&self, writes: Vec<Write>) -> Result<()> {
         for batch in writes.chunks(self.rows.capabilities().max_batch()) {
-            self.rows.batch("orders", batch.to_vec()).await?;
+            self.rows.batch(&self.orders, batch.to_vec()).await?;
         }
         Ok(())
     }
 
     async fn everything(&self) -> Result<Vec<Order>> {
-        let rows = self.rows.scan_all(Scan::partition("orders").limit(1_000)).await?;
+        let rows = self.rows.scan_all(Scan::partition(&self.orders).limit(1_000)).await?;
         rows.iter().map(|row| Ok(serde_json::from_slice(&row.value)?)).collect()
     }
 

@@ -1,7 +1,10 @@
 //! Errors of backends, and how to react to them.
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use crate::outcome::{Classify, FailureKind, Hint, Verdict};
+use crate::{
+    config::ConfigError,
+    outcome::{Classify, FailureKind, Hint, Verdict},
+};
 
 /// The reaction that an error calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,6 +139,13 @@ impl PortError {
     /// Returns the wait that the backend asks for.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+}
+
+impl From<ConfigError> for PortError {
+    /// Rejects a setting of a backend, with its name.
+    fn from(error: ConfigError) -> Self {
+        Self::new(PortErrorKind::Invalid, error.to_string())
     }
 }
 

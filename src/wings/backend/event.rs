@@ -1,44 +1,73 @@
-//! Events of a backend's connection to its server.
-use std::time::Duration;
+//! Events of connections to a server.
+use crate::{
+    observe::Traced,
+    port::{Capability, PortErrorKind},
+};
 
-use crate::{observe::Traced, port::Capability};
+/// The purpose of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionRole {
+    /// Requests of the ports.
+    Requests,
+    /// Notices from the server, which wake subscribers and waiting receivers.
+    Notices,
+}
 
-/// An event of a connection to a server.
+impl ConnectionRole {
+    /// Returns the role as a word: `requests`, `notices`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Notices => "notices",
+        }
+    }
+}
+
+/// An event of the connections of a backend's handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
-    /// The connection was lost. Requests fail as
-    /// [`Unavailable`](crate::port::PortErrorKind::Unavailable) until it is restored.
+    /// The server cannot be reached. Requests fail at once until it is.
     Lost {
-        /// Reason, without secrets.
+        /// The connections that are affected.
+        role: ConnectionRole,
+        /// Kind of the failure.
+        kind: PortErrorKind,
+        /// The failure, without a password.
         reason: String,
     },
-    /// The connection was restored.
+    /// The server is reached again.
     Restored {
-        /// Time since the loss.
-        after: Duration,
+        /// The connections that were affected.
+        role: ConnectionRole,
+        /// Number of attempts that it took.
+        attempts: u32,
     },
-    /// The server no longer has the settings of a capability that the ports state, because it was
-    /// replaced or set anew.
+    /// The server that is reached again lacks a capability that the ports state: its settings were
+    /// changed, or another server took over.
     Weakened {
-        /// The capability that the ports still state.
+        /// The capability.
         capability: Capability,
     },
 }
-
-const TARGET: &str = "steadfast::backend";
 
 impl Traced for ConnectionEvent {
     fn wanted() -> bool {
         tracing::enabled!(target: "steadfast::backend", tracing::Level::INFO)
     }
 
-    fn trace(&self, server: &str) {
+    fn trace(&self, name: &str) {
+        const TARGET: &str = "steadfast::backend";
         match self {
-            Self::Lost { reason } => tracing::warn!(target: TARGET, server, reason, "connection lost"),
-            Self::Restored { after } => tracing::info!(target: TARGET, server, ?after, "connection restored"),
+            Self::Lost { role, kind, reason } => {
+                tracing::warn!(target: TARGET, name, role = role.as_str(), ?kind, reason, "connection lost");
+            }
+            Self::Restored { role, attempts } => {
+                tracing::info!(target: TARGET, name, role = role.as_str(), attempts, "connection restored");
+            }
             Self::Weakened { capability } => {
-                tracing::warn!(target: TARGET, server, %capability, "the server no longer has a stated capability");
+                tracing::warn!(target: TARGET, name, %capability, "the server lacks a stated capability");
             }
         }
     }

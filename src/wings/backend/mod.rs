@@ -4,17 +4,23 @@
 //! A backend implements [ports](crate::port) and knows no pattern. A pattern works on each backend
 //! that has the capabilities it needs. [`open`] chooses a backend by a URL, so that configuration
 //! alone decides where the state is.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod event;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod tls;
 
-#[cfg(feature = "redis")]
-pub use event::ConnectionEvent;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub use event::{ConnectionEvent, ConnectionRole};
 pub use open::{Backend, open};
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub use tls::TlsConfig;
 
 /// Limits of the name of a queue, over every backend: 1 to 1,024 bytes.
 const QUEUE_NAME: crate::port::Capabilities = crate::port::Capabilities::of("backend", &[]).largest_key(1024);

@@ -73,8 +73,7 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let sqlite = Sqlite::open(SqliteConfig::at(rest))?;
-            let lease = crate::lease::StoreLease::new(Arc::new(sqlite.store()))
-                .map_err(|error| PortError::new(crate::port::PortErrorKind::Invalid, error.to_string()))?;
+            let lease = crate::lease::StoreLease::new(Arc::new(sqlite.store()))?;
             Engine::Sqlite(sqlite, Arc::new(lease))
         }
         #[cfg(not(feature = "sqlite"))]

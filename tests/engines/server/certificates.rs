@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use super::process::{Account, Folder, find, run};
+use super::process::{Account, Folder, command, find, run};
 
 const CONFIG: &str = "\
 [req]
@@ -78,7 +78,7 @@ impl Certificates {
     }
 
     fn openssl(&self, arguments: &[&str]) -> Openssl {
-        let mut command = Command::new(find("openssl", "STEADFAST_OPENSSL", &[], "Debian: `apt-get install openssl`"));
+        let mut command = command(find("openssl", "STEADFAST_OPENSSL", &[], "Debian: `apt-get install openssl`"));
         command.current_dir(self.folder.path()).args(arguments);
         Openssl(command)
     }

@@ -4,6 +4,7 @@
 //! a small watcher process, which deletes the folders, too.
 #![allow(dead_code, unused_imports, reason = "no user needs all of it")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a server that does not start fails the test")]
 mod certificates;
 mod pgbouncer;
 mod postgres;

@@ -1,9 +1,9 @@
 //! A pooler in front of PostgreSQL.
-use std::{fs, net::TcpStream, process::Command};
+use std::{fs, net::TcpStream};
 
 use super::{
     Postgres,
-    process::{Account, Folder, Process, find, free_port},
+    process::{Account, Folder, Process, command, find, free_port},
 };
 
 /// A pgbouncer in transaction mode: each transaction may run on another connection of the server.
@@ -36,7 +36,7 @@ impl Pgbouncer {
         let file = folder.path().join("pgbouncer.ini");
         fs::write(&file, settings).unwrap();
         let install = "Debian: `apt-get install pgbouncer`";
-        let mut command = Command::new(find("pgbouncer", "STEADFAST_PGBOUNCER", &[], install));
+        let mut command = command(find("pgbouncer", "STEADFAST_PGBOUNCER", &[], install));
         let pooler = Self { process, folder, port };
         let ready = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         pooler.process.start(Account::take(command.arg(&file)).current_dir("/"), ready);

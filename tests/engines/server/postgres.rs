@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Certificates,
-    process::{Account, Folder, Process, find, free_port, run},
+    process::{Account, Folder, Process, command, find, free_port, run},
     wait_until,
 };
 
@@ -28,6 +28,11 @@ impl Postgres {
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Postgres> = OnceLock::new();
         SHARED.get_or_init(Self::start)
+    }
+
+    /// Returns the way to install PostgreSQL as an error, if it is missing.
+    pub(crate) fn installed() -> Result<(), String> {
+        ["initdb", "postgres", "pg_isready"].into_iter().try_for_each(|name| program(name).map(drop))
     }
 
     /// Starts a server.
@@ -75,7 +80,7 @@ impl Postgres {
     /// Starts the server on its port and data; it must not run. Returns when it takes requests.
     #[track_caller]
     pub(crate) fn start_again(&self) {
-        let mut command = Command::new(program("postgres"));
+        let mut command = command(program("postgres"));
         command.arg("-D").arg(self.folder.path().join("data")).args(["-p", &self.port.to_string()]);
         command.args([
             "-c",
@@ -101,7 +106,7 @@ impl Postgres {
     }
 
     fn is_ready(&self) -> bool {
-        let mut ask = Command::new(program("pg_isready"));
+        let mut ask = command(program("pg_isready"));
         ask.args(["-q", "-h", "127.0.0.1", "-t", "1", "-p", &self.port.to_string()]);
         ask.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
@@ -149,7 +154,7 @@ impl Postgres {
 
     /// Runs each line of a script by itself, so that statements work that no transaction may hold.
     pub(crate) fn client(&self) -> Command {
-        let mut psql = Command::new(program("psql"));
+        let mut psql = command(program("psql"));
         psql.args(["-h", "127.0.0.1", "-U", "postgres", "-d", "postgres", "-XAtq", "-v", "ON_ERROR_STOP=1"]);
         psql.args(["-p", &self.port.to_string()]);
         psql
@@ -164,7 +169,7 @@ impl Postgres {
 
     /// Reads the configuration files again.
     pub(crate) fn reload(&self) {
-        let mut pg_ctl = Command::new(program("pg_ctl"));
+        let mut pg_ctl = command(program("pg_ctl"));
         pg_ctl.arg("reload").arg("-D").arg(self.folder.path().join("data"));
         run(Account::take(&mut pg_ctl).current_dir("/"));
     }
@@ -181,7 +186,7 @@ impl Postgres {
     pub(crate) fn standby(&self, name: &str, synchronous: bool) -> Self {
         let folder = Folder::new("standby");
         let data = folder.path().join("data");
-        let mut copy = Command::new(program("pg_basebackup"));
+        let mut copy = command(program("pg_basebackup"));
         copy.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-U", "postgres", "-X", "stream", "-c", "fast"]);
         copy.args(["-p", &self.port.to_string()]);
         run(Account::take(&mut copy).current_dir("/"));
@@ -223,7 +228,7 @@ impl Drop for Postgres {
 }
 
 /// Returns the path of one of PostgreSQL's programs: of the newest release, or of `STEADFAST_POSTGRES_BIN`.
-pub(super) fn program(name: &str) -> PathBuf {
+pub(super) fn program(name: &str) -> Result<PathBuf, String> {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let folders = FOLDERS.get_or_init(|| {
         let releases = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -241,7 +246,7 @@ fn template() -> &'static PathBuf {
     TEMPLATE.get_or_init(|| {
         let folder = Folder::new("template");
         let data = folder.path().join("data");
-        let mut initdb = Command::new(program("initdb"));
+        let mut initdb = command(program("initdb"));
         initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"]);
         run(Account::take(&mut initdb).current_dir("/"));
         // The watcher deletes it.

@@ -148,11 +148,8 @@ impl Account {
     }
 }
 
-/// Returns the path of a program, from these folders or `PATH`.
-///
-/// # Panics
-/// If there is none, with the way to install it.
-pub(super) fn find(program: &str, variable: &str, folders: &[PathBuf], install: &str) -> PathBuf {
+/// Returns the path of a program, from these folders or `PATH`; otherwise the way to install it.
+pub(super) fn find(program: &str, variable: &str, folders: &[PathBuf], install: &str) -> Result<PathBuf, String> {
     let named = env::var_os(variable).map(PathBuf::from);
     // The variable names the program or its folder.
     let named = named.map(|named| if named.is_dir() { named.join(program) } else { named });
@@ -163,7 +160,16 @@ pub(super) fn find(program: &str, variable: &str, folders: &[PathBuf], install: 
         Some(named) => Some(named).filter(|file| file.is_file()),
         None => candidates.into_iter().find(|file| file.is_file()),
     };
-    found.unwrap_or_else(|| panic!("`{program}` is missing: install it ({install}), or set {variable} to its path"))
+    found.ok_or_else(|| format!("`{program}` is missing: install it ({install}), or set {variable} to its path"))
+}
+
+/// Returns the command of a program that was looked for.
+///
+/// # Panics
+/// If it is missing, with the way to install it.
+#[track_caller]
+pub(super) fn command(found: Result<PathBuf, String>) -> Command {
+    Command::new(found.unwrap_or_else(|missing| panic!("{missing}")))
 }
 
 /// Runs a command to its end, and returns its output.

@@ -2,14 +2,14 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::Command,
+    path::PathBuf,
     sync::{Mutex, OnceLock},
     time::Duration,
 };
 
 use super::{
     Certificates,
-    process::{Folder, Process, find, free_port},
+    process::{Folder, Process, command, find, free_port},
     wait_until,
 };
 
@@ -34,6 +34,11 @@ impl Redis {
     pub(crate) fn shared_durable() -> &'static Self {
         static SHARED: OnceLock<Redis> = OnceLock::new();
         SHARED.get_or_init(Self::durable)
+    }
+
+    /// Returns the way to install Redis as an error, if it is missing.
+    pub(crate) fn installed() -> Result<(), String> {
+        program().map(drop)
     }
 
     /// Starts a server.
@@ -90,8 +95,7 @@ impl Redis {
     /// Starts the server on its port and data; it must not run. Returns when it takes requests.
     #[track_caller]
     pub(crate) fn start_again(&self) {
-        let install = "Debian: `apt-get install redis-server`";
-        let mut command = Command::new(find("redis-server", "STEADFAST_REDIS_SERVER", &[], install));
+        let mut command = command(program());
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         // A replica is served at once.
         command.args(["--repl-diskless-sync-delay", "0"]);
@@ -183,6 +187,10 @@ impl Redis {
     pub(crate) fn promote(&self) {
         self.command(&["REPLICAOF", "NO", "ONE"]);
     }
+}
+
+fn program() -> Result<PathBuf, String> {
+    find("redis-server", "STEADFAST_REDIS_SERVER", &[], "Debian: `apt-get install redis-server`")
 }
 
 /// Reads one answer; an error is text, too.

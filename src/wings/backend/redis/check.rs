@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use redis::{Value, aio::MultiplexedConnection};
 
 use super::{
-    config::RedisConfig,
+    config::Target,
     failure::{self, failed, failure, unexpected},
     script::Script,
 };
@@ -58,42 +58,42 @@ impl Server {
 
 /// Reads the server's state, and refuses it if a contract would not hold on it.
 pub(super) async fn check(
-    config: &RedisConfig,
+    (target, prefix): (&Target, &str),
     connection: &mut MultiplexedConnection,
     entropy: &Entropy,
 ) -> Result<Server, PortError> {
     let mut info = redis::cmd("INFO");
-    let info = text(config, connection, info.arg("everything"), "INFO").await?;
+    let info = text(target, connection, info.arg("everything"), "INFO").await?;
     let info = Info::parse(&info);
-    info.check(config)?;
-    let identity = identity(config, connection, entropy).await?;
+    info.check(target)?;
+    let identity = identity((target, prefix), connection, entropy).await?;
     let is_durable = info.is("aof_enabled", "1")
-        && setting(config, connection, "appendfsync").await?.as_deref() == Some("always")
-        && setting(config, connection, "aof-load-truncated").await?.as_deref() == Some("no");
+        && setting(target, connection, "appendfsync").await?.as_deref() == Some("always")
+        && setting(target, connection, "aof-load-truncated").await?.as_deref() == Some("no");
     Ok(Server { identity, is_durable, is_alone: info.is("connected_slaves", "0") })
 }
 
 async fn send(
-    config: &RedisConfig,
+    target: &Target,
     connection: &mut MultiplexedConnection,
     command: &redis::Cmd,
 ) -> Result<Value, PortError> {
-    connection.send_packed_command(command).await.map_err(|error| failed(config, &error, false).error)
+    connection.send_packed_command(command).await.map_err(|error| failed(target, &error, false).error)
 }
 
 async fn text(
-    config: &RedisConfig,
+    target: &Target,
     connection: &mut MultiplexedConnection,
     command: &redis::Cmd,
     name: &str,
 ) -> Result<String, PortError> {
-    let answer = send(config, connection, command).await?;
-    redis::from_redis_value(answer).map_err(|_| unexpected(config, name))
+    let answer = send(target, connection, command).await?;
+    redis::from_redis_value(answer).map_err(|_| unexpected(target, name))
 }
 
 /// Returns the value of a setting, or `None` if the server does not tell, as managed servers do.
 async fn setting(
-    config: &RedisConfig,
+    target: &Target,
     connection: &mut MultiplexedConnection,
     name: &str,
 ) -> Result<Option<String>, PortError> {
@@ -105,7 +105,7 @@ async fn setting(
             Ok(pairs.into_values().next())
         }
         Err(error) => {
-            let failed = failed(config, &error, false);
+            let failed = failed(target, &error, false);
             // A refusal tells nothing about the setting.
             if matches!(failed.error.kind(), PortErrorKind::Denied | PortErrorKind::Other) {
                 Ok(None)
@@ -118,27 +118,26 @@ async fn setting(
 
 /// Reads the form and the identity of the data set; writes them if there is none.
 async fn identity(
-    config: &RedisConfig,
+    (target, prefix): (&Target, &str),
     connection: &mut MultiplexedConnection,
     entropy: &Entropy,
 ) -> Result<String, PortError> {
     let script = Script::writing(include_str!("lua/meta.lua"));
-    let mut call = script.command(&[format!("{}:meta", config.prefix)]);
+    let mut call = script.command(&[format!("{prefix}:meta")]);
     call.arg(FORM).arg(format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()));
     let mut answer = connection.send_packed_command(&call).await;
     if answer.as_ref().is_err_and(failure::is_unknown_script) {
-        send(config, connection, &script.load()).await?;
+        send(target, connection, &script.load()).await?;
         answer = connection.send_packed_command(&call).await;
     }
-    let answer = answer.map_err(|error| failed(config, &error, false).error)?;
+    let answer = answer.map_err(|error| failed(target, &error, false).error)?;
     let (form, identity): (u64, String) =
-        redis::from_redis_value(answer).map_err(|_| unexpected(config, "HMGET meta"))?;
+        redis::from_redis_value(answer).map_err(|_| unexpected(target, "HMGET meta"))?;
     if form > FORM {
         let message = format_args!(
-            "the data at `{}` has form {form}, and this release knows {FORM}: use the newer release",
-            config.prefix
+            "the data at `{prefix}` has form {form}, and this release knows {FORM}: use the newer release"
         );
-        return Err(failure(config, PortErrorKind::TooNew, message));
+        return Err(failure(target, PortErrorKind::TooNew, message));
     }
     Ok(identity)
 }
@@ -159,9 +158,9 @@ impl<'a> Info<'a> {
         self.get(name) == value
     }
 
-    fn check(&self, config: &RedisConfig) -> Result<(), PortError> {
-        use PortErrorKind::{Denied, Unavailable, Unsupported};
-        let refuse = |kind, message: &str| Err(failure(config, kind, message));
+    fn check(&self, target: &Target) -> Result<(), PortError> {
+        use PortErrorKind::{Unavailable, Unsupported};
+        let refuse = |kind, message: &str| Err(failure(target, kind, message));
         let version = self.get("redis_version");
         let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
         if (parts.next(), parts.next()) < (Some(OLDEST.0), Some(OLDEST.1)) {
@@ -182,7 +181,7 @@ impl<'a> Info<'a> {
             return refuse(Unavailable, "the server is loading its data");
         }
         if self.is("role", "slave") {
-            return refuse(Denied, "the server is a read-only replica: connect to its primary");
+            return refuse(Unavailable, "the server is a read-only replica: connect to its primary");
         }
         let policy = self.get("maxmemory_policy");
         if !policy.is_empty() && policy != "noeviction" {
@@ -197,10 +196,10 @@ impl<'a> Info<'a> {
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests {
-    use super::*;
+    use super::{super::RedisConfig, *};
 
     fn refusal(info: &str) -> Option<(PortErrorKind, String)> {
-        let checked = Info::parse(info).check(&RedisConfig::at("redis.internal", 6379));
+        let checked = Info::parse(info).check(&RedisConfig::at("redis://redis.internal").check().unwrap());
         checked.err().map(|error| (error.kind(), error.to_string()))
     }
 
@@ -216,7 +215,7 @@ mod tests {
             ("cluster_enabled:0", "cluster_enabled:1", PortErrorKind::Unsupported, "node of a cluster"),
             ("standalone", "sentinel", PortErrorKind::Unsupported, "is a sentinel"),
             ("loading:0", "loading:1", PortErrorKind::Unavailable, "is loading"),
-            ("master", "slave", PortErrorKind::Denied, "connect to its primary"),
+            ("master", "slave", PortErrorKind::Unavailable, "connect to its primary"),
             ("noeviction", "allkeys-lru", PortErrorKind::Unsupported, "set it to `noeviction`"),
         ];
         for (from, to, kind, message) in cases {

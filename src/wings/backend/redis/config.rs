@@ -1,146 +1,166 @@
 //! Settings of a connection to Redis.
 use std::{fmt, time::Duration};
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
+use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    backend::TlsConfig,
     backoff::BackoffConfig,
     config::{ConfigError, human, require, require_some_time, setters},
 };
 
-/// Settings of a [`Redis`](super::Redis). `Debug` hides the password, and serialization omits it.
+/// Settings of a [`Redis`](super::Redis).
+///
+/// `Debug` shows no password.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RedisConfig {
-    /// Name or address of the server. `127.0.0.1` by default.
-    pub host: String,
-    /// Port of the server. 6379 by default.
-    pub port: u16,
-    /// User of the server's access control list. The server's user `default` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub username: Option<String>,
-    /// Password of the user. None by default.
-    #[serde(skip_serializing)]
-    pub password: Option<String>,
-    /// Number of the database. 0 by default.
-    pub database: u16,
-    /// First part of the names of all keys and channels. `steadfast` by default.
+    /// The server, the user and the database: `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`.
+    /// `rediss://` connects with TLS.
+    pub url: String,
+    /// First part of the names of all keys and channels: 1 to 64 bytes without `{`, `}` and `:`.
+    /// `steadfast` by default. Several prefixes of one database are independent.
+    #[serde(default = "RedisConfig::prefix_default")]
     pub prefix: String,
-    /// Maximum time in which a connection is made. 2 s by default.
-    #[serde(with = "human")]
+    /// Time limit of a connection attempt. 2 s by default.
+    #[serde(default = "RedisConfig::connect_timeout_default", with = "human")]
     pub connect_timeout: Duration,
-    /// Maximum time in which the server answers a request. 5 s by default.
-    #[serde(with = "human")]
+    /// Time limit of a request. 5 s by default.
+    #[serde(default = "RedisConfig::request_timeout_default", with = "human")]
     pub request_timeout: Duration,
+    /// TLS settings. Without them TLS is used if the URL begins with `rediss:`, with the operating
+    /// system's root certificates.
+    #[serde(default)]
+    pub tls: Option<TlsConfig>,
     /// Delays between the attempts to restore a lost connection. The first attempt is made at once;
     /// later delays grow from 50 ms to 2 s by default.
+    #[serde(default = "RedisConfig::reconnect_default")]
     pub reconnect: BackoffConfig,
     /// Number of replicas that must confirm each write before it is accepted (`WAIT`). 0 by
     /// default.
+    #[serde(default)]
     pub replicas: u16,
+    /// Interval at which a waiting receiver looks for messages without having been notified. 5 s by
+    /// default. Notices arrive earlier; the interval matters only for those that were lost.
+    #[serde(default = "RedisConfig::poll_default", with = "human")]
+    pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
     /// queue recognizes duplicates within one request.
-    #[serde(with = "human")]
+    #[serde(default = "RedisConfig::window_default", with = "human")]
     pub deduplication_window: Duration,
 }
 
 setters! {
     impl RedisConfig {
-        host: impl Into<String>,
-        port: u16,
-        database: u16,
+        url: impl Into<String>,
         prefix: impl Into<String>,
         connect_timeout: Duration,
         request_timeout: Duration,
         reconnect: BackoffConfig,
         replicas: u16,
+        poll: Duration,
         deduplication_window: Duration,
     }
 }
 
-impl Default for RedisConfig {
-    fn default() -> Self {
-        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(2));
-        Self {
-            host: "127.0.0.1".to_owned(),
-            port: 6379,
-            username: None,
-            password: None,
-            database: 0,
-            prefix: "steadfast".to_owned(),
-            connect_timeout: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(5),
-            reconnect: BackoffConfig::default().between(first, longest).immediate_first(true),
-            replicas: 0,
-            deduplication_window: Duration::from_secs(300),
-        }
-    }
-}
-
 impl RedisConfig {
-    /// Creates the default settings for the server at this address.
-    pub fn at(host: impl Into<String>, port: u16) -> Self {
-        Self::default().host(host).port(port)
-    }
-
-    /// Creates the default settings for the server of a URL:
-    /// `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`.
+    /// Creates the default settings for the server at this URL.
     ///
     /// ```
     /// use steadfast::backend::redis::RedisConfig;
     ///
-    /// let config = RedisConfig::from_url("redis://app:secret@cache.internal/2").unwrap();
-    /// assert_eq!((config.host.as_str(), config.port, config.database), ("cache.internal", 6379, 2));
+    /// let config = RedisConfig::at("redis://app:secret@cache.internal/2").replicas(1);
     /// assert!(!format!("{config:?}").contains("secret"));
     /// ```
-    ///
-    /// # Errors
-    /// A [`ConfigError`] for `url`, which does not repeat the URL: it may contain a password.
-    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            prefix: Self::prefix_default(),
+            connect_timeout: Self::connect_timeout_default(),
+            request_timeout: Self::request_timeout_default(),
+            tls: None,
+            reconnect: Self::reconnect_default(),
+            replicas: 0,
+            poll: Self::poll_default(),
+            deduplication_window: Self::window_default(),
+        }
+    }
+
+    /// Sets [`tls`](field@Self::tls).
+    #[must_use]
+    pub fn tls(mut self, tls: TlsConfig) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    fn prefix_default() -> String {
+        "steadfast".to_owned()
+    }
+
+    const fn connect_timeout_default() -> Duration {
+        Duration::from_secs(2)
+    }
+
+    const fn request_timeout_default() -> Duration {
+        Duration::from_secs(5)
+    }
+
+    fn reconnect_default() -> BackoffConfig {
+        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(2));
+        BackoffConfig::default().between(first, longest).immediate_first(true)
+    }
+
+    const fn poll_default() -> Duration {
+        Duration::from_secs(5)
+    }
+
+    const fn window_default() -> Duration {
+        Duration::from_secs(300)
+    }
+
+    pub(super) fn check(&self) -> Result<Target, ConfigError> {
+        require(!self.prefix.is_empty(), "prefix", "must not be empty")?;
+        require(self.prefix.len() <= 64, "prefix", "must be at most 64 bytes")?;
+        // Braces delimit the part of a key that a cluster hashes.
+        require(!self.prefix.contains(['{', '}', ':']), "prefix", "must not contain `{`, `}` or `:`")?;
+        require_some_time(self.connect_timeout, "connect_timeout")?;
+        require_some_time(self.request_timeout, "request_timeout")?;
+        require_some_time(self.poll, "poll")?;
+        self.reconnect.check().map_err(|error| error.within("reconnect"))?;
+        Target::parse(&self.url)
+    }
+}
+
+/// The server that a URL names.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) user: RedisConnectionInfo,
+    pub(super) is_tls: bool,
+}
+
+impl Target {
+    /// Parses a URL. The error does not repeat it, because it may contain a password.
+    fn parse(url: &str) -> Result<Self, ConfigError> {
         let form = || ConfigError::new("url", "must be `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`");
-        let rest = url.strip_prefix("redis://").ok_or_else(form)?;
+        let (is_tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => return Err(form()),
+        };
         if rest.contains(['?', '#']) {
             return Err(ConfigError::new("url", "must have no query: further settings are fields of `RedisConfig`"));
         }
-        // The crate's parser knows escapes and IPv6.
+        // The client's parser knows escapes and IPv6.
         let parsed = format!("redis://{rest}").into_connection_info().map_err(|_| form())?;
         let ConnectionAddr::Tcp(host, port) = parsed.addr() else { return Err(form()) };
-        let settings = parsed.redis_settings();
-        let mut config = Self::at(host.clone(), *port);
-        config.database = u16::try_from(settings.db()).map_err(|_| form())?;
-        config.username = settings.username().map(str::to_owned);
-        config.password = settings.password().map(str::to_owned);
-        Ok(config)
-    }
-
-    /// Sets [`username`](field@Self::username).
-    #[must_use]
-    pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.username = Some(username.into());
-        self
-    }
-
-    /// Sets [`password`](field@Self::password).
-    #[must_use]
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require(!self.host.is_empty(), "host", "must not be empty")?;
-        require(self.port != 0, "port", "must not be 0")?;
-        require(!self.prefix.is_empty(), "prefix", "must not be empty")?;
-        // Braces delimit the part of a key that a cluster hashes.
-        require(!self.prefix.contains(['{', '}', ':']), "prefix", "must not contain `{`, `}` or `:`")?;
-        require(self.prefix.len() <= 128, "prefix", "must be at most 128 bytes")?;
-        let needs_password = self.username.is_none() || self.password.is_some();
-        require(needs_password, "username", "needs a `password`")?;
-        require_some_time(self.connect_timeout, "connect_timeout")?;
-        require_some_time(self.request_timeout, "request_timeout")?;
-        self.reconnect.check().map_err(|error| error.within("reconnect"))
+        let user = parsed.redis_settings().clone();
+        require(user.username().is_none() || user.password().is_some(), "url", "must have a password for its user")?;
+        require((0..=i64::from(u16::MAX)).contains(&user.db()), "url", "must have a database number of at least 0")?;
+        Ok(Self { host: host.clone(), port: *port, user, is_tls })
     }
 
     /// Returns the server's address as error messages show it.
@@ -153,15 +173,64 @@ impl RedisConfig {
     }
 }
 
+/// A URL without its user and password.
+struct Hidden<'a>(&'a str);
+
+impl fmt::Debug for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, server))) => write!(f, "\"{scheme}://...@{server}\""),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let password = self.password.as_ref().map(|_| "...");
         let mut out = f.debug_struct("RedisConfig");
-        out.field("host", &self.host).field("port", &self.port);
-        out.field("username", &self.username).field("password", &password);
-        out.field("database", &self.database).field("prefix", &self.prefix);
+        out.field("url", &Hidden(&self.url)).field("prefix", &self.prefix);
         out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
-        out.field("reconnect", &self.reconnect).field("replicas", &self.replicas);
-        out.field("deduplication_window", &self.deduplication_window).finish()
+        out.field("tls", &self.tls).field("reconnect", &self.reconnect).field("replicas", &self.replicas);
+        out.field("poll", &self.poll).field("deduplication_window", &self.deduplication_window).finish()
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_parsed_and_its_password_is_never_shown() {
+        let target = |url: &str| RedisConfig::at(url).check();
+        let full = target("rediss://app:s%40cret@cache.internal:7000/2").unwrap();
+        assert_eq!((full.address().as_str(), full.is_tls, full.user.db()), ("cache.internal:7000", true, 2));
+        assert_eq!((full.user.username(), full.user.password()), (Some("app"), Some("s@cret")));
+        assert_eq!(target("redis://[::1]").unwrap().address(), "[::1]:6379");
+        for url in ["http://s:secret@x", "redis://u:secret@", "redis://u:secret@x/y", "redis://u:secret@x?secret=1"] {
+            let Err(error) = target(url) else { panic!("{url} was accepted") };
+            assert!(error.field() == "url" && !error.to_string().contains("secret"), "{error}");
+            assert!(!format!("{:?}", RedisConfig::at(url)).contains("u:secret"), "{url}");
+        }
+        assert_eq!(target("redis://user@x").err().unwrap().rule(), "must have a password for its user");
+    }
+
+    #[test]
+    fn a_setting_that_breaks_a_rule_is_named() {
+        let valid = || RedisConfig::at("redis://localhost");
+        valid().check().unwrap();
+        let refused = [
+            (valid().prefix(""), "prefix"),
+            (valid().prefix("a{b"), "prefix"),
+            (valid().prefix("a".repeat(65)), "prefix"),
+            (valid().connect_timeout(Duration::ZERO), "connect_timeout"),
+            (valid().request_timeout(Duration::ZERO), "request_timeout"),
+            (valid().poll(Duration::ZERO), "poll"),
+            (valid().reconnect(BackoffConfig::default().factor(0.0)), "reconnect.factor"),
+        ];
+        for (config, field) in refused {
+            assert_eq!(config.check().err().unwrap().field(), field);
+        }
+        let parsed: RedisConfig = toml::from_str("url = \"redis://localhost\"").unwrap();
+        assert_eq!(parsed, valid());
     }
 }

@@ -1,14 +1,23 @@
 //! Makes connections, and their hand-shake.
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, io, pin::Pin, sync::Arc};
 
 use redis::{
-    AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisError,
     aio::{AsyncStream, MultiplexedConnection},
 };
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
-use super::{config::RedisConfig, failure::failure};
-use crate::port::{PortError, PortErrorKind};
+use super::{
+    config::{RedisConfig, Target},
+    failure::failure,
+};
+use crate::{
+    backend::TlsConfig,
+    config::ConfigError,
+    port::{PortError, PortErrorKind},
+};
 
 /// The work that moves bytes between a connection's requests and its socket.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -18,56 +27,89 @@ pub(super) type OnPush = Arc<dyn Fn(redis::PushInfo) + Send + Sync>;
 
 type Stream = Pin<Box<dyn AsyncStream + Send>>;
 
-/// Connects and authenticates. The caller limits the time.
-pub(super) async fn connect(
-    config: &RedisConfig,
-    on_push: Option<OnPush>,
-) -> Result<(MultiplexedConnection, Driver), PortError> {
-    let stream = dial(config).await?;
-    let mut user = RedisConnectionInfo::default().set_db(i64::from(config.database)).set_skip_set_lib_name();
-    if let Some(name) = &config.username {
-        user = user.set_username(name);
-    }
-    if let Some(password) = &config.password {
-        user = user.set_password(password);
-    }
-    // The time limits of requests are the handle's own.
-    let mut settings = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
-    if let Some(on_push) = on_push {
-        user = user.set_protocol(ProtocolVersion::RESP3);
-        settings = settings.set_push_sender(move |push| {
-            on_push(push);
-            Ok::<(), ()>(())
-        });
-    }
-    match MultiplexedConnection::new_with_config(&user, stream, settings).await {
-        Ok((connection, driver)) => Ok((connection, Box::pin(driver))),
-        Err(error) => Err(refused(config, &error)),
-    }
+/// Opens connections to one server.
+pub(super) struct Connector {
+    pub(super) target: Target,
+    tls: Option<TlsConnector>,
 }
 
-/// Opens the socket.
-async fn dial(config: &RedisConfig) -> Result<Stream, PortError> {
-    let unavailable = |what: &str, error: std::io::Error| {
-        failure(config, PortErrorKind::Unavailable, format_args!("{what}: {error}")).with_source(error)
-    };
-    let found = tokio::net::lookup_host((config.host.as_str(), config.port)).await;
-    let addresses = found.map_err(|error| unavailable("the host's name cannot be resolved", error))?;
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(socket) => {
-                socket.set_nodelay(true).map_err(|error| unavailable("the socket failed", error))?;
-                return Ok(Box::pin(socket));
-            }
-            Err(error) => last = error,
+impl Connector {
+    /// Creates a connector for the server of this configuration.
+    pub(super) fn new(config: &RedisConfig) -> Result<Self, ConfigError> {
+        let target = config.check()?;
+        let settings = match &config.tls {
+            Some(tls) => Some(tls.clone()),
+            None => target.is_tls.then(TlsConfig::default),
+        };
+        let tls = settings.map(|tls| tls.client()).transpose()?.map(|tls| TlsConnector::from(Arc::new(tls)));
+        Ok(Self { target, tls })
+    }
+
+    /// Connects and authenticates. The caller limits the time.
+    pub(super) async fn connect(&self, on_push: Option<OnPush>) -> Result<(MultiplexedConnection, Driver), PortError> {
+        let stream = self.dial().await?;
+        let mut user = self.target.user.clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+        // The time limits of requests are the handle's own.
+        let mut settings = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
+        if let Some(on_push) = on_push {
+            user = user.set_protocol(ProtocolVersion::RESP3);
+            settings = settings.set_push_sender(move |push| {
+                on_push(push);
+                Ok::<(), ()>(())
+            });
+        }
+        match MultiplexedConnection::new_with_config(&user, stream, settings).await {
+            Ok((connection, driver)) => Ok((connection, Box::pin(driver))),
+            Err(error) => Err(refused(&self.target, &error)),
         }
     }
-    Err(unavailable("cannot connect", last))
+
+    /// Opens the socket, with TLS if that is set.
+    async fn dial(&self) -> Result<Stream, PortError> {
+        let Target { host, port, .. } = &self.target;
+        let fail = |kind, what: &str, error: io::Error| {
+            failure(&self.target, kind, format_args!("{what}: {error}")).with_source(error)
+        };
+        let unavailable = |what: &str, error| fail(PortErrorKind::Unavailable, what, error);
+        let found = tokio::net::lookup_host((host.as_str(), *port)).await;
+        let addresses = found.map_err(|error| unavailable("the host's name cannot be resolved", error))?;
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            let socket = match TcpStream::connect(address).await {
+                Ok(socket) => socket,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            socket.set_nodelay(true).map_err(|error| unavailable("the socket failed", error))?;
+            let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
+            let name = ServerName::try_from(host.clone()).map_err(|error| {
+                failure(&self.target, PortErrorKind::Invalid, format_args!("no TLS with this host name: {error}"))
+            })?;
+            return match tls.connect(name, socket).await {
+                Ok(stream) => Ok(Box::pin(stream)),
+                Err(error) => {
+                    let rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+                    Err(match rustls {
+                        Some(rustls::Error::InvalidCertificate(_)) => {
+                            let what = "the server's certificate is not trusted, check `tls.roots` and the host name";
+                            fail(PortErrorKind::Denied, what, error)
+                        }
+                        Some(rustls::Error::InvalidMessage(_)) => {
+                            fail(PortErrorKind::Unavailable, "the server does not speak TLS at this port", error)
+                        }
+                        _ => unavailable("the TLS hand-shake failed", error),
+                    })
+                }
+            };
+        }
+        Err(unavailable("cannot connect", last))
+    }
 }
 
 /// Converts an error of the hand-shake. The server's text never repeats the password.
-fn refused(config: &RedisConfig, error: &RedisError) -> PortError {
+fn refused(target: &Target, error: &RedisError) -> PortError {
     let code = error.code().unwrap_or_default();
     let text = error.to_string();
     let is_denied = error.kind() == ErrorKind::AuthenticationFailed
@@ -75,17 +117,18 @@ fn refused(config: &RedisConfig, error: &RedisError) -> PortError {
         || text.contains("WRONGPASS")
         || text.contains("NOAUTH");
     if is_denied {
-        let user = config.username.as_deref().unwrap_or("default");
-        let rule = match &config.password {
-            Some(_) => format!("the server refuses the user `{user}` with this password: check `username`, `password`"),
-            None => "the server requires a password: set `password`".to_owned(),
+        let user = target.user.username().unwrap_or("default");
+        let rule = match target.user.password() {
+            Some(_) => format!("the server refuses the user `{user}` with this password: check `url`"),
+            None => "the server requires a password: add it to `url`".to_owned(),
         };
-        return failure(config, PortErrorKind::Denied, rule);
+        return failure(target, PortErrorKind::Denied, rule);
     }
     if text.contains("DB index") || text.contains("database number") {
-        let rule = format_args!("the server has no database {}: check `database`", config.database);
-        return failure(config, PortErrorKind::Invalid, rule);
+        let rule = format_args!("the server has no database {}: check `url`", target.user.db());
+        return failure(target, PortErrorKind::Invalid, rule);
     }
-    let message = format_args!("the hand-shake failed, is this a Redis server without TLS? {error}");
-    failure(config, PortErrorKind::Unavailable, message)
+    let message =
+        format_args!("the hand-shake failed, is this a Redis server, and does it need TLS (`rediss:`)? {error}");
+    failure(target, PortErrorKind::Unavailable, message)
 }

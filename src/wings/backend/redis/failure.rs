@@ -1,12 +1,12 @@
 //! Conversion of errors of the server and of the connection into errors of a port.
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::config::RedisConfig;
+use super::config::Target;
 use crate::port::{PortError, PortErrorKind};
 
-/// Creates an error about the server with these settings.
-pub(super) fn failure(config: &RedisConfig, kind: PortErrorKind, message: impl std::fmt::Display) -> PortError {
-    PortError::new(kind, format!("redis: {}: {message}", config.address()))
+/// Creates an error about this server.
+pub(super) fn failure(target: &Target, kind: PortErrorKind, message: impl std::fmt::Display) -> PortError {
+    PortError::new(kind, format!("redis: {}: {message}", target.address()))
 }
 
 /// A failed request, and how to go on.
@@ -19,11 +19,11 @@ pub(super) struct Failed {
 }
 
 /// Converts the error of a request. `writes` tells that the request may have changed something.
-pub(super) fn failed(config: &RedisConfig, error: &RedisError, writes: bool) -> Failed {
+pub(super) fn failed(target: &Target, error: &RedisError, writes: bool) -> Failed {
     let Some(code) = code(error) else {
         // No answer, or one that cannot be read.
         let reason = error.to_string();
-        let error = failure(config, PortErrorKind::Unavailable, format_args!("the connection was lost: {reason}"));
+        let error = failure(target, PortErrorKind::Unavailable, format_args!("the connection was lost: {reason}"));
         return Failed { error: if writes { error.outcome_unknown() } else { error }, is_lost: true, reason };
     };
     let (kind, advice) = match code {
@@ -43,7 +43,7 @@ pub(super) fn failed(config: &RedisConfig, error: &RedisError, writes: bool) -> 
     // After a fail-over by name the next connection reaches the primary.
     let is_lost = matches!(code, "READONLY" | "NOAUTH" | "MASTERDOWN");
     let reason = format!("{advice}{error}");
-    Failed { error: failure(config, kind, &reason), is_lost, reason }
+    Failed { error: failure(target, kind, &reason), is_lost, reason }
 }
 
 /// Returns the code with which the server refused the request, or `None` if it did not answer.
@@ -69,6 +69,6 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
 }
 
 /// Returns the error of an answer of another form than expected.
-pub(super) fn unexpected(config: &RedisConfig, request: &str) -> PortError {
-    failure(config, PortErrorKind::Corrupt, format_args!("the answer to `{request}` has another form than expected"))
+pub(super) fn unexpected(target: &Target, request: &str) -> PortError {
+    failure(target, PortErrorKind::Corrupt, format_args!("the answer to `{request}` has another form than expected"))
 }

@@ -2,7 +2,8 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    config::RedisConfig,
+    config::{RedisConfig, Target},
+    connection::Connector,
     keys::Keys,
     lease::RedisLease,
     link::{Base, Link},
@@ -16,7 +17,7 @@ use crate::{
     config::Name,
     entropy::Entropy,
     observe::{Events, Subscription},
-    port::{PortError, PortErrorKind},
+    port::PortError,
     time::Clock,
 };
 
@@ -50,15 +51,16 @@ impl Redis {
     /// # Cancel safety
     /// Dropping the future closes the connection. The prefix may be written.
     pub async fn connect(config: RedisConfig) -> Result<Self, PortError> {
-        config.check().map_err(|error| PortError::new(PortErrorKind::Invalid, error.to_string()))?;
+        let connector = Connector::new(&config)?;
+        let keys = Keys::new(config.prefix.clone(), connector.target.user.db());
         let base = Base {
             clock: Clock::default(),
             entropy: Entropy::from_os(),
             events: Events::new(),
-            source: Name::from(format!("redis {}", config.address())),
+            source: Name::from(format!("redis {}", connector.target.address())),
             config: Arc::new(config),
+            connector: Arc::new(connector),
         };
-        let keys = Keys::new(&base.config);
         let link = Link::connect(base.clone()).await?;
         Ok(Self(Arc::new(RedisCore { link, pubsub: PubSub::new(base), keys })))
     }
@@ -100,6 +102,11 @@ impl RedisCore {
         &self.link.base().config
     }
 
+    /// Returns the server, as errors name it.
+    pub(super) fn target(&self) -> &Target {
+        &self.link.base().connector.target
+    }
+
     /// Returns a text that names the data of the server and the prefix.
     pub(super) fn identity(&self) -> &str {
         &self.link.server().identity
@@ -108,6 +115,6 @@ impl RedisCore {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("server", &self.0.config().address()).finish_non_exhaustive()
+        f.debug_struct("Redis").field("server", &self.0.target().address()).finish_non_exhaustive()
     }
 }

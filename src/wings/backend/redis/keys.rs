@@ -2,18 +2,16 @@
 //!
 //! A key is `PREFIX:KIND:{NAME}:PART`. The braces hold the part that a cluster hashes, so that all
 //! keys of one partition, queue or lease are on one node.
-use super::config::RedisConfig;
-
 /// Makes the names of a handle.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     prefix: String,
-    database: u16,
+    database: i64,
 }
 
 impl Keys {
-    pub(super) fn new(config: &RedisConfig) -> Self {
-        Self { prefix: config.prefix.clone(), database: config.database }
+    pub(super) const fn new(prefix: String, database: i64) -> Self {
+        Self { prefix, database }
     }
 
     /// Returns the name of a part of this partition.
@@ -55,7 +53,7 @@ mod tests {
 
     #[test]
     fn names_of_any_text_are_apart_and_share_the_hashed_part() {
-        let keys = Keys::new(&RedisConfig::default());
+        let keys = Keys::new("steadfast".to_owned(), 0);
         let names = ["a", "a}", "a%7D", "a%257D", "}", "{}", "a}:x", "a:x", "", "}a", "{", "%"];
         let all: HashSet<_> = names.iter().flat_map(|name| [keys.queue(name, ""), keys.queue(name, "x")]).collect();
         assert_eq!(all.len(), names.len() * 2);

@@ -56,7 +56,7 @@ impl RedisLease {
     }
 
     fn unexpected(&self) -> PortError {
-        unexpected(self.core.config(), "a request to a lease")
+        unexpected(self.core.target(), "a request to a lease")
     }
 
     fn held(&self, (holder, token, term, left): (String, u64, String, u64)) -> Result<Held, PortError> {
@@ -169,7 +169,7 @@ impl Lease for RedisLease {
 
 impl fmt::Debug for RedisLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLease").field("server", &self.core.config().address()).finish_non_exhaustive()
+        f.debug_struct("RedisLease").field("server", &self.core.target().address()).finish_non_exhaustive()
     }
 }
 

@@ -6,13 +6,13 @@ use tokio::sync::oneshot;
 
 use super::{
     check::{self, Server},
-    config::RedisConfig,
-    connection::{self, Driver, OnPush},
+    config::{RedisConfig, Target},
+    connection::{Connector, Driver, OnPush},
     failure::{failed, failure, is_unknown_script},
     script::Script,
 };
 use crate::{
-    backend::ConnectionEvent,
+    backend::{ConnectionEvent, ConnectionRole},
     backoff::Backoff,
     config::Name,
     entropy::Entropy,
@@ -21,7 +21,7 @@ use crate::{
     race::{First, both, race},
     spawn::Spawner,
     sync::Mutex,
-    time::{Clock, Instant},
+    time::Clock,
 };
 
 /// The connection for requests. A clone shares it.
@@ -42,6 +42,7 @@ struct LinkCore {
 #[derive(Clone)]
 pub(super) struct Base {
     pub(super) config: Arc<RedisConfig>,
+    pub(super) connector: Arc<Connector>,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
     pub(super) events: Events<ConnectionEvent>,
@@ -68,13 +69,17 @@ impl Base {
     /// Connects within the time limit, and checks the server.
     async fn connect(&self, on_push: Option<OnPush>) -> Result<(MultiplexedConnection, Driver, Server), PortError> {
         let connect = async {
-            let (mut connection, mut driver) = connection::connect(&self.config, on_push).await?;
+            let (mut connection, mut driver) = self.connector.connect(on_push).await?;
             // The driver moves the bytes of the checks.
-            let checks = check::check(&self.config, &mut connection, &self.entropy);
+            let checks = check::check((&self.connector.target, &self.config.prefix), &mut connection, &self.entropy);
             let server = match race(checks, &mut driver).await {
                 First::One(server) => server?,
                 First::Other(()) => {
-                    return Err(failure(&self.config, PortErrorKind::Unavailable, "the server closed the connection"));
+                    return Err(failure(
+                        &self.connector.target,
+                        PortErrorKind::Unavailable,
+                        "the server closed the connection",
+                    ));
                 }
             };
             Ok((connection, driver, server))
@@ -84,7 +89,7 @@ impl Base {
                 "no connection within {}: is the server running, and reachable?",
                 humantime::format_duration(self.config.connect_timeout)
             );
-            Err(failure(&self.config, PortErrorKind::TimedOut, message))
+            Err(failure(&self.connector.target, PortErrorKind::TimedOut, message))
         })
     }
 
@@ -93,10 +98,10 @@ impl Base {
         &self,
         on_push: OnPush,
     ) -> Result<(MultiplexedConnection, Driver), PortError> {
-        let connect = connection::connect(&self.config, Some(on_push));
+        let connect = self.connector.connect(Some(on_push));
         within(&self.clock, self.config.connect_timeout, connect)
             .await
-            .unwrap_or_else(|| Err(failure(&self.config, PortErrorKind::TimedOut, "no connection in time")))
+            .unwrap_or_else(|| Err(failure(&self.connector.target, PortErrorKind::TimedOut, "no connection in time")))
     }
 
     pub(super) fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
@@ -131,14 +136,14 @@ impl Link {
     /// Runs a script. `call` is its [`command`](Script::command) with all arguments.
     pub(super) async fn call(&self, script: &Script, call: &Cmd) -> Result<Value, PortError> {
         let (mut connection, number) = self.0.current()?;
-        let config = &self.0.base.config;
+        let Base { config, connector, .. } = &self.0.base;
         let replicas = if script.writes { config.replicas } else { 0 };
         let request = async {
-            match confirmed(&mut connection, call, replicas, config).await {
+            match confirmed(&mut connection, call, replicas, (config, &connector.target)).await {
                 // Nothing was run.
                 Err(Refused::Server(error)) if is_unknown_script(&error) => {
                     connection.send_packed_command(&script.load()).await?;
-                    confirmed(&mut connection, call, replicas, config).await
+                    confirmed(&mut connection, call, replicas, (config, &connector.target)).await
                 }
                 answer => answer,
             }
@@ -174,7 +179,7 @@ async fn confirmed(
     connection: &mut MultiplexedConnection,
     call: &Cmd,
     replicas: u16,
-    config: &RedisConfig,
+    (config, target): (&RedisConfig, &Target),
 ) -> Result<Value, Refused> {
     if replicas == 0 {
         return Ok(connection.send_packed_command(call).await?);
@@ -190,7 +195,7 @@ async fn confirmed(
     let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
     if confirmed < i64::from(replicas) {
         let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
-        return Err(Refused::Unconfirmed(failure(config, PortErrorKind::TimedOut, message).outcome_unknown()));
+        return Err(Refused::Unconfirmed(failure(target, PortErrorKind::TimedOut, message).outcome_unknown()));
     }
     Ok(answer)
 }
@@ -202,7 +207,7 @@ impl LinkCore {
             State::Up(current) => Ok((current.connection.clone(), current.number)),
             State::Down(reason) => {
                 let message = format_args!("not connected, and trying again: {reason}");
-                Err(failure(&self.base.config, PortErrorKind::Unavailable, message))
+                Err(failure(&self.base.connector.target, PortErrorKind::Unavailable, message))
             }
         }
     }
@@ -219,17 +224,17 @@ impl LinkCore {
             Some(Ok(value)) => Ok(value),
             Some(Err(Refused::Unconfirmed(error))) => Err(error),
             Some(Err(Refused::Server(error))) => {
-                let failed = failed(config, &error, writes);
+                let failed = failed(&core.base.connector.target, &error, writes);
                 if failed.is_lost {
-                    Self::lose(core, number, &failed.reason);
+                    Self::lose(core, number, failed.error.kind(), failed.reason);
                 }
                 Err(failed.error)
             }
             None => {
                 let reason = format!("no answer within {}", humantime::format_duration(config.request_timeout));
-                let error = failure(config, PortErrorKind::TimedOut, &reason);
+                let error = failure(&core.base.connector.target, PortErrorKind::TimedOut, &reason);
                 // Answers come in order, so the requests behind this one would wait in vain, too.
-                Self::lose(core, number, &reason);
+                Self::lose(core, number, PortErrorKind::TimedOut, reason);
                 Err(if writes { error.outcome_unknown() } else { error })
             }
         }
@@ -243,38 +248,38 @@ impl LinkCore {
         Spawner::Tokio.spawn(async move {
             let ended_by_itself = matches!(race(driver, ended).await, First::One(()));
             if let Some(core) = core.upgrade().filter(|_| ended_by_itself) {
-                Self::lose(&core, number, "the server closed the connection");
+                let reason = "the server closed the connection".to_owned();
+                Self::lose(&core, number, PortErrorKind::Unavailable, reason);
             }
         });
     }
 
     /// Gives up the connection with this number, and begins to restore it.
-    fn lose(core: &Arc<Self>, number: u64, reason: &str) {
+    fn lose(core: &Arc<Self>, number: u64, kind: PortErrorKind, reason: String) {
         let lost = {
             let mut state = core.state.lock();
             match &*state {
                 State::Up(current) if current.number == number => {
-                    std::mem::replace(&mut *state, State::Down(reason.to_owned()))
+                    std::mem::replace(&mut *state, State::Down(reason.clone()))
                 }
                 _ => return,
             }
         };
         // Ends the driver, outside the lock.
         drop(lost);
-        let since = core.base.clock.now();
-        core.base.send(|| ConnectionEvent::Lost { reason: reason.to_owned() });
-        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), since, number + 1));
+        core.base.send(|| ConnectionEvent::Lost { role: ConnectionRole::Requests, kind, reason });
+        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), number + 1));
     }
 
     /// Connects again, until it succeeds or the handle is dropped.
-    async fn restore(core: Weak<Self>, base: Base, since: Instant, number: u64) {
-        for delay in base.backoff() {
+    async fn restore(core: Weak<Self>, base: Base, number: u64) {
+        for (delay, attempts) in base.backoff().zip(1..) {
             base.clock.sleep(delay).await;
             let Some(core) = core.upgrade() else { return };
             let reason = match base.connect(None).await {
                 Ok((connection, driver, server)) if server.identity == core.server.identity => {
                     Self::set_up(&core, connection, driver, number);
-                    base.send(|| ConnectionEvent::Restored { after: base.clock.now() - since });
+                    base.send(|| ConnectionEvent::Restored { role: ConnectionRole::Requests, attempts });
                     for capability in core.server.lost_in(&server) {
                         base.send(|| ConnectionEvent::Weakened { capability });
                     }

@@ -60,6 +60,6 @@ impl NoticeSource for TopicSubscription {
 
 impl fmt::Debug for RedisNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisNotifier").field("server", &self.0.config().address()).finish_non_exhaustive()
+        f.debug_struct("RedisNotifier").field("server", &self.0.target().address()).finish_non_exhaustive()
     }
 }

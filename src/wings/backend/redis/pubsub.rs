@@ -94,7 +94,8 @@ impl PubSub {
     pub(super) async fn subscribe(&self, channel: String) -> Result<Subscription, PortError> {
         let (reply, answer) = oneshot::channel();
         self.request(Request::Subscribe(channel, reply));
-        let closed = || failure(&self.base.config, PortErrorKind::Unavailable, "the connection for channels was lost");
+        let closed =
+            || failure(&self.base.connector.target, PortErrorKind::Unavailable, "the connection for channels was lost");
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -331,9 +332,15 @@ impl Task {
                         let subscription = Subscription { mailbox, channel, requests };
                         let answer = match subscribed {
                             Some(Ok(())) if has_joined.await.is_ok() => Ok(subscription),
-                            Some(Err(error)) => Err(failed(&base.config, &error, false).error),
-                            Some(Ok(())) => Err(failure(&base.config, PortErrorKind::Unavailable, "not subscribed")),
-                            None => Err(failure(&base.config, PortErrorKind::TimedOut, "no answer to a subscription")),
+                            Some(Err(error)) => Err(failed(&base.connector.target, &error, false).error),
+                            Some(Ok(())) => {
+                                Err(failure(&base.connector.target, PortErrorKind::Unavailable, "not subscribed"))
+                            }
+                            None => Err(failure(
+                                &base.connector.target,
+                                PortErrorKind::TimedOut,
+                                "no answer to a subscription",
+                            )),
                         };
                         // The subscriber may have given up: dropping the subscription ends it.
                         let _ = reply.send(answer);
@@ -373,7 +380,8 @@ async fn refuse_while<T>(
         while let Some(request) = receiver.recv().await {
             match request {
                 Request::Subscribe(_, reply) => {
-                    let error = failure(&base.config, PortErrorKind::Unavailable, "not connected, and trying again");
+                    let error =
+                        failure(&base.connector.target, PortErrorKind::Unavailable, "not connected, and trying again");
                     // The subscriber may have given up.
                     let _ = reply.send(Err(error));
                 }

@@ -47,7 +47,7 @@ impl RedisStore {
     }
 
     fn unexpected(&self) -> PortError {
-        unexpected(self.core.config(), "a request to the store")
+        unexpected(self.core.target(), "a request to the store")
     }
 
     async fn write(&self, partition: &str, writes: &[Write]) -> Result<Vec<Applied>, StoreError> {
@@ -130,6 +130,6 @@ impl Store for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("server", &self.core.config().address()).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("server", &self.core.target().address()).finish_non_exhaustive()
     }
 }

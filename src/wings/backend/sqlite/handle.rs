@@ -79,7 +79,7 @@ impl Sqlite {
     }
 
     fn make(config: SqliteConfig, clock: Option<Clock>) -> Result<Self, PortError> {
-        config.check().map_err(|error| PortError::new(PortErrorKind::Invalid, error.to_string()))?;
+        config.check()?;
         let located = identity::locate(&config.path)?;
         let config = SqliteConfig { path: located.real.clone(), ..config };
         let mut lock_path = config.path.clone().into_os_string();

@@ -1,0 +1,225 @@
+//! Settings of a PostgreSQL server.
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backend::TlsConfig,
+    config::{ConfigError, human, require, require_some_time, setters},
+};
+
+/// Settings of a [`Postgres`](super::Postgres).
+///
+/// `Debug` shows no password.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PostgresConfig {
+    /// The server, the user and the database: `postgres://user:password@host:5432/database`. The
+    /// connection parameters of libpq are accepted, such as `application_name`, and several hosts.
+    pub url: String,
+    /// Schema that holds the tables and functions: 1 to 63 bytes. `steadfast` by default. Several
+    /// schemas of one database are independent.
+    #[serde(default = "PostgresConfig::schema_default")]
+    pub schema: String,
+    /// Maximum number of connections for requests. 8 by default. One more connection waits for
+    /// notices, as soon as there is a subscriber or a waiting receiver.
+    #[serde(default = "PostgresConfig::connections_default")]
+    pub connections: usize,
+    /// Maximum number of requests that wait for a connection; further ones fail as throttled. 1,024
+    /// by default.
+    #[serde(default = "PostgresConfig::max_waiting_default")]
+    pub max_waiting: usize,
+    /// Time limit of a connection attempt. 2 s by default.
+    #[serde(default = "PostgresConfig::connect_timeout_default", with = "human")]
+    pub connect_timeout: Duration,
+    /// Time limit of a request, and of the wait for a connection. 5 s by default.
+    #[serde(default = "PostgresConfig::request_timeout_default", with = "human")]
+    pub request_timeout: Duration,
+    /// TLS settings. Without them TLS is used if the URL contains `sslmode=require`, with the
+    /// operating system's root certificates.
+    #[serde(default)]
+    pub tls: Option<TlsConfig>,
+    /// URL for the connection that waits for notices, if [`url`](field@Self::url) names a pooler in
+    /// transaction mode. [`url`](field@Self::url) by default.
+    #[serde(default)]
+    pub notices_url: Option<String>,
+    /// If set, creates or updates the schema when connecting. On by default. If off, the schema
+    /// must exist: [`Postgres::statements`](super::Postgres::statements) returns the statements.
+    #[serde(default = "PostgresConfig::migrate_default")]
+    pub migrate: bool,
+    /// If set, each connection prepares its statements once, which saves the server some parsing.
+    /// Off by default, because a pooler in transaction mode may not support it.
+    #[serde(default)]
+    pub prepare: bool,
+    /// Interval at which a waiting receiver looks for messages without having been notified. 5 s by
+    /// default. Notices arrive earlier; the interval matters only for those that were lost.
+    #[serde(default = "PostgresConfig::poll_default", with = "human")]
+    pub poll: Duration,
+    /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
+    /// queue recognizes duplicates within one request.
+    #[serde(default = "PostgresConfig::window_default", with = "human")]
+    pub deduplication_window: Duration,
+}
+
+setters! {
+    impl PostgresConfig {
+        url: impl Into<String>,
+        schema: impl Into<String>,
+        connections: usize,
+        max_waiting: usize,
+        connect_timeout: Duration,
+        request_timeout: Duration,
+        migrate: bool,
+        prepare: bool,
+        poll: Duration,
+        deduplication_window: Duration,
+    }
+}
+
+impl PostgresConfig {
+    /// Creates the default settings for the server at this URL.
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            schema: Self::schema_default(),
+            connections: Self::connections_default(),
+            max_waiting: Self::max_waiting_default(),
+            connect_timeout: Self::connect_timeout_default(),
+            request_timeout: Self::request_timeout_default(),
+            tls: None,
+            notices_url: None,
+            migrate: Self::migrate_default(),
+            prepare: false,
+            poll: Self::poll_default(),
+            deduplication_window: Self::window_default(),
+        }
+    }
+
+    /// Sets [`tls`](field@Self::tls).
+    #[must_use]
+    pub fn tls(mut self, tls: TlsConfig) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets [`notices_url`](field@Self::notices_url).
+    #[must_use]
+    pub fn notices_url(mut self, url: impl Into<String>) -> Self {
+        self.notices_url = Some(url.into());
+        self
+    }
+
+    fn schema_default() -> String {
+        "steadfast".to_owned()
+    }
+
+    const fn connections_default() -> usize {
+        8
+    }
+
+    const fn max_waiting_default() -> usize {
+        1024
+    }
+
+    const fn connect_timeout_default() -> Duration {
+        Duration::from_secs(2)
+    }
+
+    const fn request_timeout_default() -> Duration {
+        Duration::from_secs(5)
+    }
+
+    const fn migrate_default() -> bool {
+        true
+    }
+
+    const fn poll_default() -> Duration {
+        Duration::from_secs(5)
+    }
+
+    const fn window_default() -> Duration {
+        Duration::from_secs(300)
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        parse(&self.url, "url")?;
+        if let Some(url) = &self.notices_url {
+            parse(url, "notices_url")?;
+        }
+        check_schema(&self.schema)?;
+        require((1..=1000).contains(&self.connections), "connections", "must be from 1 to 1000")?;
+        require_some_time(self.connect_timeout, "connect_timeout")?;
+        require_some_time(self.request_timeout, "request_timeout")?;
+        require_some_time(self.poll, "poll")
+    }
+}
+
+pub(super) fn check_schema(schema: &str) -> Result<(), ConfigError> {
+    require((1..=63).contains(&schema.len()), "schema", "must be 1 to 63 bytes")?;
+    // It is written into quoted names and literals, and into the bodies of functions.
+    let is_reserved = |c: char| matches!(c, '"' | '\'' | '\\' | '$' | '{' | '}') || c.is_control();
+    require(
+        !schema.contains(is_reserved),
+        "schema",
+        "must not contain quotes, `\\`, `$`, braces or control characters",
+    )?;
+    require(!schema.starts_with("pg_"), "schema", "must not begin with `pg_`, which the server reserves")
+}
+
+/// Parses a URL. The error contains no part of it.
+pub(super) fn parse(url: &str, field: &'static str) -> Result<tokio_postgres::Config, ConfigError> {
+    // The certificate is always verified in full.
+    let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
+    // The parser's error may quote a part of a password.
+    let rule = "must be like `postgres://user@host:5432/database`, with parameters of libpq that are known, and with special \
+                characters percent-encoded";
+    let parsed = tokio_postgres::Config::from_str(&url).map_err(|_| ConfigError::new(field, rule))?;
+    require(!parsed.get_hosts().is_empty() || !parsed.get_hostaddrs().is_empty(), field, "must name a host")?;
+    Ok(parsed)
+}
+
+/// Shows the host of a URL.
+struct Redacted<'a>(&'a str);
+
+impl fmt::Debug for Redacted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match parse(self.0, "url") {
+            Ok(parsed) => f.write_str(&place(&parsed)),
+            Err(_) => f.write_str("invalid"),
+        }
+    }
+}
+
+/// Returns the hosts and the database, as errors name them.
+pub(super) fn place(config: &tokio_postgres::Config) -> String {
+    let ports = config.get_ports();
+    let host = |(i, host): (usize, &tokio_postgres::config::Host)| {
+        let port = ports.get(i).or(ports.first()).copied().unwrap_or(5432);
+        match host {
+            tokio_postgres::config::Host::Tcp(name) => format!("{name}:{port}"),
+            #[cfg(unix)]
+            tokio_postgres::config::Host::Unix(path) => format!("{}:{port}", path.display()),
+        }
+    };
+    let mut hosts: Vec<String> = config.get_hosts().iter().enumerate().map(host).collect();
+    if hosts.is_empty() {
+        hosts.extend(config.get_hostaddrs().iter().map(ToString::to_string));
+    }
+    match config.get_dbname() {
+        Some(database) => format!("{}/{database}", hosts.join(",")),
+        None => hosts.join(","),
+    }
+}
+
+impl fmt::Debug for PostgresConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("PostgresConfig");
+        out.field("url", &Redacted(&self.url)).field("schema", &self.schema);
+        out.field("connections", &self.connections).field("max_waiting", &self.max_waiting);
+        out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
+        out.field("tls", &self.tls).field("notices_url", &self.notices_url.as_deref().map(Redacted));
+        out.field("migrate", &self.migrate).field("prepare", &self.prepare).field("poll", &self.poll);
+        out.field("deduplication_window", &self.deduplication_window).finish()
+    }
+}

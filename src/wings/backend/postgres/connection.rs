@@ -1,0 +1,186 @@
+//! One connection to the server, with and without TLS.
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
+};
+use tokio_postgres::{
+    AsyncMessage, Client, Socket,
+    config::SslMode,
+    tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream},
+};
+use tokio_rustls::TlsConnector;
+
+use super::{
+    PostgresConfig,
+    config::{parse, place},
+    failure::{connect_failure, timed_out},
+};
+use crate::{
+    backend::TlsConfig,
+    port::{BoxFuture, PortError, within},
+    race::race,
+    spawn::Spawner,
+    time::Clock,
+};
+
+/// Opens connections to one server.
+#[derive(Clone)]
+pub(super) struct Connector {
+    config: tokio_postgres::Config,
+    tls: Tls,
+    /// Hosts and database, as errors name them.
+    pub(super) place: Arc<str>,
+    pub(super) clock: Clock,
+    limit: std::time::Duration,
+}
+
+/// A connection. Dropping it ends the connection once its requests are answered.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    kill: Arc<Notify>,
+}
+
+/// Receives each message that the server sends on its own.
+pub(super) type OnMessage = Box<dyn FnMut(AsyncMessage) + Send>;
+
+/// Keeps an idle connection known to firewalls, and finds a lost one in about a minute.
+const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
+
+impl Connector {
+    /// Creates a connector for the URL, or for that of notices.
+    pub(super) fn new(config: &PostgresConfig, notices: bool, clock: &Clock) -> Result<Self, PortError> {
+        let (url, field) = match &config.notices_url {
+            Some(url) if notices => (url, "notices_url"),
+            _ => (&config.url, "url"),
+        };
+        let mut parsed = parse(url, field)?;
+        let settings = match (&config.tls, parsed.get_ssl_mode()) {
+            (Some(tls), _) => Some(tls.clone()),
+            (None, SslMode::Require) => Some(TlsConfig::default()),
+            (None, _) => None,
+        };
+        let client = settings.map(|settings| settings.client()).transpose()?;
+        parsed.ssl_mode(if client.is_some() { SslMode::Require } else { SslMode::Disable });
+        parsed.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE / 3).keepalives_retries(3);
+        parsed.connect_timeout(config.connect_timeout);
+        if parsed.get_application_name().is_none() {
+            parsed.application_name("steadfast");
+        }
+        let place = place(&parsed).into();
+        let tls = Tls(client.map(Arc::new));
+        Ok(Self { config: parsed, tls, place, clock: clock.clone(), limit: config.connect_timeout })
+    }
+
+    /// Returns the time limit of a connection attempt.
+    pub(super) const fn limit(&self) -> std::time::Duration {
+        self.limit
+    }
+
+    /// Opens a connection. A task of its own drives it, and passes the server's messages on.
+    pub(super) async fn open(&self, on_message: Option<OnMessage>) -> Result<Connection, PortError> {
+        let connected = within(&self.clock, self.limit, self.config.connect(self.tls.clone())).await;
+        let (client, mut connection) = connected
+            .ok_or_else(|| timed_out(&self.place, "a connection attempt", self.limit))?
+            .map_err(|error| connect_failure(&self.place, error))?;
+        let kill = Arc::new(Notify::new());
+        let killed = kill.clone();
+        Spawner::Tokio.spawn(async move {
+            let driven: BoxFuture<'_, ()> = match on_message {
+                None => Box::pin(async move { drop(connection.await) }),
+                Some(mut on_message) => Box::pin(std::future::poll_fn(move |cx| {
+                    loop {
+                        match connection.poll_message(cx) {
+                            Poll::Ready(Some(Ok(message))) => on_message(message),
+                            Poll::Ready(_) => return Poll::Ready(()),
+                            Poll::Pending => return Poll::Pending,
+                        }
+                    }
+                })),
+            };
+            race(driven, killed.notified()).await;
+        });
+        Ok(Connection { client, kill })
+    }
+}
+
+impl Connection {
+    /// Ends the connection at once, and asks the server to cancel its request.
+    pub(super) fn abandon(self, connector: &Connector) {
+        let (cancel, tls) = (self.client.cancel_token(), connector.tls.clone());
+        self.kill.notify_one();
+        let (clock, limit) = (connector.clock.clone(), connector.limit);
+        Spawner::Tokio.spawn(async move {
+            // It frees the locks for which the request waits. Without it the server finds out later.
+            drop(within(&clock, limit, cancel.cancel_query(tls)).await);
+        });
+    }
+}
+
+/// rustls as `tokio_postgres` uses it.
+#[derive(Clone)]
+pub(super) struct Tls(Option<Arc<rustls::ClientConfig>>);
+
+pub(super) struct TlsHandshake {
+    config: Option<Arc<rustls::ClientConfig>>,
+    name: Option<ServerName<'static>>,
+}
+
+impl MakeTlsConnect<Socket> for Tls {
+    type Stream = Encrypted;
+    type TlsConnect = TlsHandshake;
+    type Error = io::Error;
+
+    fn make_tls_connect(&mut self, domain: &str) -> io::Result<TlsHandshake> {
+        Ok(TlsHandshake { config: self.0.clone(), name: ServerName::try_from(domain.to_owned()).ok() })
+    }
+}
+
+impl TlsConnect<Socket> for TlsHandshake {
+    type Stream = Encrypted;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted>> + Send>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move {
+            let config = self.config.ok_or_else(|| io::Error::other("TLS is not configured"))?;
+            let name = self.name.ok_or_else(|| io::Error::other("TLS needs a host name in `url`"))?;
+            Ok(Encrypted(TlsConnector::from(config).connect(name, socket).await?))
+        })
+    }
+}
+
+/// An encrypted connection.
+pub(super) struct Encrypted(tokio_rustls::client::TlsStream<Socket>);
+
+impl TlsStream for Encrypted {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Encrypted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Encrypted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,93 @@
+//! Handle on a schema of a server.
+use std::{fmt, sync::Arc};
+
+use super::{
+    PostgresConfig, lease::LeaseSql, link::Link, listen::Listener, notifier::NotifierCore, schema, server::Server,
+    store::StoreCore, wake::Wakes,
+};
+use crate::{
+    backend::ConnectionEvent,
+    observe::{Events, Subscription},
+    port::PortError,
+    time::Clock,
+};
+
+/// A schema of a PostgreSQL server with the ports on it. The [module's page](super) describes its
+/// promises.
+///
+/// A clone shares the connections. Dropping the last clone and the last port closes them.
+#[derive(Clone)]
+pub struct Postgres(pub(super) Arc<PostgresCore>);
+
+pub(super) struct PostgresCore {
+    pub(super) link: Arc<Link>,
+    pub(super) listener: Listener,
+    pub(super) wakes: Arc<Wakes>,
+    pub(super) config: PostgresConfig,
+    /// What the server promised when this handle connected.
+    pub(super) server: Server,
+    pub(super) clock: Clock,
+    pub(super) store: StoreCore,
+    pub(super) lease: LeaseSql,
+    pub(super) notifier: NotifierCore,
+    events: Events<ConnectionEvent>,
+}
+
+impl Postgres {
+    /// Connects to the server, checks it, and creates or updates the schema.
+    ///
+    /// # Errors
+    /// - `Invalid`: a setting violates a rule, the database does not exist, or the schema does not
+    ///   and `migrate` is off.
+    /// - `Denied`: the password, the user's rights or a certificate do not suffice, or transactions
+    ///   are read-only by default.
+    /// - `Unsupported`: the server is older than version 13, or its default isolation is not `read
+    ///   committed`.
+    /// - `TooNew`: a newer release created the schema.
+    /// - `Unavailable`, `TimedOut`: the server was not reached in time, or is a standby.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the schema is created or not; nothing else happened.
+    pub async fn connect(config: PostgresConfig) -> Result<Self, PortError> {
+        config.check()?;
+        let (clock, events) = (Clock::tokio(), Events::new());
+        let link = Link::new(&config, &clock, events.clone())?;
+        let listener = Listener::new(&config, &clock, events.clone())?;
+        let server = link.begin().await?;
+        schema::prepare(&link, &config).await?;
+        let link = Arc::new(link);
+        Ok(Self(Arc::new(PostgresCore {
+            store: StoreCore::new(&link),
+            lease: LeaseSql::new(&link),
+            notifier: NotifierCore::new(&link),
+            link,
+            listener,
+            wakes: Arc::default(),
+            config,
+            server,
+            clock,
+            events,
+        })))
+    }
+
+    /// Returns the statements that create or update the schema, for an administrator who runs them
+    /// instead of the program.
+    ///
+    /// # Errors
+    /// `Invalid` if a setting violates a rule.
+    pub fn statements(config: &PostgresConfig) -> Result<String, PortError> {
+        config.check()?;
+        Ok(schema::statements(&Link::new(config, &Clock::tokio(), Events::new())?))
+    }
+
+    /// Subscribes to the losses and restorations of this handle's connections.
+    pub fn events(&self) -> Subscription<ConnectionEvent> {
+        self.0.events.subscribe()
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("link", &self.0.link).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! Requests to the server: one statement and one round trip each.
+use std::{fmt, time::Duration};
+
+use tokio_postgres::{
+    Row,
+    types::{ToSql, Type},
+};
+
+pub(super) use super::failure::Effect;
+use super::{
+    PostgresConfig,
+    config::check_schema,
+    connection::Connector,
+    failure::{failure, timed_out},
+    pool::{Borrowed, Pool},
+    server::Server,
+};
+use crate::{
+    backend::ConnectionEvent,
+    observe::Events,
+    port::{PortError, PortErrorKind, within},
+    time::Clock,
+};
+
+/// A parameter of a statement, with its type.
+pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The connections of a handle, and the names of its schema.
+pub(super) struct Link {
+    pool: Pool,
+    /// The schema's name, quoted for a statement.
+    schema: String,
+    /// Number that identifies the schema in advisory locks and names of channels.
+    id: u64,
+    limit: Duration,
+    prepares: bool,
+    pub(super) clock: Clock,
+}
+
+impl Link {
+    pub(super) fn new(
+        config: &PostgresConfig,
+        clock: &Clock,
+        events: Events<ConnectionEvent>,
+    ) -> Result<Self, PortError> {
+        check_schema(&config.schema)?;
+        Ok(Self {
+            pool: Pool::new(config, Connector::new(config, false, clock)?, events),
+            schema: format!("\"{}\"", config.schema),
+            id: crate::hash::stable_hash(config.schema.as_bytes()),
+            limit: config.request_timeout,
+            prepares: config.prepare,
+            clock: clock.clone(),
+        })
+    }
+
+    /// Opens the first connection, and checks the server.
+    pub(super) async fn begin(&self) -> Result<Server, PortError> {
+        self.pool.core().begin().await
+    }
+
+    /// Returns the hosts and the database, as errors name them.
+    pub(super) fn place(&self) -> &str {
+        &self.pool.core().connector.place
+    }
+
+    /// Returns the statement with each `{s}` replaced by the schema's quoted name, and `{class}` by
+    /// the class of its advisory locks. Build it once for each port.
+    pub(super) fn sql(&self, template: &str) -> String {
+        // The lower half of the number: locks of a class have 32 bits for themselves.
+        let class = (self.id as u32).cast_signed();
+        template.replace("{s}", &self.schema).replace("{class}", &class.to_string())
+    }
+
+    /// Returns the number of the schema, for advisory locks and names of channels.
+    pub(super) const fn schema_id(&self) -> u64 {
+        self.id
+    }
+
+    /// Sends one statement, and returns its rows. A read is repeated once if its connection was
+    /// lost. A write without an answer fails with an unknown outcome.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the statement takes effect as a whole or not at all.
+    pub(super) async fn query(&self, effect: Effect, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+        let mut borrowed = self.pool.core().borrow().await?;
+        match self.send(&mut borrowed, effect, sql, params).await {
+            Err(error) if effect == Effect::Read && error.kind() == PortErrorKind::Unavailable => {
+                drop(borrowed);
+                let mut borrowed = self.pool.core().borrow().await?;
+                self.send(&mut borrowed, effect, sql, params).await
+            }
+            sent => sent,
+        }
+    }
+
+    async fn send(
+        &self,
+        borrowed: &mut Borrowed,
+        effect: Effect,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, PortError> {
+        borrowed.is_busy = true;
+        let pooled = borrowed.pooled()?;
+        let answer = within(&self.clock, self.limit, async {
+            if !self.prepares {
+                return pooled.connection.client.query_typed(sql, params).await;
+            }
+            let statement = match pooled.prepared.get(sql) {
+                Some(statement) => statement.clone(),
+                None => {
+                    let types: Vec<Type> = params.iter().map(|(_, of)| of.clone()).collect();
+                    let prepared = pooled.connection.client.prepare_typed(sql, &types).await?;
+                    pooled.prepared.insert(sql.to_owned(), prepared.clone());
+                    prepared
+                }
+            };
+            let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+            pooled.connection.client.query(&statement, &values).await
+        });
+        let answer = answer.await;
+        borrowed.is_busy = false;
+        match answer {
+            Some(Ok(rows)) => Ok(rows),
+            Some(Err(error)) => {
+                let error = failure(self.place(), error, effect);
+                if error.kind() == PortErrorKind::Unavailable {
+                    // Also of a server that is alive and no longer the primary.
+                    borrowed.abandon();
+                }
+                Err(error)
+            }
+            None => {
+                borrowed.abandon();
+                let error = timed_out(self.place(), "a request", self.limit);
+                Err(if effect == Effect::Write { error.outcome_unknown() } else { error })
+            }
+        }
+    }
+
+    /// Runs statements without parameters, in one implicit transaction.
+    pub(super) async fn run(&self, statements: &str, limit: Duration) -> Result<(), PortError> {
+        let mut borrowed = self.pool.core().borrow().await?;
+        borrowed.is_busy = true;
+        let ran = within(&self.clock, limit, borrowed.pooled()?.connection.client.batch_execute(statements)).await;
+        borrowed.is_busy = false;
+        match ran {
+            Some(ran) => ran.map_err(|error| failure(self.place(), error, Effect::Write)),
+            None => {
+                borrowed.abandon();
+                Err(timed_out(self.place(), "a migration", limit).outcome_unknown())
+            }
+        }
+    }
+
+    /// Returns a column of an answer.
+    pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+        &self,
+        row: &'a Row,
+        i: usize,
+    ) -> Result<T, PortError> {
+        row.try_get(i).map_err(|error| failure(self.place(), error, Effect::Read))
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("place", &self.place()).field("schema", &self.schema).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,4 @@
+//! Tables and functions of queues.
+
+/// The statements that create them. `{s}` stands for the schema.
+pub(super) const QUEUE: &str = "";

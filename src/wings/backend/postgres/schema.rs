@@ -1,0 +1,104 @@
+//! The schema: its version, its creation, and the check of rights.
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use super::{PostgresConfig, lease_schema::LEASE, link::Effect, link::Link, queue_schema::QUEUE, store_schema::STORE};
+use crate::port::{PortError, PortErrorKind};
+
+/// Version of the tables and functions. A handle refuses a schema with a higher one.
+const VERSION: i32 = 1;
+
+/// A migration may wait for another one, and for the locks of running requests.
+const MIGRATION: Duration = Duration::from_secs(60);
+
+const BASE: &str = "
+DO $steadfast$ BEGIN
+  IF to_regnamespace('{s}') IS NULL THEN CREATE SCHEMA {s}; END IF;
+END $steadfast$;
+CREATE TABLE IF NOT EXISTS {s}.meta (name text PRIMARY KEY, value int NOT NULL);
+DO $steadfast$ BEGIN
+  IF EXISTS (SELECT FROM {s}.meta WHERE name = 'version' AND value > {version}) THEN
+    RAISE EXCEPTION 'the schema was created by a newer release';
+  END IF;
+END $steadfast$;
+CREATE OR REPLACE FUNCTION {s}.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+  'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
+";
+
+const VERSIONED: &str = "
+INSERT INTO {s}.meta (name, value) VALUES ('version', {version})
+  ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value;
+";
+
+/// Returns the statements that create or update the schema, in one transaction.
+pub(super) fn statements(link: &Link) -> String {
+    let parts = [BASE, STORE, LEASE, QUEUE, VERSIONED].concat();
+    // The lock is that of the transaction, so that it also works behind a pooler.
+    let lock = format!("SELECT pg_advisory_xact_lock({});", link.schema_id().cast_signed());
+    let parts = parts.replace("{version}", &VERSION.to_string());
+    format!("BEGIN;\n{lock}\n{}\nCOMMIT;\n", link.sql(&parts).trim())
+}
+
+/// Creates or updates the schema, or refuses one that does not fit.
+pub(super) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), PortError> {
+    let refuse = |kind, what: &str| {
+        let message = format!("postgres: {}: the schema {:?} {what}", link.place(), config.schema);
+        Err(PortError::new(kind, message))
+    };
+    match version(link, config).await? {
+        Some(found) if found > VERSION => {
+            return refuse(PortErrorKind::TooNew, "was created by a newer release: upgrade this program");
+        }
+        Some(VERSION) => {}
+        _ if config.migrate => migrate(link).await?,
+        found => {
+            let what = if found.is_some() { "is of an older release" } else { "does not exist, or is not readable" };
+            let what = format!("{what}, and `migrate` is off: run the statements of `Postgres::statements`");
+            return refuse(PortErrorKind::Invalid, &what);
+        }
+    }
+    match missing_right(link, config).await? {
+        Some(table) => {
+            let what = format!("has the table {table:?}, for which this user lacks SELECT, INSERT, UPDATE or DELETE");
+            refuse(PortErrorKind::Denied, &what)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the version of the schema, or `None` if it does not exist.
+async fn version(link: &Link, config: &PostgresConfig) -> Result<Option<i32>, PortError> {
+    let exists = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = 'meta'";
+    if link.query(Effect::Read, exists, &[(&config.schema, Type::TEXT)]).await?.is_empty() {
+        return Ok(None);
+    }
+    let version = link.sql("SELECT value FROM {s}.meta WHERE name = 'version'");
+    let rows = link.query(Effect::Read, &version, &[]).await?;
+    rows.first().map(|row| link.column(row, 0)).transpose()
+}
+
+async fn migrate(link: &Link) -> Result<(), PortError> {
+    let migrated = link.run(&statements(link), MIGRATION).await;
+    migrated.map_err(|error| match error.kind() {
+        PortErrorKind::Denied => {
+            let message =
+                format!("{error}: or set `migrate = false`, and let an administrator run `Postgres::statements`");
+            PortError::new(PortErrorKind::Denied, message)
+        }
+        _ => error,
+    })
+}
+
+/// Returns a table that this user may not read and write.
+async fn missing_right(link: &Link, config: &PostgresConfig) -> Result<Option<String>, PortError> {
+    let lacking =
+        "SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname <> 'meta' AND NOT (
+            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+            AND has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
+            AND has_table_privilege(c.oid, 'DELETE')) LIMIT 1";
+    let rows = link.query(Effect::Read, lacking, &[(&config.schema, Type::TEXT)]).await?;
+    rows.first().map(|row| link.column(row, 0)).transpose()
+}

@@ -1,0 +1,258 @@
+//! Jobs of the store as arrays, and their answers.
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio_postgres::{Row, Transaction, types::Type};
+
+use super::{
+    failure::failure,
+    gather::SendBatch,
+    link::{Effect, Link, Param},
+};
+use crate::{
+    port::{BoxFuture, FencingToken, PortError, PortErrorKind},
+    store::{Precondition, Sequence, StoreError, Version, Write},
+};
+
+/// Writes to one partition, all or none.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) partition: String,
+    pub(super) writes: Vec<Write>,
+}
+
+/// The result of one write: a version, the number of an append, or 1 for a deleted record.
+pub(super) type Applied = Option<i64>;
+
+/// The answer to a job.
+pub(super) enum Answer {
+    Done(Result<Vec<Applied>, StoreError>),
+    /// Nothing was applied, because another transaction holds the lock of a key.
+    Busy(Job),
+}
+
+/// Number of stripes onto which the locks of keys fall, so that a large batch takes a limited number
+/// of the server's locks.
+const STRIPES: u64 = 16_384;
+
+/// The statement's parameters for several jobs.
+#[derive(Default)]
+struct Arrays<'a> {
+    locks: BTreeSet<(i32, i32)>,
+    ends: Vec<i32>,
+    kinds: Vec<i32>,
+    parts: Vec<&'a [u8]>,
+    keys: Vec<&'a [u8]>,
+    values: Vec<Option<&'a [u8]>>,
+    whens: Vec<Option<i64>>,
+    ttls: Vec<Option<i64>>,
+    tokens: Vec<Option<i64>>,
+    names: Vec<Option<&'a [u8]>>,
+}
+
+/// The statement that writes.
+pub(super) const WRITE: &str = "SELECT job, write, status, number, blocking
+    FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+
+impl<'a> Arrays<'a> {
+    fn of(jobs: &'a [Job]) -> Self {
+        let mut arrays = Self::default();
+        for (i, job) in (0..).zip(jobs) {
+            job.writes.iter().for_each(|write| arrays.push(i, &job.partition, write));
+            arrays.ends.push(i32::try_from(arrays.kinds.len()).unwrap_or(i32::MAX));
+        }
+        arrays
+    }
+
+    fn push(&mut self, job: i32, partition: &'a str, write: &'a Write) {
+        let when = |when| match when {
+            Precondition::Any => None,
+            Precondition::Absent => Some(-1),
+            // One that exceeds the engine's integers equals no stored version.
+            Precondition::Version(version) => Some(i64::try_from(version.as_u64()).unwrap_or(-2)),
+        };
+        let (kind, key, value, ttl, name) = match write {
+            Write::Put { row, value, options } => {
+                let name = Sequence::of_row(row).map(|of| of.as_str());
+                (0, row.as_str(), Some(&value[..]), options.ttl.map(micros), name)
+            }
+            Write::Delete { row, .. } => (1, row.as_str(), None, None, None),
+            Write::Append { sequence, value, .. } => (2, sequence.as_str(), Some(&value[..]), None, None),
+            Write::Check { row, .. } => (3, row.as_str(), None, None, None),
+        };
+        // A put that may create a row of a sequence excludes its first append.
+        for locked in [Some(key), name].into_iter().flatten() {
+            self.locks.insert((stripe(partition, locked), job));
+        }
+        self.kinds.push(kind);
+        self.parts.push(partition.as_bytes());
+        self.keys.push(key.as_bytes());
+        self.values.push(value);
+        self.whens.push(match write {
+            Write::Append { after, .. } => after.map(|after| i64::try_from(after).unwrap_or(-1)),
+            _ => when(write.when()),
+        });
+        self.ttls.push(ttl);
+        self.tokens.push(write.fence().map(ordered));
+        self.names.push(name.map(str::as_bytes));
+    }
+}
+
+/// Returns the stripe of a key's lock: the same in each process and release.
+fn stripe(partition: &str, key: &str) -> i32 {
+    let mut text = Vec::with_capacity(partition.len() + key.len() + 8);
+    text.extend_from_slice(&(partition.len() as u64).to_le_bytes());
+    text.extend_from_slice(partition.as_bytes());
+    text.extend_from_slice(key.as_bytes());
+    (crate::hash::stable_hash(&text) % STRIPES) as i32
+}
+
+/// Returns a duration in microseconds, rounded up. A longer one than the engine counts does not end.
+pub(super) fn micros(d: Duration) -> i64 {
+    // Half of the range is left for the time to which it is added.
+    i64::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX).min(i64::MAX / 2)
+}
+
+/// Maps a token to a signed number of the same order.
+const fn ordered(token: FencingToken) -> i64 {
+    (token.as_u64() ^ (1 << 63)).cast_signed()
+}
+
+const fn unordered(number: i64) -> FencingToken {
+    FencingToken::new(number.cast_unsigned() ^ (1 << 63))
+}
+
+pub(super) fn version(number: i64) -> Version {
+    Version::new(number.unsigned_abs())
+}
+
+/// Sends these jobs as one statement, and reads the answers.
+pub(super) async fn send_jobs(link: &Link, within: Option<&Transaction<'_>>, sql: &str, jobs: Vec<Job>) -> Vec<Answer> {
+    let answered = {
+        let arrays = Arrays::of(&jobs);
+        let (stripes, of): (Vec<i32>, Vec<i32>) = arrays.locks.iter().copied().unzip();
+        let params: [Param<'_>; 11] = [
+            (&of, Type::INT4_ARRAY),
+            (&stripes, Type::INT4_ARRAY),
+            (&arrays.ends, Type::INT4_ARRAY),
+            (&arrays.kinds, Type::INT4_ARRAY),
+            (&arrays.parts, Type::BYTEA_ARRAY),
+            (&arrays.keys, Type::BYTEA_ARRAY),
+            (&arrays.values, Type::BYTEA_ARRAY),
+            (&arrays.whens, Type::INT8_ARRAY),
+            (&arrays.ttls, Type::INT8_ARRAY),
+            (&arrays.tokens, Type::INT8_ARRAY),
+            (&arrays.names, Type::BYTEA_ARRAY),
+        ];
+        let sent = match within {
+            None => link.query(Effect::Write, sql, &params).await,
+            Some(transaction) => {
+                let sent = transaction.query_typed(sql, &params).await;
+                sent.map_err(|error| failure(link.place(), error, Effect::Write))
+            }
+        };
+        sent.and_then(|rows| {
+            let mut answers: Vec<Vec<Outcome>> = jobs.iter().map(|job| Vec::with_capacity(job.writes.len())).collect();
+            for row in &rows {
+                let outcome = Outcome::read(row)?;
+                answers.get_mut(outcome.job).ok_or_else(unexpected)?.push(outcome);
+            }
+            Ok(answers)
+        })
+    };
+    match answered {
+        Ok(answers) => jobs.into_iter().zip(answers).map(|(job, outcomes)| answer(job, outcomes)).collect(),
+        Err(error) => jobs.iter().map(|_| Answer::Done(Err(error.clone().into()))).collect(),
+    }
+}
+
+/// One row of the answer, as the page of the schema lists them.
+struct Outcome {
+    job: usize,
+    write: usize,
+    status: i32,
+    number: Option<i64>,
+    found: Option<Vec<u8>>,
+}
+
+impl Outcome {
+    fn read(row: &Row) -> Result<Self, PortError> {
+        let read = || -> Result<_, tokio_postgres::Error> {
+            let index = |i| row.try_get::<_, i32>(i).map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            let (job, write) = (index(0)?, index(1)?);
+            Ok(Self { job, write, status: row.try_get(2)?, number: row.try_get(3)?, found: row.try_get(4)? })
+        };
+        read().map_err(|error| unexpected().with_source(error))
+    }
+}
+
+fn unexpected() -> PortError {
+    let message = "postgres: the schema's functions answered in another form: another release replaced them";
+    PortError::new(PortErrorKind::TooNew, message).outcome_unknown()
+}
+
+fn answer(job: Job, outcomes: Vec<Outcome>) -> Answer {
+    let Some(refused) = outcomes.iter().find(|outcome| outcome.status != 0) else {
+        return Answer::Done(Ok(outcomes.into_iter().map(|outcome| outcome.number).collect()));
+    };
+    let row = || job.writes.get(refused.write).and_then(Write::row).unwrap_or_default();
+    let error = match (refused.status, refused.number) {
+        (1, current) => StoreError::Conflict { write: 0, current: current.map(version) },
+        (2, Some(highest)) => StoreError::Fenced { write: 0, highest: unordered(highest) },
+        (3, _) => match Sequence::of_row(row()) {
+            Some(of) => of.refuse_put(row()),
+            None => unexpected().into(),
+        },
+        (4 | 5, _) => match (job.writes.get(refused.write), &refused.found) {
+            (Some(Write::Append { sequence, .. }), Some(found)) => {
+                Sequence::new(sequence).refuse_first(&String::from_utf8_lossy(found))
+            }
+            (Some(Write::Append { sequence, .. }), None) => match Sequence::new(sequence).next(Sequence::LAST, None) {
+                Err(full) => full,
+                Ok(_) => unexpected().into(),
+            },
+            _ => unexpected().into(),
+        },
+        (9, _) => return Answer::Busy(job),
+        _ => unexpected().into(),
+    };
+    Answer::Done(Err(error.of_write(refused.write)))
+}
+
+/// Sends jobs of one handle.
+pub(super) struct SendJobs {
+    pub(super) link: Arc<Link>,
+    pub(super) sql: String,
+}
+
+impl SendJobs {
+    pub(super) async fn send_all(&self, jobs: Vec<Job>) -> Vec<Answer> {
+        send_jobs(&self.link, None, &self.sql, jobs).await
+    }
+}
+
+impl SendBatch<Job, Answer> for Arc<SendJobs> {
+    fn send(&self, jobs: Vec<Job>) -> BoxFuture<'_, Vec<Answer>> {
+        Box::pin(async move {
+            let again = if jobs.len() > 1 { jobs.clone() } else { Vec::new() };
+            let mut answers = self.send_all(jobs).await;
+            // One job may have been the cause, and nothing was applied: each is tried alone.
+            let is_of_one = |answer: &Answer| {
+                let Answer::Done(Err(StoreError::Failed(error))) = answer else { return false };
+                !error.may_have_been_applied()
+                    && matches!(error.kind(), PortErrorKind::Invalid | PortErrorKind::Other | PortErrorKind::Throttled)
+            };
+            if !again.is_empty() && answers.iter().all(is_of_one) {
+                answers = again.into_iter().map(Answer::Busy).collect();
+            }
+            answers
+        })
+    }
+
+    fn weight(&self, job: &Job) -> usize {
+        let value = |write: &Write| match write {
+            Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
+            Write::Delete { .. } | Write::Check { .. } => 0,
+        };
+        job.writes.iter().map(|write| value(write) + 64).sum()
+    }
+}

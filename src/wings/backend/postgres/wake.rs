@@ -1,0 +1,48 @@
+//! Notices without payload, sent off the write path.
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio_postgres::types::Type;
+
+use super::link::{Effect, Link};
+use crate::{spawn::Spawner, sync::Mutex};
+
+/// Notices without payload. Those of one channel that meet become one, because a notice in each
+/// writing transaction would cost much of the rate of writes.
+#[derive(Default)]
+pub(super) struct Wakes(Mutex<WakeState>);
+
+#[derive(Default)]
+struct WakeState {
+    is_sending: bool,
+    channels: BTreeSet<String>,
+}
+
+impl Wakes {
+    /// Sends a notice to a channel soon. It may be lost along with a connection.
+    pub(super) fn wake(self: &Arc<Self>, link: &Arc<Link>, channel: &str) {
+        {
+            let mut state = self.0.lock();
+            state.channels.insert(channel.to_owned());
+            if std::mem::replace(&mut state.is_sending, true) {
+                return;
+            }
+        }
+        let (wakes, link) = (self.clone(), link.clone());
+        Spawner::Tokio.spawn(async move {
+            loop {
+                let channels: Vec<String> = {
+                    let mut state = wakes.0.lock();
+                    let channels = std::mem::take(&mut state.channels);
+                    state.is_sending = !channels.is_empty();
+                    channels.into_iter().collect()
+                };
+                if channels.is_empty() {
+                    return;
+                }
+                const NOTIFY: &str = "SELECT count(pg_notify(c, '')) FROM unnest($1) AS c";
+                // A notice is a hint.
+                drop(link.query(Effect::Read, NOTIFY, &[(&channels, Type::TEXT_ARRAY)]).await);
+            }
+        });
+    }
+}

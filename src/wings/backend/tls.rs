@@ -1,0 +1,139 @@
+//! TLS of connections to servers, by rustls with aws-lc.
+use std::{fmt, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigError;
+
+/// Settings of TLS. The server's certificate and its host name are always verified.
+///
+/// Each text is PEM itself, or the path of a PEM file. The files are read when the backend
+/// connects.
+///
+/// ```
+/// use steadfast::backend::TlsConfig;
+///
+/// let tls: TlsConfig = toml::from_str(r#"roots = "/etc/ssl/our-authority.pem""#).unwrap();
+/// assert_eq!(tls.roots.as_deref(), Some("/etc/ssl/our-authority.pem"));
+/// assert_eq!(TlsConfig::default().certificate, None);
+/// ```
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TlsConfig {
+    /// Root certificates that sign the server's. Those of the operating system by default.
+    pub roots: Option<String>,
+    /// Certificate by which this client identifies itself, followed by its intermediate ones. None
+    /// by default.
+    pub certificate: Option<String>,
+    /// Private key of the client's certificate.
+    pub key: Option<String>,
+}
+
+impl TlsConfig {
+    /// Sets [`roots`](field@Self::roots).
+    #[must_use]
+    pub fn roots(mut self, roots: impl Into<String>) -> Self {
+        self.roots = Some(roots.into());
+        self
+    }
+
+    /// Sets [`certificate`](field@Self::certificate).
+    #[must_use]
+    pub fn certificate(mut self, certificate: impl Into<String>) -> Self {
+        self.certificate = Some(certificate.into());
+        self
+    }
+
+    /// Sets [`key`](field@Self::key).
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Returns rustls' settings.
+    pub(crate) fn client(&self) -> Result<ClientConfig, ConfigError> {
+        let roots = self.root_store()?;
+        // The provider is explicit: a process may contain two, and rustls then panics without it.
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder =
+            versions.map_err(|error| ConfigError::new("tls", error.to_string()))?.with_root_certificates(roots);
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(builder.with_no_client_auth()),
+            (Some(certificate), Some(key)) => {
+                let chain = certificates("tls.certificate", certificate)?;
+                let key = PrivateKeyDer::from_pem_slice(&pem("tls.key", key)?);
+                let key = key.map_err(|_| ConfigError::new("tls.key", "must be a private key in PEM"))?;
+                let client = builder.with_client_auth_cert(chain, key);
+                client.map_err(|error| ConfigError::new("tls.certificate", format!("must fit `tls.key`: {error}")))
+            }
+            (Some(_), None) => Err(ConfigError::new("tls.key", "must be set along with `tls.certificate`")),
+            (None, Some(_)) => Err(ConfigError::new("tls.certificate", "must be set along with `tls.key`")),
+        }
+    }
+
+    fn root_store(&self) -> Result<RootCertStore, ConfigError> {
+        let mut store = RootCertStore::empty();
+        match &self.roots {
+            Some(roots) => {
+                for root in certificates("tls.roots", roots)? {
+                    let added = store.add(root);
+                    added.map_err(|error| ConfigError::new("tls.roots", format!("must be certificates: {error}")))?;
+                }
+            }
+            None => {
+                let found = rustls_native_certs::load_native_certs();
+                store.add_parsable_certificates(found.certs);
+            }
+        }
+        if store.is_empty() {
+            return Err(ConfigError::new("tls.roots", "must be set: this system has no root certificates"));
+        }
+        Ok(store)
+    }
+}
+
+/// Returns all certificates of a PEM text or file, at least one.
+fn certificates(field: &'static str, source: &str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let text = pem(field, source)?;
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match parsed {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(ConfigError::new(field, "must be certificates in PEM")),
+    }
+}
+
+/// Returns the PEM text, or the content of the file at this path.
+fn pem(field: &'static str, source: &str) -> Result<Vec<u8>, ConfigError> {
+    if source.contains("-----BEGIN") {
+        return Ok(source.as_bytes().to_vec());
+    }
+    std::fs::read(source).map_err(|error| ConfigError::new(field, format!("cannot be read from {source:?}: {error}")))
+}
+
+/// Shows a path as it is, and a PEM text not at all.
+struct Source<'a>(&'a Option<String>);
+
+impl fmt::Debug for Source<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(text) if text.contains("-----BEGIN") => f.write_str("PEM"),
+            Some(path) => path.fmt(f),
+            None => f.write_str("None"),
+        }
+    }
+}
+
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("TlsConfig");
+        out.field("roots", &Source(&self.roots)).field("certificate", &Source(&self.certificate));
+        out.field("key", &Source(&self.key)).finish()
+    }
+}
