@@ -163,7 +163,7 @@ fn the_queue_of_this_name_on_another_server_is_another_queue() {
     block_on(async {
         let config = config(server::Redis::shared().port());
         let here = queue(&Redis::connect(config.clone()).await.unwrap(), "jobs");
-        let there = queue(&Redis::connect(config.port(other.port())).await.unwrap(), "jobs");
+        let there = queue(&Redis::connect(config.url(other.url())).await.unwrap(), "jobs");
         send(&*here, [Message::new("a")]).await;
         let delivery = take(&*here, 1, MINUTE).await.remove(0);
         assert!(is_lost(there.complete(&delivery.receipt).await));

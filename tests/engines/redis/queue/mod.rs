@@ -24,10 +24,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Returns settings for a server at this port, with a prefix that no other test has.
+/// Returns settings for a server at this port, with a prefix that no other test has. A lost notice costs a minute.
 fn config(port: u16) -> RedisConfig {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    RedisConfig::at("127.0.0.1", port).prefix(format!("queue-test-{}", NEXT.fetch_add(1, Relaxed)))
+    let prefix = format!("queue-test-{}", NEXT.fetch_add(1, Relaxed));
+    RedisConfig::at(format!("redis://127.0.0.1:{port}")).prefix(prefix).poll(MINUTE)
 }
 
 async fn connect(server: &server::Redis) -> Redis {

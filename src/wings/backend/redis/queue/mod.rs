@@ -46,8 +46,8 @@ use crate::{
 /// the next script that makes a message visible removes the mark and publishes to the queue's
 /// channel. So a queue whose receivers find messages publishes nothing. One subscription of each
 /// handle hears the channel, from the first wait on. A waiting receiver also looks when the next
-/// hidden message returns, after each reconnection, and every 30 s; without a subscription, each
-/// second.
+/// hidden message returns, after each reconnection, and at intervals of
+/// [`poll`](super::RedisConfig::poll); without a subscription, at least each second.
 ///
 /// **Time** is the server's, read within each script. If its clock is set back, hidden messages and
 /// delays take longer by that step, and if it is set forward, they end earlier. The id of a message
@@ -170,7 +170,7 @@ impl RedisQueue {
     }
 
     fn unexpected(&self) -> PortError {
-        unexpected(self.0.redis.config(), "a script of a queue")
+        unexpected(self.0.redis.target(), "a script of a queue")
     }
 
     /// Returns the time for which a de-duplication id is remembered, in milliseconds.

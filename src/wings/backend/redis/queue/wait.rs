@@ -20,11 +20,8 @@ use crate::{
     race::{First, race},
 };
 
-/// Time after which a waiting receiver looks in any case: a notice may be lost with its server.
-const LOOK: Duration = Duration::from_secs(30);
-
-/// Time after which a receiver without a subscription looks.
-const POLL: Duration = Duration::from_secs(1);
+/// Longest interval at which a receiver without a subscription looks.
+const UNSUBSCRIBED: Duration = Duration::from_secs(1);
 
 /// The waiting receivers of a queue in this process.
 pub(super) struct Waiters {
@@ -128,7 +125,9 @@ impl RedisQueue {
                 is_subscribed = true;
                 continue;
             }
-            let look = if is_subscribed { LOOK } else { POLL };
+            // A notice may be lost with its server.
+            let poll = self.0.redis.config().poll;
+            let look = if is_subscribed { poll } else { poll.min(UNSUBSCRIBED) };
             let until = end.min(now + next.map_or(look, |next| next.min(look)));
             race(waiters.woken(), clock.sleep_until(until)).await;
         }
