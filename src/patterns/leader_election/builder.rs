@@ -83,7 +83,6 @@ impl Component for LeaderElection {
         require(!name.as_str().is_empty(), "name", "must not be empty")?;
         require(!candidate.is_empty(), "candidate", "must not be empty")?;
         let can = leases.capabilities();
-        can.require(Capability::Linearizable).map_err(|lacks| lacks.refuse("leases"))?;
         can.require(Capability::Fencing).map_err(|lacks| lacks.refuse("leases"))?;
         let holder = format!("{}#{:016x}", candidate, entropy.next_u64());
         let longest = name.as_str().len().max(holder.len());

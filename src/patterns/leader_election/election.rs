@@ -14,7 +14,7 @@ use crate::{
     lease::{Acquired, Held, Lease, LeaseError},
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{AskError, ErrorClass, Failure, FencingToken, PortError, PortErrorKind, ask},
+    port::{AskError, Capability, ErrorClass, Failure, FencingToken, PortError, PortErrorKind, ask},
     race::race,
     sync::Mutex,
     time::{Clock, scaled},
@@ -132,6 +132,10 @@ impl LeaderElection {
     /// knowing it. Then no node leads until the term has passed or this candidate campaigns again.
     pub async fn campaign(&self) -> Result<Leadership, PortError> {
         let inner = &self.0;
+        let can = inner.leases.capabilities();
+        if !can.has(Capability::Linearizable) {
+            inner.event(|| Event::GrantsMayBeForgotten { backend: can.backend() });
+        }
         let mut hints = inner.subscribe().await;
         let mut before = None;
         loop {

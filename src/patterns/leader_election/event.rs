@@ -117,6 +117,13 @@ pub enum LeaderElectionEvent {
         /// Fencing token of its term.
         token: FencingToken,
     },
+    /// A campaign began over leases that are not
+    /// [`Linearizable`](crate::port::Capability::Linearizable): a fail-over of their server may
+    /// forget a grant. Two nodes then lead until the earlier one renews, or its term is over.
+    GrantsMayBeForgotten {
+        /// The backend of the leases.
+        backend: &'static str,
+    },
 }
 
 /// A kind of call that an election makes.
@@ -161,6 +168,9 @@ impl Traced for LeaderElectionEvent {
                 tracing::info!(target: TARGET, name, %token, why = why.as_str(), released, "ended");
             }
             Self::Following { holder, token } => tracing::info!(target: TARGET, name, holder, %token, "following"),
+            Self::GrantsMayBeForgotten { backend } => {
+                tracing::warn!(target: TARGET, name, backend, "a fail-over of the server may forget grants of the lease");
+            }
         }
     }
 }

@@ -80,7 +80,14 @@
 //! carries a fencing token, strictly increasing, and the resource refuses a lower one: [`Fenced`]
 //! in this process, [`put_fenced`](crate::store::StoreExt::put_fenced) in a store, a column
 //! compared in your database. An election refuses to be built over a lease whose backend cannot
-//! give such tokens, or whose writes are not linearizable.
+//! give such tokens.
+//!
+//! A server that replicates without waiting, such as a Redis primary with replicas, may forget the
+//! last grants in a fail-over. Its leases are not
+//! [`Linearizable`](crate::port::Capability::Linearizable), and each campaign over them begins with
+//! the event [`GrantsMayBeForgotten`](LeaderElectionEvent::GrantsMayBeForgotten). After such a
+//! fail-over two nodes may lead until the earlier one renews. Their tokens differ and grow by the
+//! server's clock, so a fenced resource outside that server refuses the older.
 //!
 //! # Three ways to use it
 //!
@@ -139,7 +146,7 @@
 //! # Events
 //!
 //! The variants of [`LeaderElectionEvent`]: elected, granted too late, following, call failed,
-//! ending, task stalled, task dropped, ended.
+//! ending, task stalled, task dropped, ended, grants may be forgotten.
 //!
 //! # Considerations
 //!

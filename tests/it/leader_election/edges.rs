@@ -17,6 +17,7 @@ use steadfast::{
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
     store::{Key, PutOptions, Store},
+    time::Clock,
 };
 
 use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, told};
@@ -119,12 +120,25 @@ impl Lease for Lacks {
 
 #[test]
 fn leases_without_a_needed_capability_are_refused_by_its_name() {
-    for lacks in [Capability::Linearizable, Capability::Fencing] {
-        let leases = Arc::new(Lacks(InMemoryLease::new(), lacks));
-        let refused = LeaderElection::builder(leases, "job", Default::default()).build().unwrap_err();
-        assert_eq!(refused.field(), "leases");
-        assert!(refused.rule().contains(lacks.as_str()), "{refused}");
-    }
+    let leases = Arc::new(Lacks(InMemoryLease::new(), Capability::Fencing));
+    let refused = LeaderElection::builder(leases, "job", Default::default()).build().unwrap_err();
+    assert_eq!(refused.field(), "leases");
+    assert!(refused.rule().contains(Capability::Fencing.as_str()), "{refused}");
+}
+
+#[test]
+fn a_campaign_over_leases_that_a_fail_over_may_forget_begins_with_a_warning() {
+    let (clock, time) = Clock::manual();
+    time.block_on(async {
+        for (lacks, warns) in [(Capability::Linearizable, true), (Capability::Durable, false)] {
+            let leases = Arc::new(Lacks(InMemoryLease::builder().clock(&clock).build(), lacks));
+            let election = LeaderElection::builder(leases, "job", Default::default()).clock(&clock).build().unwrap();
+            let mut events = election.events();
+            election.campaign().await.unwrap();
+            let first = events.recv().await.unwrap().what;
+            assert_eq!(matches!(first, Event::GrantsMayBeForgotten { backend: "memory" }), warns, "{first:?}");
+        }
+    });
 }
 
 #[test]
