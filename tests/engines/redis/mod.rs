@@ -1,4 +1,5 @@
 //! Redis.
+mod queue;
 mod safety;
 mod setups;
 mod suites;

@@ -9,10 +9,11 @@ use super::{
     link::{Base, Link},
     notifier::RedisNotifier,
     pubsub::PubSub,
+    queue::RedisQueue,
     store::RedisStore,
 };
 use crate::{
-    backend::ConnectionEvent,
+    backend::{ConnectionEvent, QUEUE_NAME},
     config::Name,
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -67,6 +68,16 @@ impl Redis {
     /// Returns the store on this server.
     pub fn store(&self) -> RedisStore {
         RedisStore::new(self.0.clone())
+    }
+
+    /// Returns the queue with this name on this server. A queue exists as long as it has messages;
+    /// nothing is written here.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is empty or longer than 1,024 bytes.
+    pub fn queue(&self, name: &str) -> Result<RedisQueue, PortError> {
+        QUEUE_NAME.check_key("name", name)?;
+        Ok(RedisQueue::new(self.0.clone(), name))
     }
 
     /// Returns the leases on this server.

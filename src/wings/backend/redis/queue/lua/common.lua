@@ -1,0 +1,45 @@
+-- Shared by the scripts of a queue. KEYS[1] is the queue's root; part `q` holds its messages, part `d` its dead
+-- letters. Keys of a part:
+--   m  hash   id -> group length (2 bytes), group, headers, body
+--   f  list   ids of visible messages that were never hidden, oldest first
+--   b  zset   ids of other visible messages, by id
+--   h  zset   ids of hidden messages that were delivered, by the time of their return
+--   l  zset   ids of delayed messages that were never delivered, by the end of the delay
+--   s  hash   id -> delivery, deliveries, attempts, expiries, flags, group; from the first delivery on.
+--             A delivery below zero has ended; flags: 1 has errors, 2 has a reason
+--   e  hash   id -> errors;  r  hash   id -> reason
+--   t  hash   group -> its last message;  n  hash   id -> next message of its group, and the end of its delay
+--   z  string set once a message of more than 16 KiB was sent, until the queue is found empty
+--   w  string latest time before which a waiting receiver looks again by itself; also the channel that wakes it
+-- Beside them: `ROOTn`, the last id, and `ROOTPART:k:ID`, the message of a de-duplication id.
+--
+-- Numbers are ids and times in microseconds, exact in a double until the year 2255. `..` would round them.
+local FOREVER = 9007199254740991
+-- Size from which a receive adds up the sizes of its messages. 1,000 smaller ones are at most 16 MiB.
+local LARGE = 16384
+local now = micros()
+
+local function text(number) return string.format('%.0f', number) end
+
+-- Runs a command on many values, at most 1,000 at once: Lua's stack is limited.
+local function each(command, key, values)
+  for i = 1, #values, 1000 do call(command, key, unpack(values, i, math.min(i + 999, #values))) end
+end
+
+-- Returns these ids as pairs of score and member, with the id or `score` as the score.
+local function scored(ids, score)
+  local pairs = {}
+  for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = score or id, id end
+  return pairs
+end
+
+local function parse(state) return string.match(state, '^(%-?)(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$') end
+
+-- Wakes the waiting receivers that would look again later than this time.
+local function wake(p, at)
+  local waiting = call('GET', p .. 'w')
+  if waiting and at < tonumber(waiting) then
+    call('DEL', p .. 'w')
+    call('PUBLISH', p .. 'w', '')
+  end
+end

@@ -1,0 +1,118 @@
+//! Settling: calls of the script that ends and extends deliveries.
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{CAN, Part, RedisQueue, SETTLE, codec};
+use crate::{
+    backend::redis::script::micros,
+    port::{PortError, PortErrorKind},
+    queue::{Address, QueueError, Receipt, Settle, check_visibility},
+};
+
+/// Maximum number of settlements, and of messages that they forward, in one call of the script.
+const SETTLEMENTS: usize = 1000;
+
+impl RedisQueue {
+    pub(super) async fn settle_all(
+        &self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+        let mut answers = Vec::with_capacity(settlements.len());
+        let mut rest = &settlements[..];
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(codec::in_one_call(rest, SETTLEMENTS));
+            match self.settle_some(some).await {
+                Ok(some) => answers.extend(some),
+                // Earlier calls were made, so their answers are kept.
+                Err(error) if !answers.is_empty() => {
+                    answers.extend(rest.iter().map(|_| Err(error.clone())));
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+            rest = others;
+        }
+        Ok(answers)
+    }
+
+    /// Makes settlements in one call of the script.
+    async fn settle_some(&self, some: &[(Receipt, Settle)]) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+        let mut answers: Vec<Result<(), QueueError>> = Vec::with_capacity(some.len());
+        let mut roots = vec![self.0.root.clone()];
+        let mut valid = Vec::with_capacity(some.len());
+        for (receipt, how) in some {
+            let checked = self.check_settlement(receipt, how, &mut roots);
+            answers.push(checked.map(|settlement| valid.push((answers.len(), settlement, how))));
+        }
+        if valid.is_empty() {
+            return Ok(answers);
+        }
+        let mut call = SETTLE.command(&roots);
+        call.arg(self.0.part.as_str()).arg(self.window()).arg(valid.len());
+        for (_, (id, _, _), _) in &valid {
+            call.arg(*id);
+        }
+        for (_, (_, delivery, targets), how) in &valid {
+            codec::add_settlement(&mut call, *delivery, how, targets);
+        }
+        let made = match self.0.redis.link.call(&SETTLE, &call).await? {
+            Value::BulkString(made) if made.len() == valid.len() => made,
+            _ => return Err(self.unexpected().into()),
+        };
+        for ((at, ..), made) in valid.into_iter().zip(made) {
+            if made != b'1' {
+                answers[at] = Err(QueueError::LeaseLost);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Checks a settlement. Returns the numbers of its receipt, and the targets of its messages:
+    /// the places of their roots in the keys of the call, and their parts.
+    fn check_settlement(
+        &self,
+        receipt: &Receipt,
+        how: &Settle,
+        roots: &mut Vec<String>,
+    ) -> Result<(u64, u64, Vec<(usize, Part)>), QueueError> {
+        how.check(&CAN)?;
+        if matches!(how, Settle::DeadLetter { .. }) && self.0.part == Part::DeadLetters {
+            let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
+            return Err(PortError::new(PortErrorKind::Unsupported, message).into());
+        }
+        let mut targets = Vec::new();
+        if let Settle::Forward { messages } = how {
+            for (address, _) in messages {
+                let (name, part) = self.queue_of(address).ok_or_else(|| address.refuse(&CAN))?;
+                let root = self.0.redis.keys.queue(name, "");
+                let place = roots.iter().position(|known| *known == root).unwrap_or_else(|| {
+                    roots.push(root);
+                    roots.len() - 1
+                });
+                targets.push((place + 1, part));
+            }
+        }
+        let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
+        Ok((id, delivery, targets))
+    }
+
+    /// Returns the queue on this server that the address names.
+    fn queue_of<'a>(&self, address: &'a Address) -> Option<(&'a str, Part)> {
+        let rest = address.as_text()?.strip_prefix("redis-")?.strip_prefix(self.0.redis.identity())?;
+        let parts = [Part::Messages, Part::DeadLetters].into_iter();
+        parts.filter_map(|part| Some((rest.strip_prefix(&format!("-{}-", part.as_str()))?, part))).next()
+    }
+
+    pub(super) async fn extend_one(&self, receipt: &Receipt, visibility: Duration) -> Result<(), QueueError> {
+        check_visibility(visibility)?;
+        let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
+        let mut call = self.call(&SETTLE);
+        call.arg(self.window()).arg(1).arg(id).arg("x").arg(delivery).arg(micros(visibility));
+        match self.0.redis.link.call(&SETTLE, &call).await? {
+            Value::BulkString(made) if made == b"1" => Ok(()),
+            Value::BulkString(_) => Err(QueueError::LeaseLost),
+            _ => Err(self.unexpected().into()),
+        }
+    }
+}

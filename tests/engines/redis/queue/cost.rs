@@ -1,0 +1,79 @@
+//! Round trips, bytes and memory.
+use steadfast::queue::Settle;
+
+use super::*;
+use crate::server::{Lane, Proxy};
+
+/// Each operation is one round trip, whatever the number of its messages.
+#[test]
+fn each_request_is_one_round_trip() {
+    let server = server::Redis::shared();
+    let proxy = Proxy::start(server.port());
+    block_on(async {
+        let redis = Redis::connect(config(proxy.port())).await.unwrap();
+        let jobs = queue(&redis, "jobs");
+        // Gives the scripts to the server.
+        let mut warm = true;
+        for messages in [1_usize, 1, 100, 1000] {
+            let mut costs = Vec::new();
+            let mut at = (proxy.round_trips(), proxy.bytes(Lane::Requests), proxy.bytes(Lane::Replies));
+            let mut cost = |name: &'static str| {
+                let now = (proxy.round_trips(), proxy.bytes(Lane::Requests), proxy.bytes(Lane::Replies));
+                let by = |one: u64, other: u64| (other - one) / messages as u64;
+                costs.push((name, now.0 - at.0, by(at.1, now.1), by(at.2, now.2)));
+                at = now;
+            };
+            send(&*jobs, vec![Message::new(vec![7; 100]); messages]).await;
+            cost("send");
+            let taken = take(&*jobs, messages, MINUTE).await;
+            cost("receive");
+            jobs.extend(&taken[0].receipt, MINUTE).await.unwrap();
+            cost("extend");
+            jobs.depth().await.unwrap();
+            cost("depth");
+            let settled = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
+            assert!(jobs.settle(settled).await.unwrap().iter().all(Result::is_ok));
+            cost("settle");
+            if !std::mem::take(&mut warm) {
+                println!("{messages} messages of 100 bytes: (round trips, bytes sent, bytes received a message)");
+                costs.iter().for_each(|cost| println!("  {cost:?}"));
+                assert!(costs.iter().all(|cost| cost.1 == 1), "{costs:?}");
+            }
+        }
+    });
+}
+
+/// The memory of a message beyond its body, and what remains of those that ended.
+#[test]
+fn a_message_costs_some_hundred_bytes_and_leaves_nothing() {
+    const MESSAGES: u64 = 20_000;
+    let server = server::Redis::start();
+    let used = || {
+        let memory = server.command(&["INFO", "memory"]);
+        let line = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    block_on(async {
+        let jobs = queue(&connect(&server).await, "jobs");
+        send(&*jobs, [Message::new("warm")]).await;
+        let keys = || server.command(&["DBSIZE"]).parse::<u64>().unwrap();
+        jobs.purge().await.unwrap();
+        let (before, keys_before) = (used(), keys());
+        let each = |now: u64| now.saturating_sub(before) / MESSAGES;
+        for _ in 0..MESSAGES / 1000 {
+            send(&*jobs, vec![Message::new(vec![7; 100]); 1000]).await;
+        }
+        let waiting = each(used());
+        let mut taken = Vec::new();
+        for _ in 0..MESSAGES / 1000 {
+            taken.extend(take(&*jobs, 1000, MINUTE).await);
+        }
+        let in_flight = each(used());
+        println!("bytes of a message of 100 bytes: {waiting} visible, {in_flight} in flight");
+        assert!(waiting < 100 + 150 && in_flight < 100 + 400, "{waiting}, {in_flight}");
+        let settled = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
+        assert!(jobs.settle(settled).await.unwrap().iter().all(Result::is_ok));
+        assert_eq!(keys(), keys_before, "a key remains");
+        assert!(each(used()) < 10, "{} bytes a message remain", each(used()));
+    });
+}
