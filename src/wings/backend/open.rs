@@ -2,6 +2,8 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use super::QUEUE_NAME;
+#[cfg(feature = "postgres")]
+use super::postgres::{Postgres, PostgresConfig};
 #[cfg(feature = "sqlite")]
 use super::sqlite::{Sqlite, SqliteConfig};
 use crate::{
@@ -23,6 +25,8 @@ pub struct Backend(Engine);
 #[derive(Clone)]
 enum Engine {
     Memory(Arc<Memory>),
+    #[cfg(feature = "postgres")]
+    Postgres(Postgres),
     #[cfg(feature = "sqlite")]
     Sqlite(Sqlite, Arc<dyn Lease>),
 }
@@ -40,6 +44,7 @@ struct Memory {
 /// | URL | backend | feature |
 /// |---|---|---|
 /// | `memory:` | new state in this process's memory, which ends with the last clone | |
+/// | `postgres://USER@HOST/DATABASE` | the schema `steadfast` of a PostgreSQL server, connected as by `Postgres::connect` | `postgres` |
 /// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
 ///
 /// ```
@@ -65,11 +70,15 @@ struct Memory {
 pub async fn open(url: &str) -> Result<Backend, PortError> {
     let invalid = |rule: &str| PortError::invalid("url", rule);
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(invalid("must begin with a scheme: `memory:`, `sqlite:FILE`"));
+        return Err(invalid("must begin with a scheme: `memory:`, `postgres://HOST`, `sqlite:FILE`"));
     };
     let engine = match scheme {
         "memory" if rest.is_empty() => Engine::Memory(Arc::default()),
         "memory" => return Err(invalid("nothing may follow `memory:`")),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Engine::Postgres(Postgres::connect(PostgresConfig::at(url)).await?),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => return Err(invalid("`postgres:` needs the feature `postgres` of the crate")),
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let sqlite = Sqlite::open(SqliteConfig::at(rest))?;
@@ -79,16 +88,22 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => return Err(invalid("`sqlite:` needs the feature `sqlite` of the crate")),
         // The rest may contain a password.
-        other => return Err(invalid(&format!("unknown scheme {other:?}: must be `memory:` or `sqlite:FILE`"))),
+        other => {
+            return Err(invalid(&format!(
+                "unknown scheme {other:?}: must be `memory:`, `postgres://HOST` or `sqlite:FILE`"
+            )));
+        }
     };
     Ok(Backend(engine))
 }
 
 impl Backend {
-    /// Returns the scheme of its URL: `memory`, `sqlite`.
+    /// Returns the scheme of its URL: `memory`, `postgres`, `sqlite`.
     pub fn scheme(&self) -> &'static str {
         match &self.0 {
             Engine::Memory(_) => "memory",
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(_) => "postgres",
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(..) => "sqlite",
         }
@@ -98,6 +113,8 @@ impl Backend {
     pub fn store(&self) -> Arc<dyn Store> {
         match &self.0 {
             Engine::Memory(memory) => memory.store.clone(),
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(postgres) => Arc::new(postgres.store()),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Arc::new(sqlite.store()),
         }
@@ -119,6 +136,8 @@ impl Backend {
                     queues.entry(name.to_owned()).or_insert_with(|| Arc::new(InMemoryQueue::new(name.to_owned())));
                 Ok(queue.clone())
             }
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(postgres) => Ok(Arc::new(postgres.queue(name).await?)),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Ok(Arc::new(sqlite.queue(name)?)),
         }
@@ -128,6 +147,8 @@ impl Backend {
     pub fn lease(&self) -> Arc<dyn Lease> {
         match &self.0 {
             Engine::Memory(memory) => memory.lease.clone(),
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(postgres) => Arc::new(postgres.lease()),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(_, lease) => lease.clone(),
         }
@@ -137,6 +158,8 @@ impl Backend {
     pub fn notifier(&self) -> Arc<dyn Notifier> {
         match &self.0 {
             Engine::Memory(memory) => memory.notifier.clone(),
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(postgres) => Arc::new(postgres.notifier()),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Arc::new(sqlite.notifier()),
         }

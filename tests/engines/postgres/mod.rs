@@ -1,1 +1,29 @@
 //! PostgreSQL.
+mod connections;
+mod queue;
+mod safety;
+mod setups;
+mod suites;
+mod wire;
+mod within;
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use steadfast::backend::postgres::{Postgres, PostgresConfig};
+
+use crate::server;
+
+/// Returns the name of a schema that no other test uses.
+pub(crate) fn new_schema() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("test {}", NUMBER.fetch_add(1, SeqCst))
+}
+
+/// Returns the settings for a new schema of the shared server.
+pub(crate) fn shared() -> PostgresConfig {
+    PostgresConfig::at(server::Postgres::shared().url()).schema(new_schema())
+}
+
+pub(crate) async fn connect(config: &PostgresConfig) -> Postgres {
+    Postgres::connect(config.clone()).await.unwrap_or_else(|error| panic!("{error}"))
+}

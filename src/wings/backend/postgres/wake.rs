@@ -1,5 +1,5 @@
 //! Notices without payload, sent off the write path.
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio_postgres::types::Type;
 
@@ -16,6 +16,10 @@ struct WakeState {
     is_sending: bool,
     channels: BTreeSet<String>,
 }
+
+/// Minimum time between two notices. Each is a transaction with a commit of its own; those that are
+/// wanted meanwhile become one.
+const APART: Duration = Duration::from_millis(10);
 
 impl Wakes {
     /// Sends a notice to a channel soon. It may be lost along with a connection.
@@ -42,6 +46,7 @@ impl Wakes {
                 const NOTIFY: &str = "SELECT count(pg_notify(c, '')) FROM unnest($1) AS c";
                 // A notice is a hint.
                 drop(link.query(Effect::Read, NOTIFY, &[(&channels, Type::TEXT_ARRAY)]).await);
+                link.clock.sleep(APART).await;
             }
         });
     }

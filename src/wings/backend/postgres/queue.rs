@@ -1,0 +1,426 @@
+//! The queue on a PostgreSQL server.
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, OnceCell};
+use tokio_postgres::types::Type;
+
+use super::{
+    Postgres,
+    gather::Gather,
+    handle::PostgresCore,
+    link::Effect,
+    listen::Subscription,
+    queue_receive::{Receiver, Taken},
+    queue_send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
+    queue_settle::{Ready, Settled, Settlement, Settler},
+    queue_views::{Sweep, Views},
+};
+use crate::{
+    backend::QUEUE_NAME,
+    port::{BoxFuture, Capabilities, Capability, ErrorClass, PortError, PortErrorKind, within},
+    queue::{
+        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
+        check_visibility,
+    },
+    race::race,
+    sync::Mutex,
+};
+
+/// A queue on a PostgreSQL server, from [`Postgres::queue`](super::Postgres::queue). A clone is the
+/// same queue, and shares its requests.
+///
+/// A `receive` or a `peek` returns at most 16 MiB of bodies and headers, but at least one message.
+#[derive(Clone)]
+pub struct PostgresQueue(Arc<QueueCore>);
+
+struct QueueCore {
+    core: Arc<PostgresCore>,
+    name: Arc<str>,
+    /// Number of the queue; that of its dead letters is negative.
+    id: i64,
+    tag: Arc<str>,
+    identity: Arc<str>,
+    window: i64,
+    sends: Gather<Vec<Message>, Sent>,
+    settles: Gather<Vec<Ready>, Settled>,
+    receiver: Receiver,
+    /// Notices of the queue, from the first receiver that waits on.
+    notices: OnceCell<Subscription>,
+    /// Notified when a waiting receiver of this handle may find a message.
+    available: Notify,
+    /// Numbers of the queues that were forwarded to, by their tags.
+    targets: Mutex<HashMap<String, i64>>,
+    views: Views,
+    sweep: Sweep,
+    dead: OnceLock<PostgresQueue>,
+}
+
+const CAN: Capabilities = Capabilities::of(
+    "postgres",
+    &[
+        Capability::Shared,
+        Capability::Linearizable,
+        Capability::Groups,
+        Capability::Ordered,
+        Capability::Deduplication,
+        Capability::Delay,
+        Capability::Push,
+        Capability::ErrorHistory,
+        Capability::Forward,
+    ],
+)
+.largest_value(64 << 20)
+.largest_batch(1000)
+.largest_key(1024);
+
+/// Start of the addresses of this backend.
+const PREFIX: &str = "postgres-";
+/// End of the addresses of dead letters.
+const DEAD: &str = "-dead";
+
+/// Maximum number of requests in a statement.
+const GATHERED: usize = 256;
+/// Pause before another look for messages that other receivers hold for a moment, and their number
+/// without a wait.
+const BUSY: (Duration, usize) = (Duration::from_millis(2), 10);
+
+impl Postgres {
+    /// Returns the queue with this name in this schema; creates it if it does not exist.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is empty or longer than 1,024 bytes; otherwise those of a write.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the queue is created or not.
+    pub async fn queue(&self, name: &str) -> Result<PostgresQueue, PortError> {
+        QUEUE_NAME.check_key("name", name)?;
+        let core = &self.0;
+        let sql = core.link.sql("SELECT o_id, o_tag FROM {s}.queue_open($1)");
+        let rows = core.link.query(Effect::Write, &sql, &[(&name.as_bytes(), Type::BYTEA)]).await?;
+        let missing = || PortError::new(PortErrorKind::Corrupt, "postgres: a queue that was just created is missing");
+        let row = rows.first().ok_or_else(missing)?;
+        let tag: String = core.link.column(row, 1)?;
+        Ok(PostgresQueue::new(core.clone(), name.into(), core.link.column(row, 0)?, tag.into()))
+    }
+}
+
+impl PostgresQueue {
+    fn new(core: Arc<PostgresCore>, name: Arc<str>, id: i64, tag: Arc<str>) -> Self {
+        let identity: Arc<str> = format!("{PREFIX}{tag}{}", if id < 0 { DEAD } else { "" }).into();
+        // A request has one time, after which the shortest window ends.
+        let window = micros(core.config.deduplication_window).max(1);
+        let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
+        let link = &core.link;
+        Self(Arc::new(QueueCore {
+            sends: Gather::new(GATHERED, Sender::new(link.clone(), id, window)),
+            settles: Gather::new(GATHERED, Settler::new(link.clone(), id, window)),
+            receiver: Receiver::new(link.clone(), id, guard),
+            notices: OnceCell::new(),
+            available: Notify::new(),
+            targets: Mutex::default(),
+            views: Views::new(link.clone(), id),
+            sweep: Sweep::default(),
+            dead: OnceLock::new(),
+            core,
+            name,
+            id,
+            tag,
+            identity,
+            window,
+        }))
+    }
+
+    /// Sends messages within a transaction of the caller, on a connection of its own to the same
+    /// database. They are accepted when it is committed, together with its other effects, or not at
+    /// all. Waiting receivers are woken by the commit.
+    ///
+    /// The messages of one group wait for each other's transactions. Until its end, the transaction
+    /// also keeps receivers of all queues of the schema from skipping rows that were deleted
+    /// meanwhile: keep it short.
+    ///
+    /// # Errors
+    /// Same as [`Queue::send`]. The server has then aborted the transaction, unless the error is
+    /// `Invalid`.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the transaction contains all messages or none.
+    pub async fn send_within(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        messages: Vec<Message>,
+    ) -> Result<Vec<MessageId>, QueueError> {
+        Message::check(&messages, &CAN)?;
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let QueueCore { core, id, window, .. } = &*self.0;
+        let (columns, channel) = (Columns::of(messages.iter().map(|message| (*id, message))), self.channel(*id));
+        let mut params = with(columns.params(), (window, Type::INT8));
+        params.push((&channel, Type::TEXT));
+        let sql = core.link.sql(&format!("{SEND}, pg_notify($8, '')"));
+        let rows = transaction.query_typed(&sql, &params).await;
+        let rows = rows.map_err(|error| super::failure::failure(core.link.place(), error, Effect::Write))?;
+        Ok(ids_in(&core.link, &rows)?.into_iter().map(message_id).collect())
+    }
+
+    /// Returns the channel of the notices of a queue of this schema.
+    fn channel(&self, queue: i64) -> String {
+        format!("steadfast_{:016x}_q{queue}", self.0.core.link.schema_id())
+    }
+
+    /// Wakes a receiver of this queue in each process.
+    fn wake(&self, queue: i64) {
+        let core = &self.0.core;
+        if queue == self.0.id {
+            self.0.available.notify_one();
+        }
+        core.wakes.wake(&core.link, &self.channel(queue));
+    }
+
+    /// Returns the numbers of the queues with these addresses.
+    async fn targets(&self, messages: Vec<(Address, Message)>) -> Result<Vec<(i64, Message)>, QueueError> {
+        let mut targets = Vec::with_capacity(messages.len());
+        for (address, message) in messages {
+            let number = self.target(&address).await?.ok_or_else(|| address.refuse(&CAN))?;
+            targets.push((number, message));
+        }
+        Ok(targets)
+    }
+
+    async fn target(&self, address: &Address) -> Result<Option<i64>, PortError> {
+        let Some(tag) = address.as_text().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(None) };
+        let (tag, sign) = tag.strip_suffix(DEAD).map_or((tag, 1), |tag| (tag, -1));
+        if *tag == *self.0.tag {
+            return Ok(Some(sign * self.0.id.abs()));
+        }
+        if tag.len() != 32 || !tag.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Ok(None);
+        }
+        let known = self.0.targets.lock().get(tag).copied();
+        if known.is_some() {
+            return Ok(known.map(|id| sign * id));
+        }
+        let link = &self.0.core.link;
+        let sql = link.sql("SELECT id FROM {s}.queues WHERE tag = $1");
+        let rows = link.query(Effect::Read, &sql, &[(&tag, Type::TEXT)]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let id: i64 = link.column(row, 0)?;
+        self.0.targets.lock().insert(tag.to_owned(), id);
+        Ok(Some(sign * id))
+    }
+
+    /// Checks a settlement, and returns it in the form of a request.
+    async fn ready(&self, receipt: &Receipt, how: Settle) -> Result<Ready, QueueError> {
+        how.check(&CAN)?;
+        if self.0.id < 0 && matches!(how, Settle::DeadLetter { .. }) {
+            let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
+            return Err(PortError::new(PortErrorKind::Unsupported, message).into());
+        }
+        let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+        let effect = match how {
+            Settle::Forward { messages } => Settlement::Forward(self.targets(messages).await?),
+            other => Settlement::Settle(other),
+        };
+        Ok(Ready { id, receipt, effect })
+    }
+
+    async fn settle_ready(&self, ready: Vec<Ready>) -> Result<Vec<bool>, QueueError> {
+        let mut wakes = BTreeSet::new();
+        for Ready { effect, .. } in &ready {
+            match effect {
+                Settlement::Settle(Settle::Abandon { .. } | Settle::Release { .. }) | Settlement::Extend(_) => {
+                    wakes.insert(self.0.id);
+                }
+                Settlement::Settle(Settle::DeadLetter { .. }) => drop(wakes.insert(-self.0.id)),
+                Settlement::Settle(_) => {}
+                Settlement::Forward(messages) => wakes.extend(messages.iter().map(|(queue, _)| *queue)),
+            }
+        }
+        let (done, shown) = self.0.settles.send(ready).await??;
+        if shown {
+            wakes.insert(self.0.id);
+        }
+        wakes.into_iter().for_each(|queue| self.wake(queue));
+        Ok(done)
+    }
+
+    /// Returns the notices of this queue, if the server can be reached in time.
+    async fn notices(&self, limit: Duration) -> Option<&Subscription> {
+        let core = &self.0.core;
+        let channel = self.channel(self.0.id);
+        let subscribed = self.0.notices.get_or_try_init(|| core.listener.subscribe(&channel));
+        within(&core.clock, limit, subscribed).await?.ok()
+    }
+
+    async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
+        let (clock, poll) = (&self.0.core.clock, self.0.core.config.poll);
+        let end = clock.now() + receive.wait;
+        let (mut notices, mut looks) = (self.0.notices.get(), 0);
+        let mut notifies_next = NotifiesNextReceiver(Some(&self.0.available));
+        loop {
+            if let Some(notices) = notices {
+                // Earlier ones are of messages that this look finds.
+                while notices.try_recv().is_some() {}
+            }
+            looks += 1;
+            let wait = match self.0.receiver.take(max, receive.visibility).await? {
+                Taken::Some(taken) => return Ok(taken),
+                Taken::Busy if looks <= BUSY.1 => {
+                    clock.sleep(BUSY.0).await;
+                    continue;
+                }
+                Taken::Busy => BUSY.0 * 10,
+                Taken::None(next) => next.map_or(poll, |next| next.clamp(Duration::from_millis(1), poll)),
+            };
+            let now = clock.now();
+            if now >= end {
+                notifies_next.0 = None;
+                return Ok(Vec::new());
+            }
+            if notices.is_none() {
+                notices = self.notices((end - now).min(poll)).await;
+                if notices.is_some() {
+                    // A message may have arrived before the connection listened.
+                    continue;
+                }
+            }
+            let sleep = clock.sleep_until(end.min(now + wait));
+            let heard = async {
+                match notices {
+                    Some(notices) => drop(notices.recv().await),
+                    None => std::future::pending().await,
+                }
+            };
+            race(race(self.0.available.notified(), heard), sleep).await;
+        }
+    }
+}
+
+/// Wakes the next waiting receiver of this handle on drop: one notice may be of several messages.
+struct NotifiesNextReceiver<'a>(Option<&'a Notify>);
+
+impl Drop for NotifiesNextReceiver<'_> {
+    fn drop(&mut self) {
+        if let Some(available) = self.0 {
+            available.notify_one();
+        }
+    }
+}
+
+impl Queue for PostgresQueue {
+    fn capabilities(&self) -> Capabilities {
+        let can = CAN.deduplicating_for(self.0.core.config.deduplication_window);
+        if self.0.core.server.is_durable { can.with(Capability::Durable) } else { can }
+    }
+
+    fn identity(&self) -> String {
+        self.0.identity.to_string()
+    }
+
+    fn address(&self) -> Option<Address> {
+        Some(Address::new(self.0.identity.clone()))
+    }
+
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        Box::pin(async move {
+            Message::check(&messages, &CAN)?;
+            if messages.is_empty() {
+                return Ok(Vec::new());
+            }
+            let deduplicates = messages.iter().any(|message| message.deduplication_id.is_some());
+            let sent = self.0.sends.send(messages).await?;
+            self.wake(self.0.id);
+            if deduplicates {
+                self.0.sweep.run_if_due(&self.0.core.link).await;
+            }
+            sent
+        })
+    }
+
+    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+        Box::pin(async move {
+            let max = receive.check(&CAN)?;
+            self.wait_for(max, receive).await
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        Box::pin(async move {
+            let (mut ready, mut answers) =
+                (Vec::with_capacity(settlements.len()), Vec::with_capacity(settlements.len()));
+            for (receipt, how) in settlements {
+                match self.ready(&receipt, how).await {
+                    Ok(one) => {
+                        ready.push(one);
+                        answers.push(Ok(()));
+                    }
+                    Err(QueueError::Failed(error)) if error.class() != ErrorClass::Permanent => {
+                        return Err(error.into());
+                    }
+                    Err(refused) => answers.push(Err(refused)),
+                }
+            }
+            if ready.is_empty() {
+                return Ok(answers);
+            }
+            let mut done = self.settle_ready(ready).await?.into_iter();
+            for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+                if !done.next().unwrap_or_default() {
+                    *answer = Err(QueueError::LeaseLost);
+                }
+            }
+            Ok(answers)
+        })
+    }
+
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            check_visibility(visibility)?;
+            let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+            let effect = Settlement::Extend(micros(visibility).max(1));
+            match self.settle_ready(vec![Ready { id, receipt, effect }]).await?[..] {
+                [true] => Ok(()),
+                _ => Err(QueueError::LeaseLost),
+            }
+        })
+    }
+
+    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+        Box::pin(async move { Ok(self.0.views.depth().await?) })
+    }
+
+    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+        Box::pin(async move { Ok(self.0.views.peek(max.min(CAN.max_batch())).await?) })
+    }
+
+    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+        Box::pin(async move { Ok(self.0.views.purge().await?) })
+    }
+
+    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
+        (self.0.id > 0).then(|| {
+            let dead = self.0.dead.get_or_init(|| {
+                let QueueCore { core, name, id, tag, .. } = &*self.0;
+                Self::new(core.clone(), format!("{name}/dead").into(), -id, tag.clone())
+            });
+            Arc::new(dead.clone()) as Arc<dyn Queue>
+        })
+    }
+}
+
+impl fmt::Debug for PostgresQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresQueue")
+            .field("link", &self.0.core.link)
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}

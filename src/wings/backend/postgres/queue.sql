@@ -1,0 +1,293 @@
+-- Queues. `{s}` stands for the schema, times are microseconds since 1970 by the server's clock.
+--
+-- The function of a client that keeps no state at the server finds a message in one of two orders:
+--   visible_at = 0          ready since it was sent: by `messages_ready`, in the order of sending
+--   visible_at = some time  hidden until then, or returned at that time: by `messages_hidden`
+--   visible_at = 2^63 - 1   behind another message of its group: in neither
+-- Only `queue_send` makes a message ready, with a new id; one that returns has a time. So the live entries of both
+-- indexes only ever move upwards, and a receiver that remembers a mark below them skips the dead entries that a long
+-- transaction keeps. `queue_marks` says when a mark is safe.
+
+CREATE TABLE IF NOT EXISTS {s}.queues (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name bytea NOT NULL UNIQUE,
+    tag text NOT NULL UNIQUE DEFAULT replace(gen_random_uuid()::text, '-', ''));
+
+-- Dead letters have the negative number of their queue. `receipt` is the number of the delivery that may settle the
+-- message, 0 for none: if it is not 0 at the next delivery, that earlier one expired.
+CREATE TABLE IF NOT EXISTS {s}.messages (
+    queue bigint NOT NULL,
+    id bigint NOT NULL,
+    visible_at bigint NOT NULL,
+    due bigint NOT NULL,
+    accepted_at bigint NOT NULL,
+    receipt integer NOT NULL DEFAULT 0,
+    deliveries integer NOT NULL DEFAULT 0,
+    attempts integer NOT NULL DEFAULT 0,
+    expiries integer NOT NULL DEFAULT 0,
+    size integer NOT NULL,
+    body bytea NOT NULL,
+    headers bytea,
+    grp bytea,
+    reason bytea,
+    errors bytea[],
+    PRIMARY KEY (queue, id))
+WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 1);
+-- Bodies are not compressed, which would cost more time than the disk saves.
+ALTER TABLE {s}.messages ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE INDEX IF NOT EXISTS messages_ready ON {s}.messages (queue, id) WHERE visible_at = 0;
+CREATE INDEX IF NOT EXISTS messages_hidden ON {s}.messages (queue, visible_at)
+    WHERE visible_at > 0 AND visible_at < 9223372036854775807;
+CREATE INDEX IF NOT EXISTS messages_by_group ON {s}.messages (queue, grp, id) WHERE grp IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS {s}.message_groups (queue bigint NOT NULL, key bytea NOT NULL, PRIMARY KEY (queue, key));
+
+CREATE TABLE IF NOT EXISTS {s}.sent (
+    queue bigint NOT NULL,
+    deduplication bytea NOT NULL,
+    message bigint NOT NULL,
+    ends bigint NOT NULL,
+    PRIMARY KEY (queue, deduplication));
+CREATE INDEX IF NOT EXISTS sent_by_end ON {s}.sent (ends);
+
+CREATE SEQUENCE IF NOT EXISTS {s}.message_ids;
+CREATE SEQUENCE IF NOT EXISTS {s}.queue_era;
+CREATE SEQUENCE IF NOT EXISTS {s}.queue_clock;
+
+-- Returns the time, and begins a new epoch if the clock was set back behind a mark. The lock comes first: `queue_marks`
+-- relies on it. It is that of any write.
+CREATE OR REPLACE FUNCTION {s}.queue_now() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint;
+BEGIN
+    LOCK TABLE {s}.messages IN ROW EXCLUSIVE MODE;
+    now_us := {s}.now_us();
+    IF now_us < (SELECT last_value FROM {s}.queue_clock) THEN
+        PERFORM nextval('{s}.queue_era');
+        PERFORM setval('{s}.queue_clock', now_us);
+    END IF;
+    RETURN now_us;
+END $$;
+
+-- Marks hold for one epoch: until the server is restarted, another one is promoted, or the clock goes back.
+CREATE OR REPLACE FUNCTION {s}.queue_epoch() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint + last_value FROM {s}.queue_era
+$$;
+
+-- Returns the number and the tag of a queue, and creates it if it does not exist.
+CREATE OR REPLACE FUNCTION {s}.queue_open(p_name bytea, OUT o_id bigint, OUT o_tag text) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT id, tag INTO o_id, o_tag FROM {s}.queues WHERE name = p_name;
+    IF o_id IS NULL THEN
+        INSERT INTO {s}.queues (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+        SELECT id, tag INTO o_id, o_tag FROM {s}.queues WHERE name = p_name;
+    END IF;
+END $$;
+
+-- Accepts messages, and returns their ids. The row of a group exists while the group has messages; its lock comes
+-- before the ids, so that ids of one group grow in the order of the commits. `p_groups` and `p_ids` may be null.
+CREATE OR REPLACE FUNCTION {s}.queue_send(
+    p_queues bigint[], p_bodies bytea[], p_headers bytea[], p_delays bigint[], p_groups bytea[], p_ids bytea[],
+    p_window bigint)
+RETURNS bigint[] LANGUAGE plpgsql
+SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+DECLARE
+    now_us bigint := {s}.queue_now();
+    ids bigint[];
+    known bigint[];
+    wanted bigint;
+    locked bigint;
+    new_queues bigint[] := '{}';
+    new_groups bytea[] := '{}';
+    more_queues bigint[];
+    more_groups bytea[];
+BEGIN
+    IF p_groups IS NOT NULL THEN
+        SELECT count(DISTINCT (u.q, u.g)) INTO wanted FROM unnest(p_queues, p_groups) u(q, g) WHERE u.g IS NOT NULL;
+        LOOP
+            WITH made AS (
+                INSERT INTO {s}.message_groups (queue, key)
+                SELECT DISTINCT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g) WHERE u.g IS NOT NULL ORDER BY 1, 2
+                ON CONFLICT DO NOTHING RETURNING queue, key)
+            SELECT array_agg(queue), array_agg(key) INTO more_queues, more_groups FROM made;
+            new_queues := new_queues || more_queues;
+            new_groups := new_groups || more_groups;
+            SELECT count(*) INTO locked FROM (
+                SELECT 1 FROM (
+                    SELECT DISTINCT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g) WHERE u.g IS NOT NULL) w
+                JOIN {s}.message_groups g ON g.queue = w.q AND g.key = w.g
+                ORDER BY g.queue, g.key FOR UPDATE OF g) l;
+            EXIT WHEN locked = wanted;
+        END LOOP;
+    END IF;
+    ids := ARRAY(SELECT nextval('{s}.message_ids') FROM generate_series(1, cardinality(p_bodies)));
+    IF p_ids IS NOT NULL THEN
+        INSERT INTO {s}.sent AS s (queue, deduplication, message, ends)
+        SELECT DISTINCT ON (u.q, u.d) u.q, u.d, u.id, now_us + p_window FROM unnest(p_queues, p_ids, ids) u(q, d, id)
+        WHERE u.d IS NOT NULL ORDER BY u.q, u.d, u.id
+        ON CONFLICT (queue, deduplication) DO UPDATE SET message = excluded.message, ends = excluded.ends
+        WHERE s.ends <= now_us;
+        known := ARRAY(
+            SELECT CASE WHEN s.message <> u.id THEN s.message END
+            FROM unnest(p_queues, p_ids, ids) WITH ORDINALITY u(q, d, id, at)
+            LEFT JOIN {s}.sent s ON s.queue = u.q AND s.deduplication = u.d ORDER BY u.at);
+    END IF;
+    INSERT INTO {s}.messages (queue, id, visible_at, due, accepted_at, size, body, headers, grp)
+    SELECT f.q, f.id,
+        CASE WHEN f.g IS NOT NULL AND (c.q IS NULL OR f.place > 1) THEN 9223372036854775807 ELSE f.due END,
+        f.due, now_us, octet_length(f.body) + coalesce(octet_length(f.headers), 0), f.body, f.headers, f.g
+    FROM (
+        SELECT u.q, u.id, u.body, u.headers, u.g,
+            CASE WHEN u.delay > 0 THEN now_us + u.delay ELSE 0 END AS due,
+            CASE WHEN p_groups IS NULL THEN 1 ELSE row_number() OVER (PARTITION BY u.q, u.g ORDER BY u.id) END AS place
+        FROM unnest(p_queues, ids, p_bodies, p_headers, p_delays, p_groups, known)
+            u(q, id, body, headers, delay, g, known)
+        WHERE u.known IS NULL) f
+    LEFT JOIN unnest(new_queues, new_groups) c(q, g) ON c.q = f.q AND c.g = f.g
+    ORDER BY f.id;
+    IF known IS NOT NULL AND cardinality(new_queues) > 0 THEN
+        -- A new group all of whose messages are duplicates.
+        DELETE FROM {s}.message_groups g USING unnest(new_queues, new_groups) c(q, k)
+        WHERE g.queue = c.q AND g.key = c.k AND NOT EXISTS (
+            SELECT 1 FROM unnest(p_queues, p_groups, known) u(q, g, known)
+            WHERE u.q = c.q AND u.g = c.k AND u.known IS NULL);
+    END IF;
+    IF known IS NULL THEN
+        RETURN ids;
+    END IF;
+    RETURN ARRAY(SELECT coalesce(u.known, u.id) FROM unnest(known, ids) WITH ORDINALITY u(known, id, at) ORDER BY u.at);
+END $$;
+
+-- Forgets some of the de-duplication ids whose window ended after `p_from`.
+CREATE OR REPLACE FUNCTION {s}.queue_sweep(p_from bigint) RETURNS bigint LANGUAGE sql
+SET enable_seqscan TO off AS $$
+    WITH gone AS (
+        SELECT queue, deduplication FROM {s}.sent
+        WHERE ends > p_from AND ends <= {s}.now_us()
+        ORDER BY ends LIMIT 128 FOR UPDATE SKIP LOCKED),
+    deleted AS (
+        DELETE FROM {s}.sent s USING gone
+        WHERE s.queue = gone.queue AND s.deduplication = gone.deduplication RETURNING s.ends)
+    SELECT max(ends) FROM deleted
+$$;
+
+-- Moves the marks of a receiver: no message that can be received has an id up to `p_id`, or a time up to `p_at`.
+--
+-- A mark moves in two calls. The first notes the next one (`p_next_id`, `p_next_at`), and the transactions that write
+-- now: a message below it may still be theirs, invisible yet. Later ones cannot write below it: they have taken the
+-- table's lock before the id or the time. The second call finds that the noted transactions have ended, and searches
+-- once, with a new snapshot, for the lowest message between the marks.
+CREATE OR REPLACE FUNCTION {s}.queue_marks(
+    p_queue bigint, INOUT p_epoch bigint, INOUT p_id bigint, INOUT p_at bigint,
+    INOUT p_next_id bigint, INOUT p_next_at bigint, INOUT p_writers text[])
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+DECLARE
+    now_us bigint := {s}.queue_now();
+    epoch bigint := {s}.queue_epoch();
+    low bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(1937007974, '{s}.queue_clock'::regclass::oid::integer) THEN
+        RETURN;
+    END IF;
+    IF p_epoch <> epoch THEN
+        p_epoch := epoch;
+        p_id := 0;
+        p_at := 0;
+        p_writers := NULL;
+    ELSIF p_writers IS NOT NULL THEN
+        IF EXISTS (
+            SELECT 1 FROM pg_locks WHERE locktype = 'relation' AND relation = '{s}.messages'::regclass
+            AND mode = 'RowExclusiveLock' AND virtualtransaction = ANY (p_writers)) THEN
+            RETURN;
+        END IF;
+        SELECT id INTO low FROM {s}.messages
+        WHERE queue = p_queue AND visible_at = 0 AND id > p_id AND id <= p_next_id ORDER BY id LIMIT 1;
+        p_id := coalesce(low - 1, p_next_id);
+        SELECT visible_at INTO low FROM {s}.messages
+        WHERE queue = p_queue AND visible_at > 0 AND visible_at < 9223372036854775807 AND visible_at > p_at
+        AND visible_at <= p_next_at ORDER BY visible_at LIMIT 1;
+        p_at := coalesce(low - 1, p_next_at);
+    END IF;
+    SELECT last_value INTO p_next_id FROM {s}.message_ids;
+    p_next_at := now_us;
+    IF now_us > (SELECT last_value FROM {s}.queue_clock) THEN
+        PERFORM setval('{s}.queue_clock', now_us);
+    END IF;
+    p_writers := ARRAY(
+        SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation'
+        AND relation = '{s}.messages'::regclass AND mode = 'RowExclusiveLock'
+        AND pid IS DISTINCT FROM pg_backend_pid());
+END $$;
+
+-- Delivers up to `p_max` messages of together `p_bytes`, at least one. If there is none, returns one row without id,
+-- whose age is the time until the next one, or null.
+CREATE OR REPLACE FUNCTION {s}.queue_receive(
+    p_queue bigint, p_max integer, p_visibility bigint, p_bytes bigint, p_epoch bigint, p_id bigint, p_at bigint)
+RETURNS TABLE (
+    id bigint, age bigint, accepted_at bigint, deliveries integer, attempts integer, expiries integer,
+    body bytea, headers bytea, grp bytea, reason bytea, errors bytea[])
+LANGUAGE plpgsql
+SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off SET jit TO off
+SET plan_cache_mode TO force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    now_us bigint := {s}.queue_now();
+    taken bigint[];
+    sizes integer[];
+    more bigint[];
+    more_sizes integer[];
+    most integer := p_max;
+    next_at bigint;
+BEGIN
+    IF p_epoch <> {s}.queue_epoch() OR p_id > (SELECT last_value FROM {s}.message_ids) THEN
+        p_id := 0;
+        p_at := 0;
+    END IF;
+    -- Of several, half may be messages that come back, while others wait.
+    IF p_max > 1 AND EXISTS (
+        SELECT 1 FROM {s}.messages m WHERE m.queue = p_queue AND m.visible_at = 0 AND m.id > p_id) THEN
+        most := p_max / 2;
+    END IF;
+    SELECT array_agg(l.id), array_agg(l.size) INTO taken, sizes FROM (
+        SELECT m.id, m.size FROM {s}.messages m
+        WHERE m.queue = p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
+        AND m.visible_at > p_at AND m.visible_at <= now_us
+        ORDER BY m.visible_at LIMIT most FOR UPDATE SKIP LOCKED) l;
+    IF coalesce(cardinality(taken), 0) < p_max THEN
+        SELECT array_agg(l.id), array_agg(l.size) INTO more, more_sizes FROM (
+            SELECT m.id, m.size FROM {s}.messages m
+            WHERE m.queue = p_queue AND m.visible_at = 0 AND m.id > p_id
+            ORDER BY m.id LIMIT p_max - coalesce(cardinality(taken), 0) FOR UPDATE SKIP LOCKED) l;
+        taken := taken || more;
+        sizes := sizes || more_sizes;
+    END IF;
+    IF taken IS NULL THEN
+        -- The time until the next message, 0 if another receiver holds one that is visible now.
+        SELECT 0 INTO next_at FROM {s}.messages m
+        WHERE m.queue = p_queue AND m.visible_at = 0 AND m.id > p_id LIMIT 1;
+        IF next_at IS NULL THEN
+            SELECT greatest(m.visible_at - now_us, 0) INTO next_at FROM {s}.messages m
+            WHERE m.queue = p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807 AND m.visible_at > p_at
+            ORDER BY m.visible_at LIMIT 1;
+        END IF;
+        RETURN QUERY SELECT NULL::bigint, next_at, 0::bigint, 0, 0, 0, NULL::bytea, NULL::bytea, NULL::bytea,
+            NULL::bytea, NULL::bytea[];
+        RETURN;
+    END IF;
+    IF (SELECT sum(s) FROM unnest(sizes) s) > p_bytes THEN
+        taken := ARRAY(
+            SELECT t.id FROM (
+                SELECT u.id, u.at, sum(u.size) OVER (ORDER BY u.at) AS total
+                FROM unnest(taken, sizes) WITH ORDINALITY u(id, size, at)) t
+            WHERE t.total <= p_bytes OR t.at = 1);
+    END IF;
+    RETURN QUERY UPDATE {s}.messages m SET
+        visible_at = now_us + p_visibility,
+        deliveries = m.deliveries + 1,
+        receipt = m.deliveries + 1,
+        attempts = m.attempts + (m.receipt <> 0)::integer,
+        expiries = m.expiries + (m.receipt <> 0)::integer
+    WHERE m.queue = p_queue AND m.id = ANY (taken)
+    RETURNING m.id, now_us - m.accepted_at, m.accepted_at, m.deliveries, m.attempts, m.expiries, m.body, m.headers,
+        m.grp, m.reason, m.errors;
+END $$;

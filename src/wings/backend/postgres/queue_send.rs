@@ -1,0 +1,164 @@
+//! Sending: messages of several requests in one statement, and their encoding.
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio_postgres::types::{ToSql, Type};
+
+use super::{
+    gather::SendBatch,
+    link::{Effect, Link, Param},
+    queue_settle::is_deadlock,
+};
+use crate::{
+    port::{BoxFuture, PortError},
+    queue::{Message, MessageId, QueueError},
+};
+
+/// The longest time that is stored: no clock reaches it.
+const FOREVER: i64 = 1 << 62;
+
+/// Number of attempts at a statement that met a deadlock.
+pub(super) const ATTEMPTS: usize = 4;
+
+/// Returns a duration in microseconds.
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(FOREVER).min(FOREVER)
+}
+
+/// Messages as the columns of a statement, each with the number of its queue.
+#[derive(Default)]
+pub(super) struct Columns<'a> {
+    pub(super) queues: Vec<i64>,
+    bodies: Vec<&'a [u8]>,
+    headers: Vec<Option<Vec<u8>>>,
+    delays: Vec<i64>,
+    /// `None` if no message has a group.
+    groups: Option<Vec<Option<&'a [u8]>>>,
+    /// `None` if no message has a de-duplication id.
+    ids: Option<Vec<Option<&'a [u8]>>>,
+}
+
+impl<'a> Columns<'a> {
+    pub(super) fn of(messages: impl Iterator<Item = (i64, &'a Message)>) -> Self {
+        let mut columns = Self::default();
+        for (at, (queue, message)) in messages.enumerate() {
+            columns.queues.push(queue);
+            columns.bodies.push(&message.body);
+            columns.headers.push(encode(&message.headers));
+            columns.delays.push(micros(message.delay));
+            add(&mut columns.groups, at, message.group.as_deref());
+            add(&mut columns.ids, at, message.deduplication_id.as_deref());
+        }
+        columns
+    }
+
+    /// Returns the parameters in the order of `queue_send`, without the window.
+    pub(super) fn params(&self) -> [Param<'_>; 6] {
+        [
+            (&self.queues, Type::INT8_ARRAY),
+            (&self.bodies, Type::BYTEA_ARRAY),
+            (&self.headers, Type::BYTEA_ARRAY),
+            (&self.delays, Type::INT8_ARRAY),
+            (&self.groups, Type::BYTEA_ARRAY),
+            (&self.ids, Type::BYTEA_ARRAY),
+        ]
+    }
+}
+
+fn add<'a>(column: &mut Option<Vec<Option<&'a [u8]>>>, at: usize, text: Option<&'a str>) {
+    if text.is_some() || column.is_some() {
+        let column = column.get_or_insert_default();
+        column.resize(at, None);
+        column.push(text.map(str::as_bytes));
+    }
+}
+
+/// Sends the messages of the requests of one queue.
+pub(super) struct Sender {
+    pub(super) link: Arc<Link>,
+    pub(super) queue: i64,
+    pub(super) window: i64,
+    sql: String,
+}
+
+pub(super) type Sent = Result<Vec<MessageId>, QueueError>;
+
+/// The statement that sends messages.
+pub(super) const SEND: &str = "SELECT {s}.queue_send($1, $2, $3, $4, $5, $6, $7)";
+
+impl Sender {
+    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
+        let sql = link.sql(SEND);
+        Self { link, queue, window, sql }
+    }
+
+    async fn send_all(&self, requests: &[Vec<Message>]) -> Result<Vec<i64>, PortError> {
+        let messages = requests.iter().flatten().map(|message| (self.queue, message));
+        let columns = Columns::of(messages);
+        let params = with(columns.params(), (&self.window, Type::INT8));
+        let mut attempt = 1;
+        loop {
+            match self.link.query(Effect::Write, &self.sql, &params).await {
+                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
+                answer => return ids_in(&self.link, &answer?),
+            }
+        }
+    }
+}
+
+/// Reads the only column of the only row of an answer.
+pub(super) fn ids_in(link: &Link, rows: &[tokio_postgres::Row]) -> Result<Vec<i64>, PortError> {
+    rows.first().map_or_else(|| Ok(Vec::new()), |row| link.column(row, 0))
+}
+
+/// Adds a parameter behind the others.
+pub(super) fn with<'a>(params: [Param<'a>; 6], (value, of): (&'a (dyn ToSql + Sync), Type)) -> Vec<Param<'a>> {
+    params.into_iter().chain([(value, of)]).collect()
+}
+
+/// Returns the id of a message from its number.
+pub(super) const fn message_id(number: i64) -> MessageId {
+    MessageId::from_numbers(number.unsigned_abs(), 0)
+}
+
+impl SendBatch<Vec<Message>, Sent> for Sender {
+    fn send(&self, requests: Vec<Vec<Message>>) -> BoxFuture<'_, Vec<Sent>> {
+        Box::pin(async move {
+            match self.send_all(&requests).await {
+                Ok(ids) => {
+                    let mut ids = ids.into_iter().map(message_id);
+                    requests.iter().map(|request| Ok(ids.by_ref().take(request.len()).collect())).collect()
+                }
+                Err(error) => requests.iter().map(|_| Err(error.clone().into())).collect(),
+            }
+        })
+    }
+
+    fn weight(&self, request: &Vec<Message>) -> usize {
+        request.iter().map(|message| 64 + message.size()).sum()
+    }
+}
+
+/// Encodes headers: each name and value behind its length in bytes. `None` if there are none.
+fn encode(headers: &BTreeMap<String, String>) -> Option<Vec<u8>> {
+    if headers.is_empty() {
+        return None;
+    }
+    let texts = headers.iter().flat_map(|(name, value)| [name, value]);
+    Some(texts.fold(String::new(), |all, text| all + &format!("{}:{text}", text.len())).into_bytes())
+}
+
+/// Decodes the headers of [`encode`].
+pub(super) fn decode(headers: Option<&[u8]>) -> BTreeMap<String, String> {
+    let mut rest = headers.and_then(|headers| std::str::from_utf8(headers).ok());
+    let mut next = || {
+        let (length, behind) = rest?.split_once(':')?;
+        let (found, behind) = behind.split_at_checked(length.parse().ok()?)?;
+        rest = Some(behind);
+        Some(found.to_owned())
+    };
+    let mut headers = BTreeMap::new();
+    while let (Some(name), Some(value)) = (next(), next()) {
+        headers.insert(name, value);
+    }
+    headers
+}

@@ -1,0 +1,168 @@
+//! Settling and extending: the settlements of several requests in one statement.
+use std::{error::Error as _, sync::Arc};
+
+use tokio_postgres::{error::SqlState, types::Type};
+
+use super::{
+    gather::SendBatch,
+    link::{Effect, Link},
+    queue_send::{ATTEMPTS, Columns, micros},
+};
+use crate::{
+    port::{BoxFuture, PortError},
+    queue::{AttemptError, ErrorHistory, Message, QueueError, Settle},
+};
+
+/// A settlement that was checked: the message, its delivery, and the effect.
+pub(super) struct Ready {
+    pub(super) id: i64,
+    pub(super) receipt: i32,
+    pub(super) effect: Settlement,
+}
+
+pub(super) enum Settlement {
+    Settle(Settle),
+    /// A forward, with the number of the queue of each message.
+    Forward(Vec<(i64, Message)>),
+    /// An extension by these microseconds.
+    Extend(i64),
+}
+
+impl Settlement {
+    /// Returns the number of the kind, as `queue_settle` has it.
+    const fn kind(&self) -> i16 {
+        match self {
+            Self::Settle(Settle::Abandon { .. }) => 1,
+            Self::Settle(Settle::Release { .. }) => 2,
+            Self::Settle(Settle::DeadLetter { .. }) => 3,
+            Self::Extend(_) => 4,
+            Self::Settle(_) | Self::Forward(_) => 0,
+        }
+    }
+
+    fn after(&self) -> i64 {
+        match self {
+            Self::Settle(Settle::Abandon { after, .. } | Settle::Release { after }) => micros(*after),
+            Self::Extend(after) => *after,
+            _ => 0,
+        }
+    }
+
+    fn reason(&self) -> Option<&[u8]> {
+        match self {
+            Self::Settle(Settle::DeadLetter { reason, .. }) => Some(reason.as_bytes()),
+            _ => None,
+        }
+    }
+
+    /// Returns the error of the attempt, as a history of one entry.
+    fn error(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Settle(Settle::Abandon { error, .. } | Settle::DeadLetter { error, .. }) => encode(error.as_deref()?),
+            _ => None,
+        }
+    }
+
+    fn forwards(&self) -> &[(i64, Message)] {
+        match self {
+            Self::Forward(messages) => messages,
+            _ => &[],
+        }
+    }
+}
+
+fn encode(error: &AttemptError) -> Option<Vec<u8>> {
+    let mut history = ErrorHistory::default();
+    history.push(error.clone());
+    history.encode().map(String::into_bytes)
+}
+
+/// Decodes the errors of a message: histories of one entry each.
+pub(super) fn decode(errors: Option<Vec<&[u8]>>) -> ErrorHistory {
+    let Some(errors) = errors else { return ErrorHistory::default() };
+    ErrorHistory::decode(&String::from_utf8_lossy(&errors.concat()))
+}
+
+/// Settles messages of one queue.
+pub(super) struct Settler {
+    link: Arc<Link>,
+    queue: i64,
+    window: i64,
+    sql: String,
+}
+
+/// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
+/// of a group became visible.
+pub(super) type Settled = Result<(Vec<bool>, bool), QueueError>;
+
+impl Settler {
+    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
+        let sql = link.sql("SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)");
+        Self { link, queue, window, sql }
+    }
+
+    async fn settle_all(&self, requests: &[Vec<Ready>]) -> Result<Vec<bool>, PortError> {
+        let all: Vec<&Ready> = requests.iter().flatten().collect();
+        let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
+        let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
+        let kinds: Vec<i16> = all.iter().map(|ready| ready.effect.kind()).collect();
+        let afters: Vec<i64> = all.iter().map(|ready| ready.effect.after()).collect();
+        let reasons: Vec<Option<&[u8]>> = all.iter().map(|ready| ready.effect.reason()).collect();
+        let errors: Vec<Option<Vec<u8>>> = all.iter().map(|ready| ready.effect.error()).collect();
+        // Each forwarded message with the place of its settlement, which starts at 1.
+        let forwards =
+            || (1_i32..).zip(&all).flat_map(|(at, ready)| ready.effect.forwards().iter().map(move |f| (at, f)));
+        let of: Vec<i32> = forwards().map(|(at, _)| at).collect();
+        let of = (!of.is_empty()).then_some(of);
+        let columns = Columns::of(forwards().map(|(_, (queue, message))| (*queue, message)));
+        let mut params: Vec<super::link::Param<'_>> = vec![
+            (&self.queue, Type::INT8),
+            (&ids, Type::INT8_ARRAY),
+            (&receipts, Type::INT4_ARRAY),
+            (&kinds, Type::INT2_ARRAY),
+            (&afters, Type::INT8_ARRAY),
+            (&reasons, Type::BYTEA_ARRAY),
+            (&errors, Type::BYTEA_ARRAY),
+            (&of, Type::INT4_ARRAY),
+        ];
+        params.extend(columns.params());
+        params.push((&self.window, Type::INT8));
+        let mut attempt = 1;
+        loop {
+            match self.link.query(Effect::Write, &self.sql, &params).await {
+                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
+                answer => {
+                    let rows = answer?;
+                    return rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0));
+                }
+            }
+        }
+    }
+}
+
+/// Returns `true` if the server ended the statement because of a deadlock: it changed nothing.
+pub(super) fn is_deadlock(error: &PortError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    source.and_then(tokio_postgres::Error::code) == Some(&SqlState::T_R_DEADLOCK_DETECTED)
+}
+
+impl SendBatch<Vec<Ready>, Settled> for Settler {
+    fn send(&self, requests: Vec<Vec<Ready>>) -> BoxFuture<'_, Vec<Settled>> {
+        Box::pin(async move {
+            match self.settle_all(&requests).await {
+                Ok(mut done) => {
+                    let shown = done.pop().unwrap_or_default();
+                    let mut done = done.into_iter();
+                    let of = |request: &Vec<Ready>| Ok((done.by_ref().take(request.len()).collect(), shown));
+                    requests.iter().map(of).collect()
+                }
+                Err(error) => requests.iter().map(|_| Err(error.clone().into())).collect(),
+            }
+        })
+    }
+
+    fn weight(&self, request: &Vec<Ready>) -> usize {
+        let forwards = request.iter().flat_map(|ready| ready.effect.forwards());
+        64 * request.len() + forwards.map(|(_, message)| 64 + message.size()).sum::<usize>()
+    }
+}

@@ -1,0 +1,170 @@
+-- Settlements of the queue. `{s}` stands for the schema.
+
+-- Shows the next message of each group whose first one ended, or ends the group. Returns true if it showed one.
+CREATE OR REPLACE FUNCTION {s}.queue_next_of_groups(p_queue bigint, p_groups bytea[], p_after bigint[], p_now bigint)
+RETURNS boolean LANGUAGE plpgsql
+SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+DECLARE
+    ended record;
+    next_id bigint;
+    shown boolean := false;
+BEGIN
+    PERFORM 1 FROM (SELECT DISTINCT u.g FROM unnest(p_groups) u(g)) w
+    JOIN {s}.message_groups g ON g.queue = p_queue AND g.key = w.g ORDER BY g.key FOR UPDATE OF g;
+    FOR ended IN SELECT u.g, max(u.id) AS id FROM unnest(p_groups, p_after) u(g, id) GROUP BY u.g LOOP
+        SELECT m.id INTO next_id FROM {s}.messages m
+        WHERE m.queue = p_queue AND m.grp = ended.g AND m.id > ended.id ORDER BY m.id LIMIT 1;
+        IF next_id IS NULL THEN
+            DELETE FROM {s}.message_groups g WHERE g.queue = p_queue AND g.key = ended.g;
+        ELSE
+            UPDATE {s}.messages m SET visible_at = greatest(m.due, p_now)
+            WHERE m.queue = p_queue AND m.id = next_id AND m.visible_at = 9223372036854775807;
+            shown := true;
+        END IF;
+    END LOOP;
+    RETURN shown;
+END $$;
+
+-- Settles and extends messages. Kinds: 0 complete or forward, 1 abandon, 2 release, 3 dead letter, 4 extend. Forwarded
+-- messages have the place of their settlement (`p_of`), which is null without any. Returns true for each settlement with
+-- a valid receipt, and behind them true if the next message of a group was shown.
+CREATE OR REPLACE FUNCTION {s}.queue_settle(
+    p_queue bigint, p_ids bigint[], p_receipts integer[], p_kinds smallint[], p_afters bigint[], p_reasons bytea[],
+    p_errors bytea[], p_of integer[], p_queues bigint[], p_bodies bytea[], p_headers bytea[], p_delays bigint[],
+    p_groups bytea[], p_dedups bytea[], p_window bigint)
+RETURNS boolean[] LANGUAGE plpgsql
+SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+DECLARE
+    now_us bigint := {s}.queue_now();
+    done boolean[];
+    groups bytea[];
+    ended_groups bytea[];
+    ended_ids bigint[];
+BEGIN
+    -- Locks the messages, so that no receipt ends meanwhile. A settlement is done if its receipt is valid, and no
+    -- earlier one of this request ended the delivery.
+    WITH found AS MATERIALIZED (
+        SELECT m.id, m.receipt, m.grp FROM (SELECT DISTINCT u.id FROM unnest(p_ids) u(id)) w
+        JOIN {s}.messages m ON m.queue = p_queue AND m.id = w.id ORDER BY m.id FOR UPDATE OF m),
+    matched AS (
+        SELECT u.at, u.id, u.kind, f.grp, f.id IS NOT NULL AS valid
+        FROM unnest(p_ids, p_receipts, p_kinds) WITH ORDINALITY u(id, receipt, kind, at)
+        LEFT JOIN found f ON f.id = u.id AND f.receipt = u.receipt AND f.receipt <> 0),
+    judged AS (
+        SELECT a.*, a.valid AND a.at <= coalesce(
+            min(a.at) FILTER (WHERE a.valid AND a.kind <> 4) OVER (PARTITION BY a.id), a.at) AS done
+        FROM matched a)
+    SELECT array_agg(d.done ORDER BY d.at), array_agg(CASE WHEN d.done THEN d.grp END ORDER BY d.at),
+        array_agg(d.grp) FILTER (WHERE d.done AND d.kind IN (0, 3) AND d.grp IS NOT NULL),
+        array_agg(d.id) FILTER (WHERE d.done AND d.kind IN (0, 3) AND d.grp IS NOT NULL)
+    INTO done, groups, ended_groups, ended_ids FROM judged d;
+    IF NOT true = ANY (done) THEN
+        RETURN done || false;
+    END IF;
+    IF ended_groups IS NOT NULL OR p_groups IS NOT NULL THEN
+        -- All groups of this request in one order, so that two requests do not wait for each other.
+        PERFORM 1 FROM (
+            SELECT p_queue AS q, u.g FROM unnest(ended_groups) u(g)
+            UNION SELECT -p_queue, u.g FROM unnest(groups, p_kinds) u(g, kind) WHERE u.kind = 3
+            UNION SELECT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g)) w
+        JOIN {s}.message_groups g ON g.queue = w.q AND g.key = w.g ORDER BY g.queue, g.key FOR UPDATE OF g;
+    END IF;
+    IF 4 = ANY (p_kinds) THEN
+        UPDATE {s}.messages m SET visible_at = now_us + s.after FROM (
+            SELECT DISTINCT ON (u.id) u.id, u.after FROM unnest(p_ids, p_kinds, p_afters, done)
+                WITH ORDINALITY u(id, kind, after, done, at)
+            WHERE u.done AND u.kind = 4 ORDER BY u.id, u.at DESC) s
+        WHERE m.queue = p_queue AND m.id = s.id;
+    END IF;
+    IF p_kinds && '{1,2}' THEN
+        UPDATE {s}.messages m SET visible_at = now_us + s.after, receipt = 0,
+            attempts = m.attempts + (s.kind = 1)::integer,
+            expiries = CASE WHEN s.kind = 1 THEN 0 ELSE m.expiries END,
+            errors = CASE WHEN s.error IS NULL THEN m.errors
+                WHEN cardinality(m.errors) > 10 THEN m.errors[1:1] || m.errors[3:] || s.error
+                ELSE m.errors || s.error END
+        FROM unnest(p_ids, p_kinds, p_afters, p_errors, done) s(id, kind, after, error, done)
+        WHERE s.done AND s.kind IN (1, 2) AND m.queue = p_queue AND m.id = s.id;
+    END IF;
+    IF 0 = ANY (p_kinds) THEN
+        DELETE FROM {s}.messages m USING unnest(p_ids, p_kinds, done) s(id, kind, done)
+        WHERE s.done AND s.kind = 0 AND m.queue = p_queue AND m.id = s.id;
+    END IF;
+    IF p_of IS NOT NULL THEN
+        PERFORM {s}.queue_send(
+            array_agg(f.q ORDER BY f.at), array_agg(f.body ORDER BY f.at), array_agg(f.headers ORDER BY f.at),
+            array_agg(f.delay ORDER BY f.at),
+            CASE WHEN bool_or(f.g IS NOT NULL) THEN array_agg(f.g ORDER BY f.at) END,
+            CASE WHEN bool_or(f.d IS NOT NULL) THEN array_agg(f.d ORDER BY f.at) END, p_window)
+        FROM unnest(p_of, p_queues, p_bodies, p_headers, p_delays, p_groups, p_dedups)
+            WITH ORDINALITY f(of, q, body, headers, delay, g, d, at)
+        WHERE done[f.of] HAVING count(*) > 0;
+    END IF;
+    IF 3 = ANY (p_kinds) THEN
+        PERFORM {s}.queue_bury(
+            p_queue, array_agg(s.id ORDER BY s.id), array_agg(s.grp ORDER BY s.id),
+            array_agg(s.reason ORDER BY s.id), array_agg(s.error ORDER BY s.id), now_us)
+        FROM unnest(p_ids, groups, p_kinds, p_reasons, p_errors, done) s(id, grp, kind, reason, error, done)
+        WHERE s.done AND s.kind = 3 HAVING count(*) > 0;
+    END IF;
+    IF ended_groups IS NOT NULL THEN
+        RETURN done || {s}.queue_next_of_groups(p_queue, ended_groups, ended_ids, now_us);
+    END IF;
+    RETURN done || false;
+END $$;
+
+-- Moves messages to the dead letters.
+CREATE OR REPLACE FUNCTION {s}.queue_bury(
+    p_queue bigint, p_ids bigint[], p_groups bytea[], p_reasons bytea[], p_errors bytea[], p_now bigint)
+RETURNS void LANGUAGE plpgsql
+SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+DECLARE
+    wanted bytea[] := ARRAY(SELECT DISTINCT u.g FROM unnest(p_groups) u(g) WHERE u.g IS NOT NULL ORDER BY u.g);
+    new_groups bytea[] := '{}';
+    more bytea[];
+    locked bigint := 0;
+BEGIN
+    WHILE locked < cardinality(wanted) LOOP
+        WITH made AS (
+            INSERT INTO {s}.message_groups (queue, key) SELECT -p_queue, u.g FROM unnest(wanted) u(g)
+            ON CONFLICT DO NOTHING RETURNING key)
+        SELECT array_agg(key) INTO more FROM made;
+        new_groups := new_groups || more;
+        SELECT count(*) INTO locked FROM (
+            SELECT 1 FROM unnest(wanted) u(g) JOIN {s}.message_groups g ON g.queue = -p_queue AND g.key = u.g
+            ORDER BY g.key FOR UPDATE OF g) l;
+    END LOOP;
+    UPDATE {s}.messages m SET queue = -p_queue, receipt = 0, reason = s.reason, due = 0,
+        visible_at = CASE WHEN s.grp IS NOT NULL AND (s.grp <> ALL (new_groups) OR s.place > 1)
+            THEN 9223372036854775807 ELSE p_now END,
+        errors = CASE WHEN s.error IS NULL THEN m.errors
+            WHEN cardinality(m.errors) > 10 THEN m.errors[1:1] || m.errors[3:] || s.error
+            ELSE m.errors || s.error END
+    FROM (
+        SELECT u.*, row_number() OVER (PARTITION BY u.grp ORDER BY u.id) AS place
+        FROM unnest(p_ids, p_groups, p_reasons, p_errors) u(id, grp, reason, error)) s
+    WHERE m.queue = p_queue AND m.id = s.id;
+END $$;
+
+-- Deletes some of the messages with ids above `p_after` and up to `p_upto`, and returns the last id. Without `p_upto` it
+-- is the last one that was given.
+CREATE OR REPLACE FUNCTION {s}.queue_purge(
+    p_queue bigint, p_most integer, INOUT p_after bigint, INOUT p_upto bigint, OUT o_gone bigint)
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+DECLARE
+    now_us bigint := {s}.queue_now();
+    groups bytea[];
+BEGIN
+    p_upto := coalesce(p_upto, (SELECT last_value FROM {s}.message_ids));
+    WITH some AS MATERIALIZED (
+        SELECT m.id FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
+        ORDER BY m.id LIMIT p_most FOR UPDATE),
+    deleted AS (
+        DELETE FROM {s}.messages m USING some WHERE m.queue = p_queue AND m.id = some.id RETURNING m.id, m.grp)
+    SELECT count(*), coalesce(max(id), p_upto), array_agg(DISTINCT grp) FILTER (WHERE grp IS NOT NULL)
+    INTO o_gone, p_after, groups FROM deleted;
+    IF groups IS NOT NULL THEN
+        PERFORM {s}.queue_next_of_groups(
+            p_queue, groups, array_fill(0::bigint, ARRAY[cardinality(groups)]), now_us);
+    END IF;
+END $$;
