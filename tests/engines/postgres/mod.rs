@@ -1,5 +1,8 @@
 //! PostgreSQL.
 mod queue;
+mod queue_backlog;
+mod queue_crashes;
+mod queue_transactions;
 mod safety;
 mod suites;
 
