@@ -117,6 +117,7 @@
 //! | feature | contents |
 //! |---|---|
 //! | `sqlite` | `backend::sqlite`: the ports in one file, SQLite compiled in |
+//! | `postgres` | `backend::postgres`: the ports on a PostgreSQL server; TLS by rustls with aws-lc |
 //! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |
 //! | `reqwest` | the same for `reqwest`'s responses and errors; without TLS: choose it in your manifest |
 //! | `tonic` | the same for `tonic::Status`, in both directions |

@@ -45,6 +45,10 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("rusqlite", &["backend"]),
+    ("tokio_postgres", &["backend"]),
+    ("rustls", &["backend"]),
+    ("tokio_rustls", &["backend"]),
+    ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, parts of a queue, renewals.
     (
@@ -167,6 +171,10 @@ fn watched(code: &str) -> Vec<String> {
         "quick_cache",
         "arc_swap",
         "rusqlite",
+        "tokio_postgres",
+        "rustls",
+        "tokio_rustls",
+        "rustls_native_certs",
         "rustix",
         "twox_hash",
         "futures_util",

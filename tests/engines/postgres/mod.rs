@@ -1,10 +1,14 @@
 //! PostgreSQL.
+mod connections;
 mod queue;
 mod queue_backlog;
 mod queue_crashes;
 mod queue_transactions;
 mod safety;
+mod setups;
 mod suites;
+mod wire;
+mod within;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -1,4 +1,142 @@
-//! PostgreSQL: state that outlives a machine, shared by many processes.
+//! PostgreSQL 13 or later: state that outlives a machine, shared by many processes.
+//!
+//! ```no_run
+//! use steadfast::{
+//!     backend::postgres::{Postgres, PostgresConfig},
+//!     store::{Key, StoreExt},
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let postgres = Postgres::connect(PostgresConfig::at("postgres://app@db.internal/shop")).await?;
+//! postgres.store().insert(Key::new("orders", "42"), "placed").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything is in one schema, `steadfast` unless [`schema`](field@PostgresConfig::schema) names
+//! another one. Each operation is one statement and one round trip.
+//!
+//! # Promises
+//!
+//! | port | promises | not |
+//! |---|---|---|
+//! | [`store`](Postgres::store) | all capabilities; [`Durable`](crate::port::Capability::Durable) unless `synchronous_commit` or `fsync` is off for this user | `Push` |
+//! | [`queue`](Postgres::queue) | all capabilities; receivers are woken by `NOTIFY` | |
+//! | [`lease`](Postgres::lease) | terms by the server's clock: a challenger need not watch a whole term | |
+//! | [`notifier`](Postgres::notifier) | `LISTEN` and `NOTIFY`: pushed, in order, up to 1 MiB | notices are not stored |
+//!
+//! With [`PostgresStore::batch_within`] and [`PostgresQueue::send_within`] the writes of the ports
+//! and your own statements are one transaction.
+//!
+//! # Durability
+//!
+//! A write is acknowledged when the server has committed it. What that survives is the server's
+//! setting, which is read when a handle connects:
+//!
+//! | `synchronous_commit` | a crash of the server loses | a fail-over loses |
+//! |---|---|---|
+//! | `on`, with a synchronous standby | nothing | nothing |
+//! | `on`, `local` without one | nothing | the writes that the standby did not have yet |
+//! | `off` | the last writes: no port states `Durable` | the same |
+//!
+//! After a fail-over to an asynchronous standby, versions, numbers and tokens of lost writes may be
+//! given again. Use a synchronous standby where tokens guard something outside the database.
+//!
+//! # Connections
+//!
+//! A handle opens up to [`connections`](field@PostgresConfig::connections) connections as requests
+//! need them, and one more that waits for notices as soon as there is a subscriber. Writes that
+//! meet share a statement: while one is under way, those that come gather, and go together with one
+//! commit, each with its own answer. A lone write waits for nobody. Two to eight connections
+//! therefore serve most processes.
+//!
+//! While the server cannot be reached, requests fail at once as
+//! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again,
+//! after 50 ms to 2 s with jitter. [`Postgres::events`] reports both. A read whose connection was
+//! lost is repeated once. A write is never repeated: if it was sent and not answered, its error
+//! states that it [may have been applied](crate::port::Failure::may_have_been_applied). Each new
+//! connection is checked like the first one, so that a fail-over never leads to a standby.
+//!
+//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works: there is no session state, and no
+//! prepared statement unless [`prepare`](field@PostgresConfig::prepare) is set. Notices need a
+//! direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
+//!
+//! # Time
+//!
+//! Lives, terms and delays are measured by the server's clock, read by each statement after it has
+//! its locks. No clock of a client is used. If the server's clock is set forward, lives and terms
+//! end earlier by that step, and if it is set back, later: let the server's clock be slewed, not
+//! stepped. A fail-over is such a step by the difference of two servers' clocks. Fencing tokens do
+//! not depend on time, and protect also then.
+//!
+//! # Locks
+//!
+//! A write takes an advisory lock on its key, which falls onto one of 16,384 locks, until the
+//! commit. A job whose lock is held by another transaction is sent again alone, so that it makes no
+//! other job wait. A batch takes up to one lock for each write: many batches of 1,000 writes at once
+//! may need a higher `max_locks_per_transaction`.
+//!
+//! # Settings that matter
+//!
+//! | setting | advice |
+//! |---|---|
+//! | `default_transaction_isolation` | `read committed`; anything else is refused |
+//! | `default_transaction_read_only` | `off`; anything else is refused |
+//! | `synchronous_commit` | `on` for everything that others rely on |
+//! | `idle_in_transaction_session_timeout` | set it: a forgotten transaction keeps dead rows visible, and holds locks |
+//! | `max_connections` | at least the sum of all handles' `connections`, and one for each handle |
+//!
+//! # What stays
+//!
+//! Handles that write delete expired records, a few hundred at a time. These stay for ever: the
+//! fence of each key that was ever written with a token (the key and 8 bytes), the last number of
+//! each sequence, and one row for each name of a lease.
+//!
+//! # What to watch
+//!
+//! - `pg_stat_activity`: transactions that are open for minutes.
+//! - `pg_stat_user_tables` of the schema: `n_dead_tup` should fall after each autovacuum.
+//! - [`ConnectionEvent`](crate::backend::ConnectionEvent), and the rate of `Throttled` errors.
+//!
+//! # Upgrades
+//!
+//! The first handle of a release creates or updates the schema, in one transaction under a lock. A
+//! program whose user may not do that sets [`migrate`](field@PostgresConfig::migrate) to `false`; an
+//! administrator runs the statements of [`Postgres::statements`], and grants the user `USAGE` on
+//! the schema and its sequences, and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables. A
+//! release that meets a newer schema is refused as
+//! [`TooNew`](crate::port::PortErrorKind::TooNew).
+//!
+//! # Errors
+//!
+//! | cause | kind | class |
+//! |---|---|---|
+//! | no connection, a restart, a read-only server | `Unavailable` | transient |
+//! | no answer within [`request_timeout`](field@PostgresConfig::request_timeout) | `TimedOut` | transient |
+//! | a deadlock, too many connections, locks or waiting requests | `Throttled` | throttled |
+//! | the server's disk is full | `Full` | throttled |
+//! | a wrong password, a missing right, a certificate that is not trusted | `Denied` | permanent |
+//! | a server before version 13, another isolation level | `Unsupported` | permanent |
+//! | the schema was dropped, or its data is damaged | `Corrupt` | permanent |
+//!
+//! # Cancel safety
+//!
+//! A write whose future is dropped is applied as a whole or not at all. Its connection waits for the
+//! answer, and returns to the pool.
+//!
+//! # Pitfalls
+//!
+//! - Connect within the runtime that uses the handle: its connections are tasks of that runtime.
+//! - Keep a transaction with [`batch_within`](PostgresStore::batch_within) short: writers of its
+//!   keys wait for its end, up to their time limit.
+//! - Values are in the write-ahead log as well: keep large ones in a blob store, with a
+//!   [claim check](crate::claim_check).
+//!
+//! # Source
+//!
+//! "Explicit Locking" and "NOTIFY", postgresql.org/docs; group commit: DeWitt et al.,
+//! "Implementation techniques for main memory database systems", 1984.
 mod base64;
 mod config;
 mod connection;

@@ -86,7 +86,7 @@ impl PostgresStore {
         let mut answer = core.writes.send(Job { partition: partition.to_owned(), writes }).await?;
         if let Answer::Busy(job) = answer {
             // Alone it waits for its locks, without making other callers wait.
-            answer = core.sender.send_all(vec![job]).await.pop().ok_or_else(no_answer)?;
+            answer = core.sender.send_alone(job).await.ok_or_else(no_answer)?;
         }
         let done = match answer {
             Answer::Done(done) => done?,
@@ -121,7 +121,7 @@ impl PostgresStore {
         let versions = versions_of(&writes);
         let (link, sql) = (&self.0.link, &self.0.store.sender.sql);
         let job = Job { partition: partition.to_owned(), writes };
-        let mut answers = send_jobs(link, Some(transaction), sql, vec![job]).await;
+        let mut answers = send_jobs(link, Some(transaction), sql, true, vec![job]).await;
         match answers.pop() {
             Some(Answer::Done(done)) => Ok(versions(done?)),
             _ => Err(no_answer()),

@@ -5,8 +5,8 @@
 ///
 /// `store_write` applies several jobs, each all or none. Each write locks its key first, by an
 /// advisory lock on one of a fixed number of stripes, so that also absent keys can be locked and a
-/// version is taken only then. A lone job waits for its locks. Of several, those whose locks are
-/// taken are returned as busy (status 9), so that no job waits for the locks of another one.
+/// version is taken only then. Jobs whose locks are taken are returned as busy (status 9), and sent
+/// again alone with `waits`, so that no job waits for the locks of another one.
 ///
 /// | status | meaning | `number` |
 /// |---|---|---|
@@ -29,14 +29,14 @@ CREATE TABLE IF NOT EXISTS {s}.sequences (
   part bytea NOT NULL, name bytea NOT NULL, last bigint NOT NULL, PRIMARY KEY (part, name));
 
 CREATE OR REPLACE FUNCTION {s}.store_write(
-  lock_jobs int[], lock_stripes int[], job_ends int[], kinds int[], parts bytea[], keys bytea[], vals bytea[],
+  waits boolean, lock_jobs int[], lock_stripes int[], job_ends int[], kinds int[], parts bytea[], keys bytea[], vals bytea[],
   whens bigint[], ttls bigint[], tokens bigint[], names bytea[],
   OUT job int, OUT write int, OUT status int, OUT number bigint, OUT blocking bytea)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE AS $steadfast$
 DECLARE
   now bigint; busy int[] := '{}'; first int := 1; final int; i int; v bigint; refused boolean; seen bytea[];
 BEGIN
-  IF cardinality(job_ends) = 1 THEN
+  IF waits THEN
     PERFORM pg_advisory_xact_lock({class}, s) FROM unnest(lock_stripes) AS s;
   ELSE
     FOR i IN 1 .. cardinality(lock_jobs) LOOP
@@ -77,7 +77,7 @@ BEGIN
       ELSIF status = 0 AND kinds[i] <> 2 AND (whens[i] IS NOT NULL OR names[i] IS NOT NULL) THEN
         SELECT r.version INTO v FROM {s}.records r
           WHERE r.part = parts[i] AND r.key = keys[i] AND (r.ends IS NULL OR r.ends > now);
-        IF CASE whens[i] WHEN -1 THEN v IS NOT NULL ELSE whens[i] IS NOT NULL AND v IS DISTINCT FROM whens[i] END THEN
+        IF (CASE whens[i] WHEN -1 THEN v IS NOT NULL ELSE whens[i] IS NOT NULL AND v IS DISTINCT FROM whens[i] END) THEN
           status := 1; number := v;
         ELSIF v IS NULL AND names[i] IS NOT NULL AND EXISTS (
           SELECT FROM {s}.sequences q WHERE q.part = parts[i] AND q.name = names[i]) THEN

@@ -51,7 +51,7 @@ struct Arrays<'a> {
 
 /// The statement that writes.
 pub(super) const WRITE: &str = "SELECT job, write, status, number, blocking
-    FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 impl<'a> Arrays<'a> {
     fn of(jobs: &'a [Job]) -> Self {
@@ -126,11 +126,14 @@ pub(super) fn version(number: i64) -> Version {
 }
 
 /// Sends these jobs as one statement, and reads the answers.
+///
+/// With `waits`, the statement waits for the locks of its keys; otherwise jobs may be busy.
 pub(super) async fn send_jobs(link: &Link, within: Option<&Transaction<'_>>, sql: &str, jobs: Vec<Job>) -> Vec<Answer> {
     let answered = {
         let arrays = Arrays::of(&jobs);
         let (stripes, of): (Vec<i32>, Vec<i32>) = arrays.locks.iter().copied().unzip();
-        let params: [Param<'_>; 11] = [
+        let params: [Param<'_>; 12] = [
+            (&waits, Type::BOOL),
             (&of, Type::INT4_ARRAY),
             (&stripes, Type::INT4_ARRAY),
             (&arrays.ends, Type::INT4_ARRAY),
@@ -225,8 +228,9 @@ pub(super) struct SendJobs {
 }
 
 impl SendJobs {
-    pub(super) async fn send_all(&self, jobs: Vec<Job>) -> Vec<Answer> {
-        send_jobs(&self.link, None, &self.sql, jobs).await
+    /// Sends one job, which waits for its locks.
+    pub(super) async fn send_alone(&self, job: Job) -> Option<Answer> {
+        send_jobs(&self.link, None, &self.sql, true, vec![job]).await.pop()
     }
 }
 
@@ -234,7 +238,7 @@ impl SendBatch<Job, Answer> for Arc<SendJobs> {
     fn send(&self, jobs: Vec<Job>) -> BoxFuture<'_, Vec<Answer>> {
         Box::pin(async move {
             let again = if jobs.len() > 1 { jobs.clone() } else { Vec::new() };
-            let mut answers = self.send_all(jobs).await;
+            let mut answers = send_jobs(&self.link, None, &self.sql, false, jobs).await;
             // One job may have been the cause, and nothing was applied: each is tried alone.
             let is_of_one = |answer: &Answer| {
                 let Answer::Done(Err(StoreError::Failed(error))) = answer else { return false };

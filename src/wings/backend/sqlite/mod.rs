@@ -134,6 +134,7 @@ mod store;
 mod store_sql;
 mod sweep;
 mod transaction;
+mod within;
 mod writer;
 
 pub use config::{Durability, SqliteConfig};

@@ -25,9 +25,9 @@ use crate::{
 /// A `receive` or a `peek` returns at most 16 MiB of bodies and headers, but at least one message.
 #[derive(Clone)]
 pub struct SqliteQueue {
-    shared: Arc<SqliteCore>,
+    pub(super) shared: Arc<SqliteCore>,
     name: Arc<str>,
-    id: i64,
+    pub(super) id: i64,
     /// Notified when a waiting receiver of this process may find a message.
     available: Arc<Notify>,
 }
@@ -56,7 +56,7 @@ impl SqliteQueue {
         Self { shared, name: name.into(), id, available }
     }
 
-    fn send_options(&self) -> SendOptions {
+    pub(super) fn send_options(&self) -> SendOptions {
         // A request has one time, after which the shortest window ends.
         let window = micros(self.shared.config.deduplication_window).max(1);
         SendOptions { window, sent_at: self.shared.time.wall() }

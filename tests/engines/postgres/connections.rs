@@ -1,0 +1,247 @@
+//! Connections that are lost, slow or held, and requests that share them.
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::FutureExt as _;
+use steadfast::{
+    backend::{
+        ConnectionEvent, ConnectionRole,
+        postgres::{Postgres, PostgresConfig},
+    },
+    notify::{Notice, Notifier},
+    port::{ErrorClass, Failure, PortErrorKind},
+    store::{Key, PutOptions, Store, StoreError, StoreExt, Version},
+};
+
+use super::{connect, new_schema, shared};
+use crate::server::{self, Lane, Proxy};
+
+const KEY: Key<'static> = Key::new("p", "r");
+const LIMIT: Duration = Duration::from_millis(500);
+
+/// Returns a handle behind a proxy, with short time limits.
+async fn by_proxy(config: PostgresConfig) -> (Postgres, Proxy) {
+    let server = server::Postgres::shared();
+    let proxy = Proxy::start(server.port());
+    let config = config.url(server.url_at(proxy.port())).request_timeout(LIMIT).connect_timeout(LIMIT);
+    (connect(&config).await, proxy)
+}
+
+async fn put(store: &dyn Store, row: &str) -> Result<Version, StoreError> {
+    store.put(Key::new("p", row), "x".into(), PutOptions::new()).await
+}
+
+/// Repeats a request until it succeeds.
+async fn again<T, F: Future<Output = Result<T, StoreError>>>(request: impl Fn() -> F) -> T {
+    let begun = Instant::now();
+    loop {
+        match request().await {
+            Ok(done) => return done,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_down_requests_fail_at_once_and_later_work_again() {
+    let server = server::Postgres::start();
+    let postgres = connect(&PostgresConfig::at(server.url())).await;
+    let (store, mut events) = (postgres.store(), postgres.events());
+    put(&store, "before").await.unwrap();
+    server.kill();
+    // The first requests find out.
+    let lost = loop {
+        let _ = put(&store, "down").await.unwrap_err();
+        if let Some(event) = events.recv().now_or_never() {
+            break event.unwrap().what;
+        }
+    };
+    assert!(matches!(lost, ConnectionEvent::Lost { role: ConnectionRole::Requests, .. }), "{lost:?}");
+    let begun = Instant::now();
+    for _ in 0..1000 {
+        let error = store.get(KEY).await.unwrap_err();
+        assert_eq!(error.backend().unwrap().kind(), PortErrorKind::Unavailable, "{error}");
+        let error = put(&store, "down").await.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Transient, "{error}");
+        assert!(!error.may_have_been_applied(), "nothing was sent: {error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "they fail at once, not after {:?}", begun.elapsed());
+    server.start_again();
+    again(|| put(&store, "after")).await;
+    let restored = loop {
+        match events.recv().await.unwrap().what {
+            ConnectionEvent::Restored { role, .. } => break role,
+            _ => {}
+        }
+    };
+    assert_eq!(restored, ConnectionRole::Requests);
+    assert!(store.get(Key::new("p", "before")).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_an_answer_ends_in_time_and_its_write_is_unknown() {
+    let (postgres, proxy) = by_proxy(shared()).await;
+    let store = postgres.store();
+    put(&store, "r").await.unwrap();
+    for lanes in [None, Some(Lane::Replies)] {
+        match lanes {
+            None => proxy.hold(),
+            Some(lane) => proxy.hold_lane(lane),
+        }
+        let begun = Instant::now();
+        let error = put(&store, "written").await.unwrap_err();
+        assert_eq!(error.backend().unwrap().kind(), PortErrorKind::TimedOut, "{error}");
+        assert!(error.may_have_been_applied(), "{error}");
+        let error = store.get(KEY).await.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Transient, "{error}");
+        assert!(!error.may_have_been_applied(), "{error}");
+        assert!(begun.elapsed() < LIMIT * 8, "{:?}", begun.elapsed());
+        proxy.pass();
+        proxy.cut();
+        again(|| put(&store, "r")).await;
+    }
+    // The request arrived, and only its answer was lost.
+    assert!(again(|| store.get(Key::new("p", "written"))).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_survives_the_loss_of_its_connection_and_a_write_is_never_repeated() {
+    let (postgres, proxy) = by_proxy(shared()).await;
+    let store = postgres.store();
+    put(&store, "r").await.unwrap();
+    for _ in 0..20 {
+        proxy.cut();
+        assert!(store.get(KEY).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_the_server_ends_is_replaced() {
+    let server = server::Postgres::start();
+    let postgres = connect(&PostgresConfig::at(server.url())).await;
+    let store = postgres.store();
+    for i in 0..5 {
+        put(&store, "r").await.unwrap();
+        server.cut();
+        // A write that met the end of its connection may fail, and says so.
+        again(|| put(&store, "r")).await;
+        assert!(store.get(KEY).await.unwrap().is_some(), "round {i}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_becomes_read_only_is_named_and_used_again_when_it_is_not() {
+    let server = server::Postgres::start();
+    let postgres = connect(&PostgresConfig::at(server.url())).await;
+    let store = postgres.store();
+    put(&store, "r").await.unwrap();
+    server.psql("alter system set default_transaction_read_only = on");
+    server.reload();
+    server::wait_until("the setting is read", || server.psql("show default_transaction_read_only") == "on");
+    let error = loop {
+        if let Err(error) = put(&store, "r").await {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("read-only"), "{error}");
+    assert_eq!(error.class(), ErrorClass::Transient, "it may become the primary: {error}");
+    assert!(!error.may_have_been_applied());
+    let mut reset = server.client();
+    reset.env("PGOPTIONS", "-c default_transaction_read_only=off");
+    reset.args(["-c", "alter system reset default_transaction_read_only"]);
+    assert!(reset.status().unwrap().success());
+    server.reload();
+    again(|| put(&store, "r")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_requests_are_bounded() {
+    let (postgres, proxy) = by_proxy(shared().connections(1).max_waiting(2)).await;
+    let store = Arc::new(postgres.store());
+    store.get(KEY).await.unwrap();
+    proxy.hold();
+    let reads: Vec<_> = (0..10)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.get(KEY).await })
+        })
+        .collect();
+    let mut throttled = 0;
+    for read in reads {
+        let error = read.await.unwrap().unwrap_err();
+        throttled += usize::from(error.class() == ErrorClass::Throttled);
+    }
+    assert!(throttled >= 7, "one is under way, two wait, and {throttled} were throttled");
+    proxy.pass();
+    again(|| store.get(KEY)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_requests_keep_their_connections_and_lose_no_place() {
+    let (postgres, proxy) = by_proxy(shared().connections(2)).await;
+    let store = postgres.store();
+    for i in 0..200_u32 {
+        let polls = i % 4;
+        let request: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match i % 2 {
+            0 => Box::pin(async { drop(store.get(KEY).await) }),
+            _ => Box::pin(async { drop(put(&store, "r").await) }),
+        };
+        let _ = tokio::time::timeout(Duration::from_micros(u64::from(polls) * 100), request).await;
+    }
+    for i in 0..20 {
+        again(|| put(&store, &format!("after {i}"))).await;
+    }
+    assert!(proxy.accepted() <= 4, "{} connections for two places", proxy.accepted());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_meet_share_a_request_and_each_has_its_own_answer() {
+    let (postgres, proxy) = by_proxy(shared()).await;
+    let store = Arc::new(postgres.store());
+    store.insert(KEY, "x").await.unwrap();
+    let before = proxy.round_trips();
+    proxy.delay(Duration::from_millis(20));
+    let writes: Vec<_> = (0..100)
+        .map(|i| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                // Every tenth is refused.
+                let row = if i % 10 == 0 { "r".to_owned() } else { format!("row {i}") };
+                (i, store.insert(Key::new("p", &row), i.to_string()).await)
+            })
+        })
+        .collect();
+    for write in writes {
+        let (i, answer) = write.await.unwrap();
+        match answer {
+            Ok(_) => assert_ne!(i % 10, 0),
+            Err(error) => assert!(i % 10 == 0 && error.is_conflict(), "{i}: {error}"),
+        }
+    }
+    let requests = proxy.round_trips() - before;
+    assert!(requests <= 12, "100 writes took {requests} requests");
+    proxy.delay(Duration::ZERO);
+    assert_eq!(store.get(Key::new("p", "row 99")).await.unwrap().unwrap().value, "99");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_is_told_of_a_gap_after_each_lost_connection() {
+    let server = server::Postgres::start();
+    let postgres = connect(&PostgresConfig::at(server.url()).schema(new_schema())).await;
+    let notifier = postgres.notifier();
+    let mut notices = notifier.subscribe("t").await.unwrap();
+    for round in 0..3 {
+        server.restart();
+        let heard = tokio::time::timeout(Duration::from_secs(20), notices.recv()).await.unwrap();
+        assert_eq!(heard, Notice::Gap, "round {round}");
+        while notifier.publish("t", format!("{round}").into()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let heard = tokio::time::timeout(Duration::from_secs(20), notices.recv()).await.unwrap();
+        assert_eq!(heard, Notice::Message(format!("{round}").into()));
+    }
+}
