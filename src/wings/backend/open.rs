@@ -4,6 +4,8 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use super::QUEUE_NAME;
 #[cfg(feature = "postgres")]
 use super::postgres::{Postgres, PostgresConfig};
+#[cfg(feature = "redis")]
+use super::redis::{Redis, RedisConfig};
 #[cfg(feature = "sqlite")]
 use super::sqlite::{Sqlite, SqliteConfig};
 use crate::{
@@ -27,6 +29,8 @@ enum Engine {
     Memory(Arc<Memory>),
     #[cfg(feature = "postgres")]
     Postgres(Postgres),
+    #[cfg(feature = "redis")]
+    Redis(Redis),
     #[cfg(feature = "sqlite")]
     Sqlite(Sqlite, Arc<dyn Lease>),
 }
@@ -45,6 +49,7 @@ struct Memory {
 /// |---|---|---|
 /// | `memory:` | new state in this process's memory, which ends with the last clone | |
 /// | `postgres://USER@HOST/DATABASE` | the schema `steadfast` of a PostgreSQL server, connected as by `Postgres::connect` | `postgres` |
+/// | `redis://HOST`, `rediss://HOST` (TLS) | the keys `steadfast:` of a Redis server, connected as by `Redis::connect` | `redis` |
 /// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
 ///
 /// ```
@@ -70,7 +75,7 @@ struct Memory {
 pub async fn open(url: &str) -> Result<Backend, PortError> {
     let invalid = |rule: &str| PortError::invalid("url", rule);
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(invalid("must begin with a scheme: `memory:`, `postgres://HOST`, `sqlite:FILE`"));
+        return Err(invalid("must begin with a scheme: `memory:`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`"));
     };
     let engine = match scheme {
         "memory" if rest.is_empty() => Engine::Memory(Arc::default()),
@@ -79,6 +84,10 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         "postgres" | "postgresql" => Engine::Postgres(Postgres::connect(PostgresConfig::at(url)).await?),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => return Err(invalid("`postgres:` needs the feature `postgres` of the crate")),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Engine::Redis(Redis::connect(RedisConfig::at(url)).await?),
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" => return Err(invalid("`redis:` needs the feature `redis` of the crate")),
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let sqlite = Sqlite::open(SqliteConfig::at(rest))?;
@@ -90,7 +99,7 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         // The rest may contain a password.
         other => {
             return Err(invalid(&format!(
-                "unknown scheme {other:?}: must be `memory:`, `postgres://HOST` or `sqlite:FILE`"
+                "unknown scheme {other:?}: must be `memory:`, `postgres://HOST`, `redis://HOST` or `sqlite:FILE`"
             )));
         }
     };
@@ -98,12 +107,14 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
 }
 
 impl Backend {
-    /// Returns the scheme of its URL: `memory`, `postgres`, `sqlite`.
+    /// Returns the scheme of its URL: `memory`, `postgres`, `redis`, `sqlite`.
     pub fn scheme(&self) -> &'static str {
         match &self.0 {
             Engine::Memory(_) => "memory",
             #[cfg(feature = "postgres")]
             Engine::Postgres(_) => "postgres",
+            #[cfg(feature = "redis")]
+            Engine::Redis(_) => "redis",
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(..) => "sqlite",
         }
@@ -115,6 +126,8 @@ impl Backend {
             Engine::Memory(memory) => memory.store.clone(),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Arc::new(postgres.store()),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Arc::new(redis.store()),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Arc::new(sqlite.store()),
         }
@@ -138,6 +151,8 @@ impl Backend {
             }
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Ok(Arc::new(postgres.queue(name).await?)),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Ok(Arc::new(redis.queue(name)?)),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Ok(Arc::new(sqlite.queue(name)?)),
         }
@@ -149,6 +164,8 @@ impl Backend {
             Engine::Memory(memory) => memory.lease.clone(),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Arc::new(postgres.lease()),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Arc::new(redis.lease()),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(_, lease) => lease.clone(),
         }
@@ -160,6 +177,8 @@ impl Backend {
             Engine::Memory(memory) => memory.notifier.clone(),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Arc::new(postgres.notifier()),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Arc::new(redis.notifier()),
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(sqlite, _) => Arc::new(sqlite.notifier()),
         }
