@@ -49,7 +49,7 @@ struct Memory {
 /// |---|---|---|
 /// | `memory:` | new state in this process's memory, which ends with the last clone | |
 /// | `postgres://USER@HOST/DATABASE` | the schema `steadfast` of a PostgreSQL server, connected as by `Postgres::connect` | `postgres` |
-/// | `redis://HOST/DATABASE`, `rediss://..` | the keys `steadfast:..` of a Redis server, connected as by `Redis::connect` | `redis` |
+/// | `redis://HOST`, `rediss://HOST` (TLS) | the keys `steadfast:` of a Redis server, connected as by `Redis::connect` | `redis` |
 /// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
 ///
 /// ```

@@ -72,10 +72,15 @@ fn a_user_without_a_right_is_denied_with_the_name_of_the_right() {
         let other_keys = user("two", &["~other:*", "&*", "+@all"]);
         refused(other_keys, PortErrorKind::Denied, &["lacks a right"]).await;
         // The least rights, which the page states.
-        let enough = user("three", &["~steadfast:*", "&steadfast:*", "-@all"].into_iter().chain(RIGHTS).collect::<Vec<_>>());
+        let enough =
+            user("three", &["~steadfast:*", "&steadfast:*", "-@all"].into_iter().chain(RIGHTS).collect::<Vec<_>>());
         let redis = Redis::connect(enough).await.unwrap();
         redis.store().insert(KEY, "x").await.unwrap();
-        redis.store().batch("p", vec![Write::append("log/", "x"), Write::put("s", "y", Precondition::Absent)]).await.unwrap();
+        redis
+            .store()
+            .batch("p", vec![Write::append("log/", "x"), Write::put("s", "y", Precondition::Absent)])
+            .await
+            .unwrap();
         assert_eq!(redis.store().scan(&Scan::partition("p")).await.unwrap().rows.len(), 3);
         redis.lease().acquire("n", "a", Duration::from_secs(1)).await.unwrap();
         let mut notices = steadfast::notify::Notifier::subscribe(&redis.notifier(), "t").await.unwrap();
@@ -169,13 +174,17 @@ fn a_full_memory_refuses_writes_and_nothing_else() {
         let redis = connect(server.url(), "full").await;
         let store = redis.store();
         let lease = redis.lease();
-        let steadfast::lease::Acquired::Granted(token) = lease.acquire("n", "a", Duration::from_secs(60)).await.unwrap()
+        let steadfast::lease::Acquired::Granted(token) =
+            lease.acquire("n", "a", Duration::from_secs(60)).await.unwrap()
         else {
             panic!("the name is free")
         };
         let mut written = 0;
         let error = loop {
-            match store.put(Key::new("p", &written.to_string()), vec![7; 100_000].into(), Precondition::Any.into()).await {
+            match store
+                .put(Key::new("p", &written.to_string()), vec![7; 100_000].into(), Precondition::Any.into())
+                .await
+            {
                 Ok(_) => written += 1,
                 Err(error) => break error,
             }

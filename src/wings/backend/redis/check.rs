@@ -5,6 +5,7 @@ use redis::{Value, aio::MultiplexedConnection};
 
 use super::{
     config::Target,
+    connection,
     failure::{self, failed, failure, unexpected},
     script::Script,
 };
@@ -78,7 +79,7 @@ async fn send(
     connection: &mut MultiplexedConnection,
     command: &redis::Cmd,
 ) -> Result<Value, PortError> {
-    connection.send_packed_command(command).await.map_err(|error| failed(target, &error, false).error)
+    connection::send(connection, command).await.map_err(|error| failed(target, &error, false).error)
 }
 
 async fn text(
@@ -99,7 +100,7 @@ async fn setting(
 ) -> Result<Option<String>, PortError> {
     let mut get = redis::cmd("CONFIG");
     get.arg("GET").arg(name);
-    match connection.send_packed_command(&get).await {
+    match connection::send(connection, &get).await {
         Ok(answer) => {
             let pairs: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
             Ok(pairs.into_values().next())
@@ -125,10 +126,10 @@ async fn identity(
     let script = Script::writing(include_str!("lua/meta.lua"));
     let mut call = script.command(&[format!("{prefix}:meta")]);
     call.arg(FORM).arg(format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()));
-    let mut answer = connection.send_packed_command(&call).await;
+    let mut answer = connection::send(connection, &call).await;
     if answer.as_ref().is_err_and(failure::is_unknown_script) {
         send(target, connection, &script.load()).await?;
-        answer = connection.send_packed_command(&call).await;
+        answer = connection::send(connection, &call).await;
     }
     let answer = answer.map_err(|error| failed(target, &error, false).error)?;
     let (form, identity): (u64, String) =

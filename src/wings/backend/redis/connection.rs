@@ -2,7 +2,7 @@
 use std::{future::Future, io, pin::Pin, sync::Arc};
 
 use redis::{
-    AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisError,
+    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisError, Value,
     aio::{AsyncStream, MultiplexedConnection},
 };
 use rustls::pki_types::ServerName;
@@ -131,4 +131,12 @@ fn refused(target: &Target, error: &RedisError) -> PortError {
     let message =
         format_args!("the hand-shake failed, is this a Redis server, and does it need TLS (`rediss:`)? {error}");
     failure(target, PortErrorKind::Unavailable, message)
+}
+
+/// Sends a command, and returns the server's refusal as an error.
+pub(super) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+    match connection.send_packed_command(command).await? {
+        Value::ServerError(refusal) => Err(refusal.into()),
+        answer => Ok(answer),
+    }
 }

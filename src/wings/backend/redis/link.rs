@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::{
     check::{self, Server},
     config::{RedisConfig, Target},
-    connection::{Connector, Driver, OnPush},
+    connection::{self, Connector, Driver, OnPush},
     failure::{failed, failure, is_unknown_script},
     script::Script,
 };
@@ -142,7 +142,7 @@ impl Link {
             match confirmed(&mut connection, call, replicas, (config, &connector.target)).await {
                 // Nothing was run.
                 Err(Refused::Server(error)) if is_unknown_script(&error) => {
-                    connection.send_packed_command(&script.load()).await?;
+                    connection::send(&mut connection, &script.load()).await?;
                     confirmed(&mut connection, call, replicas, (config, &connector.target)).await
                 }
                 answer => answer,
@@ -155,7 +155,7 @@ impl Link {
     /// Runs a command that changes nothing that is kept.
     pub(super) async fn run(&self, command: &Cmd) -> Result<Value, PortError> {
         let (mut connection, number) = self.0.current()?;
-        let request = async { Ok(connection.send_packed_command(command).await?) };
+        let request = async { Ok(connection::send(&mut connection, command).await?) };
         let answer = within(&self.0.base.clock, self.0.base.config.request_timeout, request).await;
         LinkCore::judge(&self.0, number, false, answer)
     }
@@ -182,7 +182,7 @@ async fn confirmed(
     (config, target): (&RedisConfig, &Target),
 ) -> Result<Value, Refused> {
     if replicas == 0 {
-        return Ok(connection.send_packed_command(call).await?);
+        return Ok(connection::send(connection, call).await?);
     }
     let mut wait = redis::cmd("WAIT");
     // The server's limit ends before that of the request.
@@ -190,7 +190,7 @@ async fn confirmed(
     wait.arg(replicas).arg(u64::try_from(limit).unwrap_or(u64::MAX).max(1));
     let mut same = connection.clone();
     // Sent together: the second follows the first.
-    let (answer, confirmed) = both(connection.send_packed_command(call), same.send_packed_command(&wait)).await;
+    let (answer, confirmed) = both(connection::send(connection, call), connection::send(&mut same, &wait)).await;
     let answer = answer?;
     let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
     if confirmed < i64::from(replicas) {

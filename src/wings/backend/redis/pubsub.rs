@@ -13,7 +13,7 @@ use redis::{PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
-    connection::Driver,
+    connection::{self, Driver},
     failure::{failed, failure},
     link::Base,
 };
@@ -314,7 +314,8 @@ impl Task {
                         First::One(None) => return false,
                         First::Other(()) => {
                             let ping = redis::cmd("PING");
-                            if !is_answered(within(&base.clock, limit, connection.send_packed_command(&ping)).await) {
+                            if !is_answered(within(&base.clock, limit, connection::send(&mut connection, &ping)).await)
+                            {
                                 return true;
                             }
                             continue;
