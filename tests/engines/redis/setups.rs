@@ -126,7 +126,7 @@ fn a_certificate_is_checked_and_the_clients_own_is_shown() {
         refused(client(&others), PortErrorKind::Denied, &["not trusted", "tls.roots"]).await;
         let anonymous = RedisConfig::at(&url).tls(TlsConfig::default().roots(text(&ours.roots())));
         let error = Redis::connect(anonymous).await.unwrap_err();
-        assert!(error.to_string().contains("ertificate"), "{error}");
+        assert!(error.to_string().contains("certificate of the client"), "{error}");
     });
 }
 
@@ -311,5 +311,19 @@ fn a_script_cache_that_was_emptied_is_filled_again() {
             server.command(&["SCRIPT", "FLUSH"]);
             redis.store().insert(Key::new("p", &round.to_string()), "x").await.unwrap();
         }
+    });
+}
+
+#[test]
+fn a_key_of_another_program_is_corrupt_and_stays_as_it_is() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(server.url(), "foreign").await;
+        server.command(&["SET", "foreign:s:{p}:heads", "theirs"]);
+        let error = redis.store().put(KEY, "ours".into(), Precondition::Any.into()).await.unwrap_err();
+        assert_eq!(backend(&error).kind(), PortErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("another program"), "{error}");
+        assert_eq!(server.command(&["GET", "foreign:s:{p}:heads"]), "theirs");
+        redis.store().put(Key::new("q", "r"), "ours".into(), Precondition::Any.into()).await.unwrap();
     });
 }
