@@ -128,7 +128,13 @@ pub(super) fn version(number: i64) -> Version {
 /// Sends these jobs as one statement, and reads the answers.
 ///
 /// With `waits`, the statement waits for the locks of its keys; otherwise jobs may be busy.
-pub(super) async fn send_jobs(link: &Link, within: Option<&Transaction<'_>>, sql: &str, jobs: Vec<Job>) -> Vec<Answer> {
+pub(super) async fn send_jobs(
+    link: &Link,
+    within: Option<&Transaction<'_>>,
+    sql: &str,
+    waits: bool,
+    jobs: Vec<Job>,
+) -> Vec<Answer> {
     let answered = {
         let arrays = Arrays::of(&jobs);
         let (stripes, of): (Vec<i32>, Vec<i32>) = arrays.locks.iter().copied().unzip();
