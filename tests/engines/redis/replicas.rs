@@ -134,20 +134,21 @@ fn a_fail_over_without_confirmations_loses_writes_and_repeats_no_version_and_no_
 }
 
 #[test]
-fn an_election_over_a_primary_with_replicas_begins_with_a_warning() {
+fn an_election_over_a_server_that_may_forget_grants_begins_with_a_warning() {
     run(async {
-        let primary = server::Redis::start();
-        let proxy = Proxy::start(primary.port());
+        let (primary, forgetful) = (server::Redis::durable(), server::Redis::start());
+        let (proxy, direct) = (Proxy::start(primary.port()), Proxy::start(forgetful.port()));
         let alone = connect(&proxy, 0).await.lease();
         let _replica = primary.replica(&[]);
-        let replicated = connect(&proxy, 0).await.lease();
-        for (lease, warns) in [(alone, false), (replicated, true)] {
-            let election = LeaderElection::new(Arc::new(lease), format!("n{warns}"), Default::default()).unwrap();
+        let leases =
+            [(alone, false), (connect(&proxy, 0).await.lease(), true), (connect(&direct, 0).await.lease(), true)];
+        for (i, (lease, warns)) in leases.into_iter().enumerate() {
+            let election = LeaderElection::new(Arc::new(lease), format!("n{i}"), Default::default()).unwrap();
             let mut events = election.events();
             drop(election.campaign().await.unwrap());
             let first = events.recv().await.unwrap().what;
             let is_warning = matches!(first, LeaderElectionEvent::GrantsMayBeForgotten { backend: "redis" });
-            assert_eq!(is_warning, warns, "{first:?}");
+            assert_eq!(is_warning, warns, "{i}: {first:?}");
         }
     });
 }

@@ -160,8 +160,12 @@ fn capabilities_are_those_that_the_servers_settings_keep() {
         assert!(!has(server, Capability::Durable).await && has(server, Capability::Linearizable).await);
         let durable = server::Redis::durable();
         assert!(has(&durable, Capability::Durable).await);
-        durable.command(&["CONFIG", "SET", "appendfsync", "everysec"]);
-        assert!(!has(&durable, Capability::Durable).await);
+        let weaker = [("appendfsync", "everysec"), ("no-appendfsync-on-rewrite", "yes"), ("aof-load-truncated", "yes")];
+        for (setting, weak) in weaker {
+            let strong = server::Redis::durable();
+            assert_eq!(strong.command(&["CONFIG", "SET", setting, weak]), "OK");
+            assert!(!has(&strong, Capability::Durable).await, "{setting}");
+        }
         let _replica = durable.replica(&[]);
         assert!(!has(&durable, Capability::Linearizable).await);
     });
@@ -325,5 +329,22 @@ fn a_key_of_another_program_is_corrupt_and_stays_as_it_is() {
         assert!(error.to_string().contains("another program"), "{error}");
         assert_eq!(server.command(&["GET", "foreign:s:{p}:heads"]), "theirs");
         redis.store().put(Key::new("q", "r"), "ours".into(), Precondition::Any.into()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_capability_that_the_server_loses_is_told_after_the_next_connection() {
+    run(async {
+        let server = server::Redis::durable();
+        let redis = connect(server.url(), "weakened").await;
+        let mut events = redis.events();
+        server.command(&["CONFIG", "SET", "appendfsync", "no"]);
+        server.cut();
+        let mut told = Vec::new();
+        while !matches!(told.last(), Some(ConnectionEvent::Weakened { capability: Capability::Durable })) {
+            assert!(told.len() < 5, "{told:?}");
+            told.push(events.recv().await.unwrap().what);
+        }
+        redis.store().insert(KEY, "x").await.unwrap();
     });
 }

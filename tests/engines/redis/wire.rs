@@ -114,3 +114,27 @@ fn writes_that_meet_share_round_trips() {
         assert!(round_trips <= 16, "{round_trips}");
     });
 }
+
+#[test]
+fn a_record_takes_some_hundred_bytes_of_memory() {
+    run(async {
+        const ROWS: usize = 5000;
+        let server = server::Redis::start();
+        let store = connect(server.url(), "memory").await.store();
+        store.insert(Key::new("p", "first"), "x").await.unwrap();
+        let used = || {
+            let info = server.command(&["INFO", "memory"]);
+            let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+            line.trim().parse::<usize>().unwrap()
+        };
+        let before = used();
+        for chunk in 0..ROWS / 500 {
+            let put = |i| Write::put(format!("order-{:04}", chunk * 500 + i), vec![7; 100], Precondition::Absent);
+            store.batch("p", (0..500).map(put).collect()).await.unwrap();
+        }
+        // The value has 100 bytes, the row key has 10.
+        let each = (used() - before) / ROWS;
+        println!("a record of 100 bytes takes {each}");
+        assert!(each < 450, "{each}");
+    });
+}
