@@ -155,7 +155,7 @@ impl Engine {
             }
             #[cfg(feature = "redis")]
             Some("redis" | "rediss") => {
-                let config = backend::redis::RedisConfig::from_url(&self.url)?.prefix(format!("steadfast-{name}"));
+                let config = backend::redis::RedisConfig::at(&self.url).prefix(format!("steadfast-{name}"));
                 Ok(Arc::new(backend::redis::Redis::connect(config).await?.store()))
             }
             _ => Ok(self.open().await?.store()),

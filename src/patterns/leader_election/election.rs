@@ -133,7 +133,8 @@ impl LeaderElection {
     pub async fn campaign(&self) -> Result<Leadership, PortError> {
         let inner = &self.0;
         let can = inner.leases.capabilities();
-        if !can.has(Capability::Linearizable) {
+        let is_forgetful = can.has(Capability::Shared) && !can.has(Capability::Durable);
+        if is_forgetful || !can.has(Capability::Linearizable) {
             inner.event(|| Event::GrantsMayBeForgotten { backend: can.backend() });
         }
         let mut hints = inner.subscribe().await;

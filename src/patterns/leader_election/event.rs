@@ -118,7 +118,8 @@ pub enum LeaderElectionEvent {
         token: FencingToken,
     },
     /// A campaign began over leases that are not
-    /// [`Linearizable`](crate::port::Capability::Linearizable): a fail-over of their server may
+    /// [`Linearizable`](crate::port::Capability::Linearizable), or that are shared but not
+    /// [`Durable`](crate::port::Capability::Durable): a fail-over or a crash of their server may
     /// forget a grant. Two nodes then lead until the earlier one renews, or its term is over.
     GrantsMayBeForgotten {
         /// The backend of the leases.
@@ -169,7 +170,7 @@ impl Traced for LeaderElectionEvent {
             }
             Self::Following { holder, token } => tracing::info!(target: TARGET, name, holder, %token, "following"),
             Self::GrantsMayBeForgotten { backend } => {
-                tracing::warn!(target: TARGET, name, backend, "a fail-over of the server may forget grants of the lease");
+                tracing::warn!(target: TARGET, name, backend, "a fail-over or a crash of the server may forget grants of the lease");
             }
         }
     }

@@ -22,6 +22,8 @@ use super::{Engine, MS, again, size};
 
 const TERM: Duration = Duration::from_secs(1);
 const NODES: usize = 3;
+/// Number of writes of a leader before it is disturbed.
+const WRITES: u32 = 5;
 /// Longest time without a leader, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -30,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Leads {
     token: u64,
     node: usize,
+    /// Number of its writes under this token.
+    writes: u32,
 }
 
 #[derive(Debug)]
@@ -74,8 +78,11 @@ impl Node {
                 match write(&*store, term.token(), self.number).await {
                     Ok(()) => self.leads.send_modify(|leads| {
                         // A late answer is no later write.
-                        if leads.token <= term.token().as_u64() {
-                            *leads = Leads { token: term.token().as_u64(), node: self.number };
+                        let token = term.token().as_u64();
+                        if leads.token < token {
+                            *leads = Leads { token, node: self.number, writes: 1 };
+                        } else if leads.token == token {
+                            leads.writes += 1;
                         }
                     }),
                     Err(StoreError::Conflict { .. }) => {}
@@ -106,7 +113,7 @@ async fn write(store: &dyn Store, token: FencingToken, node: usize) -> Result<()
 }
 
 async fn next_leader(heard: &mut watch::Receiver<Leads>, above: u64) -> Leads {
-    let next = heard.wait_for(|leads| leads.token > above);
+    let next = heard.wait_for(|leads| leads.token > above && leads.writes >= WRITES);
     let next = tokio::time::timeout(PATIENCE, next).await;
     *next.unwrap_or_else(|_| panic!("no leader wrote above token {above} within {PATIENCE:?}")).unwrap()
 }

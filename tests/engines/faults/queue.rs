@@ -225,7 +225,7 @@ async fn messages_and_faults(engine: Engine, seed: u64) {
     workers.end().await;
     let dead = directly.dead_letters().unwrap().depth().await.unwrap().total();
     assert_eq!(dead, 0, "dead letters that nobody asked for");
-    let summary = ledger.check();
+    let summary = ledger.check(VISIBILITY);
     println!(
         "{summary}; {} faults, {lives} workers, {} failed sends; {:.1} s",
         rounds * FAULTS.len(),

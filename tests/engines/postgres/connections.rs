@@ -193,7 +193,8 @@ async fn dropped_requests_keep_their_connections_and_lose_no_place() {
         let _ = tokio::time::timeout(Duration::from_micros(u64::from(polls) * 100), request).await;
     }
     for i in 0..20 {
-        again(|| put(&store, &format!("after {i}"))).await;
+        let row = format!("after {i}");
+        again(|| put(&store, &row)).await;
     }
     assert!(proxy.accepted() <= 4, "{} connections for two places", proxy.accepted());
 }

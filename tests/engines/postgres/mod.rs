@@ -1,6 +1,9 @@
 //! PostgreSQL.
 mod connections;
 mod queue;
+mod queue_backlog;
+mod queue_crashes;
+mod queue_transactions;
 mod safety;
 mod setups;
 mod suites;

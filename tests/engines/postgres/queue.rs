@@ -1,5 +1,5 @@
 //! The contract of the queue: two handles of a new schema, as two processes have them.
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use steadfast::{
     backend::postgres::{Postgres, PostgresConfig},

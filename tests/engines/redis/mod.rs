@@ -1,8 +1,11 @@
 //! Redis.
+mod expiry;
 mod queue;
+mod replicas;
 mod safety;
 mod setups;
 mod suites;
+mod wire;
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

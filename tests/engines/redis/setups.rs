@@ -126,7 +126,7 @@ fn a_certificate_is_checked_and_the_clients_own_is_shown() {
         refused(client(&others), PortErrorKind::Denied, &["not trusted", "tls.roots"]).await;
         let anonymous = RedisConfig::at(&url).tls(TlsConfig::default().roots(text(&ours.roots())));
         let error = Redis::connect(anonymous).await.unwrap_err();
-        assert!(error.to_string().contains("ertificate"), "{error}");
+        assert!(error.to_string().contains("certificate of the client"), "{error}");
     });
 }
 
@@ -160,8 +160,12 @@ fn capabilities_are_those_that_the_servers_settings_keep() {
         assert!(!has(server, Capability::Durable).await && has(server, Capability::Linearizable).await);
         let durable = server::Redis::durable();
         assert!(has(&durable, Capability::Durable).await);
-        durable.command(&["CONFIG", "SET", "appendfsync", "everysec"]);
-        assert!(!has(&durable, Capability::Durable).await);
+        let weaker = [("appendfsync", "everysec"), ("no-appendfsync-on-rewrite", "yes"), ("aof-load-truncated", "yes")];
+        for (setting, weak) in weaker {
+            let strong = server::Redis::durable();
+            assert_eq!(strong.command(&["CONFIG", "SET", setting, weak]), "OK");
+            assert!(!has(&strong, Capability::Durable).await, "{setting}");
+        }
         let _replica = durable.replica(&[]);
         assert!(!has(&durable, Capability::Linearizable).await);
     });
@@ -311,5 +315,36 @@ fn a_script_cache_that_was_emptied_is_filled_again() {
             server.command(&["SCRIPT", "FLUSH"]);
             redis.store().insert(Key::new("p", &round.to_string()), "x").await.unwrap();
         }
+    });
+}
+
+#[test]
+fn a_key_of_another_program_is_corrupt_and_stays_as_it_is() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(server.url(), "foreign").await;
+        server.command(&["SET", "foreign:s:{p}:heads", "theirs"]);
+        let error = redis.store().put(KEY, "ours".into(), Precondition::Any.into()).await.unwrap_err();
+        assert_eq!(backend(&error).kind(), PortErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("another program"), "{error}");
+        assert_eq!(server.command(&["GET", "foreign:s:{p}:heads"]), "theirs");
+        redis.store().put(Key::new("q", "r"), "ours".into(), Precondition::Any.into()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_capability_that_the_server_loses_is_told_after_the_next_connection() {
+    run(async {
+        let server = server::Redis::durable();
+        let redis = connect(server.url(), "weakened").await;
+        let mut events = redis.events();
+        server.command(&["CONFIG", "SET", "appendfsync", "no"]);
+        server.cut();
+        let mut told = Vec::new();
+        while !matches!(told.last(), Some(ConnectionEvent::Weakened { capability: Capability::Durable })) {
+            assert!(told.len() < 5, "{told:?}");
+            told.push(events.recv().await.unwrap().what);
+        }
+        redis.store().insert(KEY, "x").await.unwrap();
     });
 }

@@ -134,7 +134,7 @@ fn a_campaign_over_leases_that_a_fail_over_may_forget_begins_with_a_warning() {
             let leases = Arc::new(Lacks(InMemoryLease::builder().clock(&clock).build(), lacks));
             let election = LeaderElection::builder(leases, "job", Default::default()).clock(&clock).build().unwrap();
             let mut events = election.events();
-            election.campaign().await.unwrap();
+            drop(election.campaign().await.unwrap());
             let first = events.recv().await.unwrap().what;
             assert_eq!(matches!(first, Event::GrantsMayBeForgotten { backend: "memory" }), warns, "{first:?}");
         }

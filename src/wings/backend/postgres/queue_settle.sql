@@ -156,11 +156,11 @@ DECLARE
     groups bytea[];
 BEGIN
     p_upto := coalesce(p_upto, (SELECT last_value FROM {s}.message_ids));
-    WITH some AS MATERIALIZED (
+    WITH doomed AS MATERIALIZED (
         SELECT m.id FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
         ORDER BY m.id LIMIT p_most FOR UPDATE),
     deleted AS (
-        DELETE FROM {s}.messages m USING some WHERE m.queue = p_queue AND m.id = some.id RETURNING m.id, m.grp)
+        DELETE FROM {s}.messages m USING doomed d WHERE m.queue = p_queue AND m.id = d.id RETURNING m.id, m.grp)
     SELECT count(*), coalesce(max(id), p_upto), array_agg(DISTINCT grp) FILTER (WHERE grp IS NOT NULL)
     INTO o_gone, p_after, groups FROM deleted;
     IF groups IS NOT NULL THEN

@@ -9,7 +9,7 @@ use super::{
     gather::Gather,
     handle::PostgresCore,
     link::{Effect, Link, Param},
-    store_sql::{Answer, Applied, Job, SendJobs, WRITE, send_jobs, version},
+    store_sql::{Answer, Applied, Job, PUT, SendJobs, WRITE, send_jobs, version},
     sweep::Sweeper,
 };
 use crate::{
@@ -56,7 +56,7 @@ const JOBS: usize = 64;
 
 impl StoreCore {
     pub(super) fn new(link: &Arc<Link>) -> Self {
-        let sender = Arc::new(SendJobs { link: link.clone(), sql: link.sql(WRITE) });
+        let sender = Arc::new(SendJobs { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT) });
         Self {
             writes: Gather::new(JOBS, sender.clone()),
             sender,

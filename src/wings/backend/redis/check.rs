@@ -21,6 +21,11 @@ const FORM: u64 = 1;
 /// they read the time.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// Settings with which each accepted write is on the disk, also while the file is rewritten, and with
+/// which a damaged file is not loaded in part.
+const DURABLE: [(&str, &str); 3] =
+    [("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no"), ("aof-load-truncated", "no")];
+
 /// Properties of a server that passed the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Server {
@@ -68,9 +73,10 @@ pub(super) async fn check(
     let info = Info::parse(&info);
     info.check(target)?;
     let identity = identity((target, prefix), connection, entropy).await?;
-    let is_durable = info.is("aof_enabled", "1")
-        && setting(target, connection, "appendfsync").await?.as_deref() == Some("always")
-        && setting(target, connection, "aof-load-truncated").await?.as_deref() == Some("no");
+    let mut is_durable = info.is("aof_enabled", "1");
+    for (name, value) in DURABLE {
+        is_durable = is_durable && setting(target, connection, name).await?.as_deref() == Some(value);
+    }
     Ok(Server { identity, is_durable, is_alone: info.is("connected_slaves", "0") })
 }
 

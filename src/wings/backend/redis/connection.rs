@@ -64,6 +64,15 @@ impl Connector {
         }
     }
 
+    /// Returns the error of a connection that the server closed at once.
+    pub(super) fn closed(&self) -> PortError {
+        let advice = match self.tls {
+            Some(_) => "does it demand a certificate of the client (`tls.certificate`)?",
+            None => "does it demand TLS (`rediss:`), or does it have too many clients?",
+        };
+        failure(&self.target, PortErrorKind::Unavailable, format_args!("the server closed the connection: {advice}"))
+    }
+
     /// Opens the socket, with TLS if that is set.
     async fn dial(&self) -> Result<Stream, PortError> {
         let Target { host, port, .. } = &self.target;

@@ -36,7 +36,8 @@ pub(super) fn failed(target: &Target, error: &RedisError, writes: bool) -> Faile
         "MISCONF" => (PortErrorKind::Full, "the server cannot write to its disk: "),
         "BUSY" => (PortErrorKind::Throttled, "another script is running: "),
         "NOPERM" => (PortErrorKind::Denied, "the user lacks a right (`ACL SETUSER`): "),
-        "NOAUTH" | "WRONGPASS" => (PortErrorKind::Denied, "the user or the password is wrong: "),
+        "NOAUTH" => (PortErrorKind::Denied, "the server requires a password, add it to `url`: "),
+        "WRONGPASS" => (PortErrorKind::Denied, "the user or the password is wrong, check `url`: "),
         "WRONGTYPE" => (PortErrorKind::Corrupt, "a key holds another program's data: "),
         _ => (PortErrorKind::Other, ""),
     };

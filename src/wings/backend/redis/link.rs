@@ -74,13 +74,7 @@ impl Base {
             let checks = check::check((&self.connector.target, &self.config.prefix), &mut connection, &self.entropy);
             let server = match race(checks, &mut driver).await {
                 First::One(server) => server?,
-                First::Other(()) => {
-                    return Err(failure(
-                        &self.connector.target,
-                        PortErrorKind::Unavailable,
-                        "the server closed the connection",
-                    ));
-                }
+                First::Other(()) => return Err(self.connector.closed()),
             };
             Ok((connection, driver, server))
         };

@@ -1,4 +1,160 @@
-//! Redis, a server in memory: one server, or a primary with replicas.
+//! Redis 6.2 or later, and Valkey: one server, or a primary with replicas.
+//!
+//! ```no_run
+//! use steadfast::{
+//!     backend::redis::{Redis, RedisConfig},
+//!     store::{Key, StoreExt},
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let redis = Redis::connect(RedisConfig::at("redis://app:password@cache.internal")).await?;
+//! redis.store().insert(Key::new("orders", "42"), "placed").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! All keys begin with [`prefix`](field@RedisConfig::prefix). Each operation is one script and one
+//! round trip.
+//!
+//! # Promises
+//!
+//! | port | promises | not |
+//! |---|---|---|
+//! | [`store`](Redis::store) | batches, fences, sequences, lives, versions that grow | `Push` |
+//! | [`queue`](Redis::queue) | groups, order, delays, de-duplication, forwards, error history; receivers are woken at once | |
+//! | [`lease`](Redis::lease) | terms by the server's clock: a challenger need not watch a whole term | |
+//! | [`notifier`](Redis::notifier) | pushed, in order, up to 1 MiB | notices are not stored |
+//!
+//! Two more capabilities depend on the server's settings when a handle connects:
+//!
+//! | capability | needs |
+//! |---|---|
+//! | [`Durable`](crate::port::Capability::Durable) | `appendonly yes`, `appendfsync always`, `no-appendfsync-on-rewrite no`, `aof-load-truncated no` |
+//! | [`Linearizable`](crate::port::Capability::Linearizable) | no replica is connected |
+//!
+//! If a later server lacks one of them that the ports state, the event
+//! [`Weakened`](crate::backend::ConnectionEvent::Weakened) tells. A user who may not read settings
+//! (`CONFIG GET`) gets no `Durable`.
+//!
+//! # Durability
+//!
+//! | `appendfsync` | a crash of the server loses | a fail-over loses |
+//! |---|---|---|
+//! | `always` | nothing | the writes that the new primary had not received |
+//! | `everysec` | the writes of the last second or two | the same |
+//! | no `appendonly` | everything since the last snapshot | the same |
+//!
+//! Replication does not wait: a primary accepts a write before a replica has it. With
+//! [`replicas`](field@RedisConfig::replicas) each write is followed by `WAIT` in the same round trip,
+//! and is accepted once so many replicas have received it. If too few confirm it within three
+//! quarters of [`request_timeout`](field@RedisConfig::request_timeout), the error states that the
+//! write [may have been applied](crate::port::Failure::may_have_been_applied). A fail-over then
+//! loses an accepted write only if a replica without it is promoted: name all replicas that may be.
+//! Requests of the handle wait behind `WAIT`, and others may read a write before it is confirmed, so
+//! the ports do not state more than without it.
+//!
+//! A version, and so a fencing token, is the larger of the last one plus one and the server's time
+//! in microseconds. After a fail-over that lost the last one, it is therefore above it, unless the
+//! new primary's clock is behind by more than the fail-over took. Numbers of sequences have no such
+//! floor: a number that a fail-over lost is given again.
+//!
+//! A lease may be lost as well. [Leader election](crate::leader_election) over a server that is not
+//! durable, or has replicas, begins each campaign with the event
+//! [`GrantsMayBeForgotten`](crate::leader_election::LeaderElectionEvent::GrantsMayBeForgotten).
+//! Shared limits, shard directories and store leases need `Linearizable`, and refuse a primary with
+//! replicas.
+//!
+//! # Connections
+//!
+//! A handle has one connection for requests, and one for subscriptions, which is opened by the first
+//! subscriber or waiting receiver. Requests that meet share the writes and reads of the connection,
+//! and none waits for another's answer.
+//!
+//! While the server cannot be reached, requests fail at once as
+//! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again by
+//! [`reconnect`](field@RedisConfig::reconnect). [`Redis::events`] reports both. No request is
+//! repeated. A write that was sent and not answered has an error that states that it may have been
+//! applied. Answers come in order, so a request that times out ends the connection, and with it the
+//! requests behind it. Each new connection is checked like the first one: a fail-over by host name
+//! or proxy never leads to a replica, and never to a server with other data.
+//!
+//! A subscriber is told of a gap after each reconnection. The connection for subscriptions is tested
+//! every 15 s without other requests, so that a vanished server is noticed.
+//!
+//! # Time
+//!
+//! Lives, terms and delays are measured by the server's clock, read in the script that uses it. No
+//! clock of a client is used. If the server's clock is set forward, lives and terms end earlier by
+//! that step, and if it is set back, later: let the server's clock be slewed, not stepped. A
+//! fail-over is such a step by the difference of two servers' clocks.
+//!
+//! # Keys
+//!
+//! | key | content |
+//! |---|---|
+//! | `PREFIX:meta` | form of the data, and its generated name |
+//! | `PREFIX:s:{PARTITION}:` `heads`, `values`, `index`, `ends`, `meta` | records of a partition; fences, sequences and the last version |
+//! | `PREFIX:l:{NAME}:` | a lease |
+//! | `PREFIX:q:{NAME}:...` | a queue |
+//! | `PREFIX:DATABASE:n:TOPIC`, `PREFIX:DATABASE:q:...` | channels |
+//!
+//! `}` and `%` of names are escaped. Keys of one partition, lease or queue have one hash tag, but
+//! nodes of a cluster are refused: a handle has one connection.
+//!
+//! A record takes about 250 bytes beside its value and three times its row key. Each write deletes
+//! up to two expired records of its partition, and the server deletes a partition whose records all
+//! end. These stay for ever: the fence of each key that was ever written with a token (the row key
+//! and about 40 bytes), the last number of each sequence, the last version of each partition and
+//! the last token of each lease (about 150 bytes).
+//!
+//! # Settings that matter
+//!
+//! | setting | advice |
+//! |---|---|
+//! | `maxmemory-policy` | `noeviction`; anything else is refused |
+//! | `maxmemory` | set it: writes then fail as `Full` before the machine has no memory |
+//! | `appendonly`, `appendfsync` | `yes`, `always` for everything that others rely on |
+//! | `timeout` | 0: an idle connection that the server closes is connected again at once |
+//! | `client-output-buffer-limit pubsub` | a subscriber that is too slow loses its connection, and receives a gap |
+//! | `ACL SETUSER` | `~PREFIX:* &PREFIX:* +@read +@write +@scripting +@pubsub +@connection +info +time`, and `+config|get` for `Durable`, `+wait` for `replicas` |
+//!
+//! # What to watch
+//!
+//! - `INFO memory`: `used_memory` against `maxmemory`.
+//! - `INFO replication`: the lag of each replica is what a fail-over loses.
+//! - `SLOWLOG`: a script blocks the server while it runs. A batch of 1,000 writes takes milliseconds.
+//! - [`ConnectionEvent`](crate::backend::ConnectionEvent), and the rate of `TimedOut` errors.
+//!
+//! # Errors
+//!
+//! | cause | kind | class |
+//! |---|---|---|
+//! | no connection, a restart, a server that became a replica or is loading | `Unavailable` | transient |
+//! | no answer within [`request_timeout`](field@RedisConfig::request_timeout), too few replicas | `TimedOut` | transient |
+//! | another script runs for long | `Throttled` | throttled |
+//! | `maxmemory` is reached, or the disk is full | `Full` | throttled |
+//! | a wrong password, a missing right, a certificate that is not trusted | `Denied` | permanent |
+//! | a server before version 6.2, a cluster, a sentinel, an eviction policy | `Unsupported` | permanent |
+//! | a key holds another program's data | `Corrupt` | permanent |
+//! | a newer release's data | `TooNew` | permanent |
+//!
+//! # Cancel safety
+//!
+//! A write whose future is dropped is applied as a whole or not at all.
+//!
+//! # Pitfalls
+//!
+//! - Connect within the runtime that uses the handle: its connections are tasks of that runtime.
+//! - Do not delete single keys of the prefix. Delete all keys of a partition, lease or queue, and
+//!   expect tokens and numbers to begin anew.
+//! - Redis executes one script at a time: large values and large batches delay every client. Keep
+//!   large values in a blob store, with a [claim check](crate::claim_check).
+//!
+//! # Source
+//!
+//! "Redis persistence", "Redis replication" and "Scripting with Lua", redis.io/docs; Martin
+//! Kleppmann, "How to do distributed locking", 2016.
 mod check;
 mod config;
 mod connection;

@@ -1,0 +1,169 @@
+//! Measuring: every round runs each subject once, in rotated order, so that a busy moment of the machine hits all.
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::BoxFuture;
+
+use crate::{
+    Engine, Work, apalis_jobs, by_hand_postgres, by_hand_redis, ours,
+    server::{Postgres, Redis},
+};
+
+/// How long to measure.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    pub rounds: usize,
+    pub round: Duration,
+}
+
+/// Somebody who can do a work.
+pub trait Subject: Send + Sync {
+    /// Does whatever must be there before, for so many operations in all: not measured.
+    fn prepare(&self, _operations: usize) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    /// Does so many operations, as this one of several callers.
+    fn work(self: Arc<Self>, caller: usize, operations: usize) -> BoxFuture<'static, ()>;
+}
+
+/// One line: a work on an engine with so many callers.
+pub struct Cell {
+    work: Work,
+    engine: Engine,
+    callers: usize,
+    /// By subject, operations a second.
+    rates: Vec<(&'static str, f64)>,
+}
+
+/// Measures one line, on a server of its own.
+pub async fn cell(work: Work, engine: Engine, callers: usize, effort: Effort) -> Cell {
+    match engine {
+        Engine::Postgres => {
+            let server = Postgres::start();
+            server.psql("create schema by_hand; create database apalis");
+            let url = server.url();
+            let mut subjects: Vec<(&'static str, Arc<dyn Subject>)> = vec![
+                ("steadfast", ours::postgres(work, &url).await),
+                ("by hand", by_hand_postgres::subject(work, &url).await),
+            ];
+            if work.is_queue() {
+                let url = url.replace("/postgres", "/apalis").replace("//apalis", "//postgres");
+                subjects.push(("apalis", apalis_jobs::postgres(work, &url).await));
+            }
+            run_all(work, engine, callers, effort, &subjects).await
+        }
+        Engine::Redis => {
+            let server = Redis::durable();
+            let url = server.url();
+            let mut subjects: Vec<(&'static str, Arc<dyn Subject>)> = vec![
+                ("steadfast", ours::redis(work, &url).await),
+                ("by hand", by_hand_redis::subject(work, &format!("{url}/2")).await),
+            ];
+            if work.is_queue() {
+                subjects.push(("apalis", apalis_jobs::redis(work, &format!("{url}/1")).await));
+            }
+            run_all(work, engine, callers, effort, &subjects).await
+        }
+    }
+}
+
+async fn run_all(
+    work: Work,
+    engine: Engine,
+    callers: usize,
+    effort: Effort,
+    subjects: &[(&'static str, Arc<dyn Subject>)],
+) -> Cell {
+    let mut counts = Vec::new();
+    for (_, subject) in subjects {
+        counts.push(calibrate(subject, callers, effort.round).await);
+    }
+    let mut samples = vec![Vec::new(); subjects.len()];
+    for round in 0..effort.rounds {
+        for turn in 0..subjects.len() {
+            let i = (round + turn) % subjects.len();
+            let took = run(&subjects[i].1, callers, counts[i]).await;
+            samples[i].push((counts[i] * callers) as f64 / took.as_secs_f64());
+        }
+    }
+    let median = |mut samples: Vec<f64>| {
+        samples.sort_by(f64::total_cmp);
+        samples[samples.len() / 2]
+    };
+    let rates = subjects.iter().zip(samples).map(|((name, _), samples)| (*name, median(samples))).collect();
+    Cell { work, engine, callers, rates }
+}
+
+/// How many operations of each caller fill a round.
+async fn calibrate(subject: &Arc<dyn Subject>, callers: usize, round: Duration) -> usize {
+    let mut operations = 1;
+    loop {
+        let took = run(subject, callers, operations).await;
+        if took > round / 4 {
+            let full = operations as f64 * round.as_secs_f64() / took.as_secs_f64();
+            return (full as usize).clamp(1, 100_000);
+        }
+        operations *= 2;
+    }
+}
+
+async fn run(subject: &Arc<dyn Subject>, callers: usize, operations: usize) -> Duration {
+    subject.prepare(callers * operations).await;
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..callers).map(|i| tokio::spawn(subject.clone().work(i, operations))).collect();
+    for task in tasks {
+        task.await.expect("a caller");
+    }
+    start.elapsed()
+}
+
+impl Cell {
+    fn rate(&self, name: &str) -> Option<f64> {
+        self.rates.iter().find(|(n, _)| *n == name).map(|(_, rate)| *rate)
+    }
+
+    fn ratio(&self, to: &str) -> Option<f64> {
+        Some(self.rate("steadfast")? / self.rate(to)?)
+    }
+
+    pub fn head() -> String {
+        format!(
+            "{:<8} {:<9} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
+            "work", "engine", "callers", "steadfast", "by hand", "ratio", "apalis", "ratio"
+        )
+    }
+
+    pub fn line(&self) -> String {
+        let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.0}"));
+        let ratio = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2}"));
+        format!(
+            "{:<8} {:<9} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6}",
+            self.work.name(),
+            self.engine.name(),
+            self.callers,
+            number(self.rate("steadfast")),
+            number(self.rate("by hand")),
+            ratio(self.ratio("by hand")),
+            number(self.rate("apalis")),
+            ratio(self.ratio("apalis")),
+        )
+    }
+
+    pub fn json(&self) -> String {
+        let number = |n: Option<f64>| n.map_or("null".into(), |n| format!("{n:.3}"));
+        format!(
+            "{{\"work\":\"{}\",\"engine\":\"{}\",\"callers\":{},\"ours\":{},\"by_hand\":{},\"ratio_by_hand\":{},\"apalis\":{},\"ratio_apalis\":{}}}",
+            self.work.name(),
+            self.engine.name(),
+            self.callers,
+            number(self.rate("steadfast")),
+            number(self.rate("by hand")),
+            number(self.ratio("by hand")),
+            number(self.rate("apalis")),
+            number(self.ratio("apalis")),
+        )
+    }
+}
