@@ -39,8 +39,8 @@ use crate::{
 /// All keys of a queue and of its dead letters share a hash tag. Visible messages are in a list,
 /// those that returned in a sorted set. Hidden ones are in a sorted set by the time of return.
 /// A receive moves as many messages whose time is over as it may return, at least 100, so that no
-/// call takes long however many are due. A script of 1,000 messages blocks the server for about 10
-/// ms; use smaller batches beside requests that must not wait for that long.
+/// call takes long however many are due. A script of 1,000 messages blocks the server for about 5
+/// ms: use smaller batches beside requests that must not wait for that long.
 ///
 /// **Waiting receivers** make no blocking requests. A receive that finds nothing leaves a mark, and
 /// the next script that makes a message visible removes the mark and publishes to the queue's
@@ -52,7 +52,8 @@ use crate::{
 /// **Time** is the server's, read within each script. If its clock is set back, hidden messages and
 /// delays take longer by that step, and if it is set forward, they end earlier. The id of a message
 /// is the time of its acceptance in microseconds, or one above the last id, if that is higher. So
-/// ids do not repeat after a fail-over that lost the last messages.
+/// ids do not repeat after a fail-over that lost the last messages, unless the clock of the replica
+/// is behind that of the lost primary.
 ///
 /// # Cost
 ///
