@@ -73,9 +73,8 @@ async fn while_the_server_is_down_requests_fail_at_once_and_later_work_again() {
     server.start_again();
     again(|| put(&store, "after")).await;
     let restored = loop {
-        match events.recv().await.unwrap().what {
-            ConnectionEvent::Restored { role, .. } => break role,
-            _ => {}
+        if let ConnectionEvent::Restored { role, .. } = events.recv().await.unwrap().what {
+            break role;
         }
     };
     assert_eq!(restored, ConnectionRole::Requests);

@@ -9,7 +9,7 @@ use super::{
     gather::Gather,
     handle::PostgresCore,
     link::{Effect, Link, Param},
-    store_sql::{Answer, Applied, Job, SendJobs, WRITE, send_jobs, version},
+    store_sql::{Answer, Applied, Job, PUT, SendJobs, WRITE, send_jobs, version},
     sweep::Sweeper,
 };
 use crate::{
@@ -56,7 +56,7 @@ const JOBS: usize = 64;
 
 impl StoreCore {
     pub(super) fn new(link: &Arc<Link>) -> Self {
-        let sender = Arc::new(SendJobs { link: link.clone(), sql: link.sql(WRITE) });
+        let sender = Arc::new(SendJobs { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT) });
         Self {
             writes: Gather::new(JOBS, sender.clone()),
             sender,
@@ -96,8 +96,8 @@ impl PostgresStore {
         if done.len() == rows { Ok(done) } else { Err(no_answer()) }
     }
 
-    /// Writes several rows of one partition within a transaction of yours: they take effect with its
-    /// commit, and not at all if it is rolled back. Otherwise the same as [`Store::batch`].
+    /// Writes several rows of one partition within a transaction of yours: they take effect with
+    /// its commit, and not at all if it is rolled back. Otherwise the same as [`Store::batch`].
     ///
     /// The transaction is one of any connection to the same database, at the isolation level `READ
     /// COMMITTED`. Until its end it holds the locks of the keys: other writers of these keys, and a

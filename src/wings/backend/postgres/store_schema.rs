@@ -8,6 +8,10 @@
 /// version is taken only then. Jobs whose locks are taken are returned as busy (status 9), and sent
 /// again alone with `waits`, so that no job waits for the locks of another one.
 ///
+/// `store_put` is the same for one put without a token, to a row that cannot belong to a sequence.
+/// It returns the version, -1 if it is busy, and null if the precondition fails: `store_write` then
+/// tells why.
+///
 /// | status | meaning | `number` |
 /// |---|---|---|
 /// | 0 | applied | version, number of the append, 1 for a deleted record; null for a check |
@@ -116,6 +120,33 @@ BEGIN
     END IF;
     first := final + 1;
   END LOOP;
+END $steadfast$;
+
+CREATE OR REPLACE FUNCTION {s}.store_put(
+  stripe int, in_part bytea, in_key bytea, in_value bytea, wanted bigint, ttl bigint)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $steadfast$
+DECLARE v bigint; until bigint;
+BEGIN
+  IF NOT pg_try_advisory_xact_lock({class}, stripe) THEN RETURN -1; END IF;
+  IF ttl IS NOT NULL THEN until := {s}.now_us() + ttl; END IF;
+  IF wanted IS NULL THEN
+    INSERT INTO {s}.records AS r (part, key, value, version, ends)
+      VALUES (in_part, in_key, in_value, nextval('{s}.versions'), until)
+      ON CONFLICT (part, key) DO UPDATE SET value = EXCLUDED.value, ends = EXCLUDED.ends,
+        version = greatest(EXCLUDED.version, r.version + 1)
+      RETURNING r.version INTO v;
+  ELSIF wanted = -1 THEN
+    INSERT INTO {s}.records AS r (part, key, value, version, ends)
+      VALUES (in_part, in_key, in_value, nextval('{s}.versions'), until)
+      ON CONFLICT (part, key) DO UPDATE SET value = EXCLUDED.value, ends = EXCLUDED.ends,
+        version = greatest(EXCLUDED.version, r.version + 1) WHERE r.ends <= {s}.now_us()
+      RETURNING r.version INTO v;
+  ELSE
+    UPDATE {s}.records r SET value = in_value, ends = until, version = greatest(nextval('{s}.versions'), r.version + 1)
+      WHERE r.part = in_part AND r.key = in_key AND r.version = wanted AND (r.ends IS NULL OR r.ends > {s}.now_us())
+      RETURNING r.version INTO v;
+  END IF;
+  RETURN v;
 END $steadfast$;
 
 CREATE OR REPLACE FUNCTION {s}.store_sweep(most int) RETURNS int LANGUAGE plpgsql VOLATILE AS $steadfast$

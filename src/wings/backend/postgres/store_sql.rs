@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     port::{BoxFuture, FencingToken, PortError, PortErrorKind},
-    store::{Precondition, Sequence, StoreError, Version, Write},
+    store::{Precondition, PutOptions, Sequence, StoreError, Version, Write},
 };
 
 /// Writes to one partition, all or none.
@@ -30,8 +30,8 @@ pub(super) enum Answer {
     Busy(Job),
 }
 
-/// Number of stripes onto which the locks of keys fall, so that a large batch takes a limited number
-/// of the server's locks.
+/// Number of stripes onto which the locks of keys fall, so that a large batch takes a limited
+/// number of the server's locks.
 const STRIPES: u64 = 16_384;
 
 /// The statement's parameters for several jobs.
@@ -53,6 +53,9 @@ struct Arrays<'a> {
 pub(super) const WRITE: &str = "SELECT job, write, status, number, blocking
     FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
+/// The statement of one plain put.
+pub(super) const PUT: &str = "SELECT {s}.store_put($1, $2, $3, $4, $5, $6)";
+
 impl<'a> Arrays<'a> {
     fn of(jobs: &'a [Job]) -> Self {
         let mut arrays = Self::default();
@@ -64,12 +67,6 @@ impl<'a> Arrays<'a> {
     }
 
     fn push(&mut self, job: i32, partition: &'a str, write: &'a Write) {
-        let when = |when| match when {
-            Precondition::Any => None,
-            Precondition::Absent => Some(-1),
-            // One that exceeds the engine's integers equals no stored version.
-            Precondition::Version(version) => Some(i64::try_from(version.as_u64()).unwrap_or(-2)),
-        };
         let (kind, key, value, ttl, name) = match write {
             Write::Put { row, value, options } => {
                 let name = Sequence::of_row(row).map(|of| of.as_str());
@@ -89,11 +86,21 @@ impl<'a> Arrays<'a> {
         self.values.push(value);
         self.whens.push(match write {
             Write::Append { after, .. } => after.map(|after| i64::try_from(after).unwrap_or(-1)),
-            _ => when(write.when()),
+            _ => wanted(write.when()),
         });
         self.ttls.push(ttl);
         self.tokens.push(write.fence().map(ordered));
         self.names.push(name.map(str::as_bytes));
+    }
+}
+
+/// Returns a precondition as a number: none for any, -1 for absence, otherwise the version.
+fn wanted(when: Precondition) -> Option<i64> {
+    match when {
+        Precondition::Any => None,
+        Precondition::Absent => Some(-1),
+        // One that exceeds the engine's integers equals no stored version.
+        Precondition::Version(version) => Some(i64::try_from(version.as_u64()).unwrap_or(-2)),
     }
 }
 
@@ -106,7 +113,8 @@ fn stripe(partition: &str, key: &str) -> i32 {
     (crate::hash::stable_hash(&text) % STRIPES) as i32
 }
 
-/// Returns a duration in microseconds, rounded up. A longer one than the engine counts does not end.
+/// Returns a duration in microseconds, rounded up. A longer one than the engine counts does not
+/// end.
 pub(super) fn micros(d: Duration) -> i64 {
     // Half of the range is left for the time to which it is added.
     i64::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX).min(i64::MAX / 2)
@@ -231,9 +239,41 @@ fn answer(job: Job, outcomes: Vec<Outcome>) -> Answer {
 pub(super) struct SendJobs {
     pub(super) link: Arc<Link>,
     pub(super) sql: String,
+    pub(super) put: String,
 }
 
 impl SendJobs {
+    /// Sends a job that is one plain put. Returns `None` if it is another one, or if its
+    /// precondition failed; nothing was written then.
+    async fn send_put(&self, job: &Job) -> Option<Answer> {
+        let [Write::Put { row, value, options: PutOptions { when, ttl, fence: None, .. } }] = &job.writes[..] else {
+            return None;
+        };
+        if Sequence::of_row(row).is_some() {
+            return None;
+        }
+        let (partition, key, value) = (job.partition.as_bytes(), row.as_bytes(), &value[..]);
+        let params: [Param<'_>; 6] = [
+            (&stripe(&job.partition, row), Type::INT4),
+            (&partition, Type::BYTEA),
+            (&key, Type::BYTEA),
+            (&value, Type::BYTEA),
+            (&wanted(*when), Type::INT8),
+            (&ttl.map(micros), Type::INT8),
+        ];
+        let sent = self.link.query(Effect::Write, &self.put, &params).await;
+        let version = sent.and_then(|rows| match rows.first() {
+            Some(row) => self.link.column::<Option<i64>>(row, 0),
+            None => Err(unexpected()),
+        });
+        match version {
+            Ok(None) => None,
+            Ok(Some(-1)) => Some(Answer::Busy(job.clone())),
+            Ok(version) => Some(Answer::Done(Ok(vec![version]))),
+            Err(error) => Some(Answer::Done(Err(error.into()))),
+        }
+    }
+
     /// Sends one job, which waits for its locks.
     pub(super) async fn send_alone(&self, job: Job) -> Option<Answer> {
         send_jobs(&self.link, None, &self.sql, true, vec![job]).await.pop()
@@ -243,6 +283,11 @@ impl SendJobs {
 impl SendBatch<Job, Answer> for Arc<SendJobs> {
     fn send(&self, jobs: Vec<Job>) -> BoxFuture<'_, Vec<Answer>> {
         Box::pin(async move {
+            if let [job] = &jobs[..]
+                && let Some(answer) = self.send_put(job).await
+            {
+                return vec![answer];
+            }
             let again = if jobs.len() > 1 { jobs.clone() } else { Vec::new() };
             let mut answers = send_jobs(&self.link, None, &self.sql, false, jobs).await;
             // One job may have been the cause, and nothing was applied: each is tried alone.
