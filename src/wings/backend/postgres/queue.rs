@@ -15,7 +15,7 @@ use super::{
     handle::PostgresCore,
     link::Effect,
     listen::Subscription,
-    queue_receive::{Receiver, Taken},
+    queue_receive::{Receiver, Request, SharedReceiver, Taken},
     queue_send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
     queue_settle::{Ready, Settled, Settlement, Settler},
     queue_views::{Sweep, Views},
@@ -48,7 +48,8 @@ struct QueueCore {
     window: i64,
     sends: Gather<Vec<Message>, Sent>,
     settles: Gather<Vec<Ready>, Settled>,
-    receiver: Receiver,
+    receives: Gather<Request, Result<Taken, PortError>>,
+    receiver: Arc<Receiver>,
     /// Notices of the queue, from the first receiver that waits on.
     notices: OnceCell<Subscription>,
     /// Notified when a waiting receiver of this handle may find a message.
@@ -116,10 +117,12 @@ impl PostgresQueue {
         let window = micros(core.config.deduplication_window).max(1);
         let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
         let link = &core.link;
+        let receiver = Arc::new(Receiver::new(link.clone(), id, guard));
         Self(Arc::new(QueueCore {
             sends: Gather::new(GATHERED, Sender::new(link.clone(), id, window)),
             settles: Gather::new(GATHERED, Settler::new(link.clone(), id, window)),
-            receiver: Receiver::new(link.clone(), id, guard),
+            receives: Gather::new(GATHERED, SharedReceiver(receiver.clone())),
+            receiver,
             notices: OnceCell::new(),
             available: Notify::new(),
             targets: Mutex::default(),
@@ -173,13 +176,15 @@ impl PostgresQueue {
         format!("steadfast_{:016x}_q{queue}", self.0.core.link.schema_id())
     }
 
-    /// Wakes a receiver of this queue in each process.
+    /// Wakes a receiver of this queue in each process; those of this handle at once.
     fn wake(&self, queue: i64) {
-        let core = &self.0.core;
+        let (core, channel) = (&self.0.core, self.channel(queue));
         if queue == self.0.id {
             self.0.available.notify_one();
+        } else {
+            core.listener.tell(&channel, "");
         }
-        core.wakes.wake(&core.link, &self.channel(queue));
+        core.wakes.wake(&core.link, &channel);
     }
 
     /// Returns the numbers of the queues with these addresses.
@@ -268,7 +273,7 @@ impl PostgresQueue {
                 while notices.try_recv().is_some() {}
             }
             looks += 1;
-            let wait = match self.0.receiver.take(max, receive.visibility).await? {
+            let wait = match self.0.receives.send((max, receive.visibility)).await?? {
                 Taken::Some(taken) => return Ok(taken),
                 Taken::Busy if looks <= BUSY.1 => {
                     clock.sleep(BUSY.0).await;
