@@ -21,8 +21,8 @@ const FORM: u64 = 1;
 /// they read the time.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Settings with which each accepted write is on the disk, also while the file is rewritten, and with
-/// which a damaged file is not loaded in part.
+/// Settings with which each accepted write is on the disk, also while the file is rewritten, and
+/// with which a damaged file is not loaded in part.
 const DURABLE: [(&str, &str); 3] =
     [("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no"), ("aof-load-truncated", "no")];
 

@@ -179,14 +179,12 @@ impl Channels {
                 channel.tell(&Notice::Message(Bytes::from(body)));
             }
             PushKind::Subscribe => match channel.pending.pop_front() {
-                Some(Pending::Join(mailbox, joined)) => {
-                    // The subscriber may have given up.
-                    if joined.send(()).is_ok() {
-                        channel.mailboxes.push(Arc::downgrade(&mailbox));
-                    }
+                // The subscriber may have given up.
+                Some(Pending::Join(mailbox, joined)) if joined.send(()).is_ok() => {
+                    channel.mailboxes.push(Arc::downgrade(&mailbox));
                 }
                 Some(Pending::Gap) => channel.tell(&Notice::Gap),
-                None => {}
+                _ => {}
             },
             _ => {}
         }
@@ -369,8 +367,8 @@ fn is_answered<T>(answer: Option<Result<T, redis::RedisError>>) -> bool {
     matches!(answer, Some(Ok(_)))
 }
 
-/// Waits for an attempt to connect, and refuses requests meanwhile. Returns `None` if the handle and
-/// all subscriptions were dropped.
+/// Waits for an attempt to connect, and refuses requests meanwhile. Returns `None` if the handle
+/// and all subscriptions were dropped.
 async fn refuse_while<T>(
     attempt: impl Future<Output = T>,
     receiver: &mut mpsc::UnboundedReceiver<Request>,
