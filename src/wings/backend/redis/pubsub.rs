@@ -179,12 +179,15 @@ impl Channels {
                 channel.tell(&Notice::Message(Bytes::from(body)));
             }
             PushKind::Subscribe => match channel.pending.pop_front() {
-                // The subscriber may have given up.
-                Some(Pending::Join(mailbox, joined)) if joined.send(()).is_ok() => {
-                    channel.mailboxes.push(Arc::downgrade(&mailbox));
+                Some(Pending::Join(mailbox, joined)) => {
+                    let told = joined.send(());
+                    // The subscriber may have given up.
+                    if told.is_ok() {
+                        channel.mailboxes.push(Arc::downgrade(&mailbox));
+                    }
                 }
                 Some(Pending::Gap) => channel.tell(&Notice::Gap),
-                _ => {}
+                None => {}
             },
             _ => {}
         }
