@@ -77,7 +77,8 @@
 //! repeated. A write that was sent and not answered has an error that states that it may have been
 //! applied. Answers come in order, so a request that times out ends the connection, and with it the
 //! requests behind it. Each new connection is checked like the first one: a fail-over by host name
-//! or proxy never leads to a replica, and never to a server with other data.
+//! or proxy never leads to a replica, and a durable handle never goes on with another data set. A
+//! handle that is not durable goes on with a server that lost its data.
 //!
 //! A subscriber is told of a gap after each reconnection. The connection for subscriptions is
 //! tested every 15 s without other requests, so that a vanished server is noticed.
