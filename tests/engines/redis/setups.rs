@@ -1,4 +1,5 @@
 //! Servers that are set up badly, and servers that go: each a clear error in time.
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 use std::time::Duration;
 
 use steadfast::{
@@ -39,7 +40,6 @@ async fn until_it_works(store: &dyn Store) {
     while let Err(error) = store.put(KEY, "back".into(), Precondition::Any.into()).await {
         failures += 1;
         assert!(failures < 2000, "{error}");
-        #[expect(clippy::disallowed_methods, reason = "a real server takes real time")]
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -283,9 +283,9 @@ fn a_server_that_turns_read_only_under_load_is_unavailable_until_a_primary_answe
 }
 
 #[test]
-fn a_handle_does_not_go_on_with_the_data_of_another_server() {
+fn a_durable_handle_does_not_go_on_with_the_data_of_another_server() {
     run(async {
-        let (one, other) = (server::Redis::start(), server::Redis::start());
+        let (one, other) = (server::Redis::durable(), server::Redis::durable());
         let proxy = Proxy::start(one.port());
         let redis = connect(one.url_at(proxy.port()), "same").await;
         let store = redis.store();
@@ -346,5 +346,24 @@ fn a_capability_that_the_server_loses_is_told_after_the_next_connection() {
             told.push(events.recv().await.unwrap().what);
         }
         redis.store().insert(KEY, "x").await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_keeps_nothing_is_used_again_after_a_restart() {
+    run(async {
+        let server = server::Redis::start();
+        let (one, two) = (connect(server.url(), "emptied").await, connect(server.url(), "emptied").await);
+        one.store().insert(KEY, "x").await.unwrap();
+        for another_first in [false, true] {
+            server.kill();
+            server.start_again();
+            if another_first {
+                connect(server.url(), "emptied").await;
+            }
+            for redis in [&one, &two] {
+                until_it_works(&redis.store()).await;
+            }
+        }
     });
 }
