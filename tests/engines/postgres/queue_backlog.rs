@@ -144,7 +144,7 @@ async fn a_step_of_the_servers_clock_hides_no_message() {
     let set_clock = |seconds: i64| {
         server::Postgres::shared().psql(&format!(
             "CREATE OR REPLACE FUNCTION \"{}\".now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
-             'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + {seconds} * 1000000'",
+             'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + {seconds}::bigint * 1000000'",
             config.schema
         ))
     };

@@ -113,7 +113,7 @@ async fn a_certificate_that_is_not_trusted_is_refused_and_a_trusted_one_accepted
     connect(&config().tls(known)).await;
     let missing = refused(&config().tls(trusted().certificate(path(&certificates.client())))).await;
     says(&missing, PortErrorKind::Invalid, &["tls.key"]);
-    let nowhere = refused(&config().tls(TlsConfig::default().roots("/nowhere/roots.pem"))).await;
+    let nowhere = refused(&config().tls(TlsConfig::default().roots("/nowhere/roots.pem".to_owned()))).await;
     says(&nowhere, PortErrorKind::Invalid, &["tls.roots", "/nowhere/roots.pem"]);
 }
 
@@ -228,7 +228,7 @@ async fn settings_are_checked_by_name() {
         (config().connect_timeout(Duration::ZERO), "connect_timeout"),
         (config().request_timeout(Duration::ZERO), "request_timeout"),
         (config().poll(Duration::ZERO), "poll"),
-        (config().notices_url("nowhere"), "notices_url"),
+        (config().notices_url("nowhere".to_owned()), "notices_url"),
     ] {
         says(&refused(&config).await, PortErrorKind::Invalid, &[field]);
     }
@@ -237,7 +237,7 @@ async fn settings_are_checked_by_name() {
     )
     .unwrap();
     let set = config().connections(3).request_timeout(Duration::from_secs(1));
-    assert_eq!(read, set.tls(TlsConfig::default().roots("/etc/roots.pem")));
+    assert_eq!(read, set.tls(TlsConfig::default().roots("/etc/roots.pem".to_owned())));
     assert!(toml::from_str::<PostgresConfig>("url = 'postgres://host/db'\nschemata = 'x'").is_err());
 }
 

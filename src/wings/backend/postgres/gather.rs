@@ -1,8 +1,8 @@
 //! Requests that meet share a statement.
 //!
-//! While one request of a handle is under way, those that come gather, and go together as soon as it
-//! is answered. A lone request waits for nobody, and runs in its caller's future. If that future is
-//! dropped, a task goes on with the request, because it may carry the requests of other callers.
+//! While one request of a handle is under way, those that come gather, and go together as soon as
+//! it is answered. A lone request waits for nobody, and runs in its caller's future. If that future
+//! is dropped, a task goes on with the request, because it may carry the requests of other callers.
 use std::{
     collections::VecDeque,
     future::Future,

@@ -110,7 +110,8 @@ impl Listener {
         })))
     }
 
-    /// Subscribes to a channel: each notice that is sent after this returned arrives, or a gap does.
+    /// Subscribes to a channel: each notice that is sent after this returned arrives, or a gap
+    /// does.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -255,8 +256,8 @@ impl ListenerCore {
         }
     }
 
-    /// Listens on new channels, and stops listening on unused ones. With `is_new`, the connection is
-    /// new: earlier subscribers may have missed notices.
+    /// Listens on new channels, and stops listening on unused ones. With `is_new`, the connection
+    /// is new: earlier subscribers may have missed notices.
     async fn listen(&self, connection: &Connection, is_new: bool) -> Result<(), PortError> {
         let (added, removed) = {
             let mut state = self.state.lock();
