@@ -1,15 +1,10 @@
 //! Requests that meet share a statement.
 //!
-//! While one request of a handle is under way, those that come gather, and go together as soon as
-//! it is answered. A lone request waits for nobody, and runs in its caller's future. If that future
-//! is dropped, a task goes on with the request, because it may carry the requests of other callers.
-use std::{
-    collections::VecDeque,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+//! While a request of a handle is under way, the next one begins a batch in a task of its own, and
+//! those that come meanwhile gather for the batch after it. A lone request waits for nobody, and
+//! runs in its caller's future. Nothing depends on a caller's future being polled: a caller that is
+//! held up, or dropped, delays nobody else.
+use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::oneshot;
 
@@ -19,7 +14,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// Sends jobs in batches, one batch at a time. It returns one answer for each job.
+/// Sends jobs in batches. It returns one answer for each job.
 pub(super) trait SendBatch<J, R>: Send + Sync {
     fn send(&self, jobs: Vec<J>) -> BoxFuture<'_, Vec<R>>;
     /// Returns the approximate size of a job, in bytes.
@@ -37,22 +32,16 @@ struct GatherCore<J, R> {
 }
 
 struct State<J, R> {
+    /// `true` while a lone request runs in its caller's future.
+    has_lone: bool,
+    /// `true` while a batch is under way.
     is_sending: bool,
     waiting: VecDeque<Waiting<J, R>>,
 }
 
 struct Waiting<J, R> {
     job: J,
-    turn: oneshot::Sender<Turn<R>>,
-}
-
-/// What a waiting caller is told.
-enum Turn<R> {
-    /// Its job was sent along with others.
-    Answer(R),
-    /// The caller drives the next batch, which contains its job; the answer follows on the second
-    /// channel.
-    Drive(Drive, oneshot::Receiver<Turn<R>>),
+    answer: oneshot::Sender<R>,
 }
 
 /// A batch ends at this size, or with the job that reaches it.
@@ -62,7 +51,7 @@ const MAX_WAITING: usize = 16_384;
 
 impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     pub(super) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
-        let state = Mutex::new(State { is_sending: false, waiting: VecDeque::new() });
+        let state = Mutex::new(State { has_lone: false, is_sending: false, waiting: VecDeque::new() });
         Self(Arc::new(GatherCore { sender: Box::new(sender), state, most }))
     }
 
@@ -72,69 +61,42 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     /// If the future is dropped, the job is sent or not.
     pub(super) async fn send(&self, job: J) -> Result<R, PortError> {
         let lost = || PortError::new(PortErrorKind::Closed, "postgres: the runtime is shutting down").outcome_unknown();
-        let (turn, mut told) = oneshot::channel();
-        if let Some(job) = self.0.enqueue(job, turn)? {
-            let answer = Arc::new(Mutex::new(None));
-            GatherCore::drive_one(self.0.clone(), job, answer.clone()).await;
-            let answer = answer.lock().take();
-            return answer.ok_or_else(lost);
-        }
-        loop {
-            match told.await.map_err(|_| lost())? {
-                Turn::Answer(answer) => return Ok(answer),
-                Turn::Drive(drive, next) => {
-                    drive.await;
-                    told = next;
+        let core = &self.0;
+        let answered = {
+            let mut state = core.state.lock();
+            if !state.has_lone && !state.is_sending {
+                state.has_lone = true;
+                Err(job)
+            } else if state.waiting.len() >= MAX_WAITING {
+                return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
+            } else {
+                let (answer, answered) = oneshot::channel();
+                state.waiting.push_back(Waiting { job, answer });
+                Ok((answered, !std::mem::replace(&mut state.is_sending, true)))
+            }
+        };
+        match answered {
+            Ok((answered, is_first)) => {
+                if is_first {
+                    core.begin_batch();
                 }
+                answered.await.map_err(|_| lost())
+            }
+            Err(job) => {
+                let _lone = Lone(core);
+                core.sender.send(vec![job]).await.pop().ok_or_else(lost)
             }
         }
     }
 }
 
 impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
-    /// Lets the job wait for the batch that is under way. Returns it if there is none: the caller
-    /// sends it.
-    fn enqueue(&self, job: J, turn: oneshot::Sender<Turn<R>>) -> Result<Option<J>, PortError> {
-        let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.is_sending, true) {
-            return Ok(Some(job));
-        }
-        if state.waiting.len() >= MAX_WAITING {
-            return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
-        }
-        state.waiting.push_back(Waiting { job, turn });
-        Ok(None)
-    }
-
-    /// Returns the future that sends a lone job.
-    fn drive_one(core: Arc<Self>, job: J, answer: Arc<Mutex<Option<R>>>) -> Drive {
-        // Created here, so that also a future that is dropped before its first poll begins the next batch.
-        let next = NextBatch(core);
-        Drive::new(async move {
-            let mut answers = next.0.sender.send(vec![job]).await;
-            *answer.lock() = answers.pop();
-        })
-    }
-
-    /// Returns the future that sends a batch.
-    fn drive(core: Arc<Self>, batch: Vec<Waiting<J, R>>) -> Drive {
-        let next = NextBatch(core);
-        Drive::new(async move {
-            let (jobs, turns): (Vec<_>, Vec<_>) = batch.into_iter().map(|one| (one.job, one.turn)).unzip();
-            let answers = next.0.sender.send(jobs).await;
-            for (turn, answer) in turns.into_iter().zip(answers) {
-                // A caller whose future was dropped needs no answer.
-                let _ = turn.send(Turn::Answer(answer));
-            }
-        })
-    }
-
-    /// Hands the waiting jobs to one of their callers, or ends sending.
-    fn begin_next(self: &Arc<Self>) {
-        let mut batch = {
+    /// Sends the waiting jobs in a task, or ends sending.
+    fn begin_batch(self: &Arc<Self>) {
+        let batch = {
             let mut state = self.state.lock();
             // Jobs whose callers are gone were not sent, and need not be.
-            state.waiting.retain(|waiting| !waiting.turn.is_closed());
+            state.waiting.retain(|waiting| !waiting.answer.is_closed());
             let (mut jobs, mut bytes) = (0, 0);
             for waiting in &state.waiting {
                 if jobs == self.most || bytes >= BATCH_BYTES {
@@ -146,12 +108,19 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
             state.is_sending = jobs > 0;
             state.waiting.drain(..jobs).collect::<Vec<_>>()
         };
-        let Some(first) = batch.first_mut() else { return };
-        let (turn, next) = oneshot::channel();
-        let driver = std::mem::replace(&mut first.turn, turn);
-        let drive = Self::drive(self.clone(), batch);
-        // If the caller is gone, the batch is dropped here, and goes on in a task.
-        drop(driver.send(Turn::Drive(drive, next)));
+        if batch.is_empty() {
+            return;
+        }
+        // Created here: also a task that is dropped before its first poll begins the next batch.
+        let next = NextBatch(self.clone());
+        Spawner::Tokio.spawn(async move {
+            let (jobs, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(|one| (one.job, one.answer)).unzip();
+            let answers = next.0.sender.send(jobs).await;
+            for (caller, answer) in callers.into_iter().zip(answers) {
+                // A caller whose future was dropped needs no answer.
+                let _ = caller.send(answer);
+            }
+        });
     }
 }
 
@@ -160,37 +129,16 @@ struct NextBatch<J: Send + 'static, R: Send + 'static>(Arc<GatherCore<J, R>>);
 
 impl<J: Send + 'static, R: Send + 'static> Drop for NextBatch<J, R> {
     fn drop(&mut self) {
-        self.0.begin_next();
+        self.0.begin_batch();
     }
 }
 
-/// A future that goes on in a task if it is dropped.
-struct Drive(Option<BoxFuture<'static, ()>>);
+/// Ends a lone request.
+struct Lone<'a, J, R>(&'a GatherCore<J, R>);
 
-impl Drive {
-    fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(Some(Box::pin(work)))
-    }
-}
-
-impl Future for Drive {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(work) = &mut self.0 else { return Poll::Ready(()) };
-        let polled = work.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.0 = None;
-        }
-        polled
-    }
-}
-
-impl Drop for Drive {
+impl<J, R> Drop for Lone<'_, J, R> {
     fn drop(&mut self) {
-        if let Some(work) = self.0.take() {
-            Spawner::Tokio.spawn(work);
-        }
+        self.0.state.lock().has_lone = false;
     }
 }
 
@@ -212,7 +160,7 @@ mod tests {
     impl SendBatch<u32, u32> for Arc<Server> {
         fn send(&self, jobs: Vec<u32>) -> BoxFuture<'_, Vec<u32>> {
             Box::pin(async move {
-                assert_eq!(self.under_way.fetch_add(1, SeqCst), 0, "one batch at a time");
+                assert!(self.under_way.fetch_add(1, SeqCst) < 2, "one batch at a time, beside a lone request");
                 self.batches.lock().push(jobs.clone());
                 self.permits.acquire().await.unwrap().forget();
                 self.under_way.fetch_sub(1, SeqCst);
@@ -263,41 +211,52 @@ mod tests {
     async fn requests_that_meet_go_together_and_each_has_its_own_answer() {
         let (server, gather) = gather(0);
         let tasks = spawn(&gather, &[1, 2, 3, 4, 5, 6]).await;
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2]]);
         server.permits.add_permits(9);
         for (task, answer) in tasks.into_iter().zip([10, 20, 30, 40, 50, 60]) {
             assert_eq!(task.await.unwrap(), answer);
         }
-        assert_eq!(*server.batches.lock(), [vec![1], vec![2, 3, 4], vec![5, 6]]);
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![3, 4, 5], vec![6]]);
     }
 
     #[tokio::test]
     async fn a_batch_ends_with_the_job_that_makes_it_large() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2000, 2, 3]).await;
+        let tasks = spawn(&gather, &[1, 2, 2000, 3, 4]).await;
         server.permits.add_permits(9);
         for task in tasks {
             task.await.unwrap();
         }
-        assert_eq!(*server.batches.lock(), [vec![1], vec![2000], vec![2, 3]]);
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![2000], vec![3, 4]]);
     }
 
     #[tokio::test]
     async fn a_dropped_caller_neither_stops_the_others_nor_is_sent_if_it_still_waits() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2, 3, 4]).await;
-        // The first one drives the batch under way; the third waits.
+        let tasks = spawn(&gather, &[1, 2, 3, 4, 5]).await;
+        // The first runs in its caller's future, the second is under way in a task, the others wait.
         tasks[0].abort();
-        tasks[2].abort();
-        settle().await;
-        server.permits.add_permits(1);
-        settle().await;
-        // The second one was told to drive the batch of 2 and 4.
         tasks[1].abort();
+        tasks[3].abort();
         settle().await;
         server.permits.add_permits(9);
-        let [_, _, _, last] = <[_; 4]>::try_from(tasks).unwrap();
-        assert_eq!(last.await.unwrap(), 40);
-        assert_eq!(*server.batches.lock(), [vec![1], vec![2, 4]]);
-        assert_eq!(gather.send(5).await.unwrap(), 50);
+        let [_, _, third, _, last] = <[_; 5]>::try_from(tasks).unwrap();
+        assert_eq!((third.await.unwrap(), last.await.unwrap()), (30, 50));
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![3, 5]]);
+        assert_eq!(gather.send(6).await.unwrap(), 60);
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_polled_any_more_delays_nobody() {
+        let (server, gather) = gather(0);
+        let mut held = Box::pin(gather.send(1));
+        assert!(futures::poll!(&mut held).is_pending());
+        let mut waits = Box::pin(gather.send(2));
+        assert!(futures::poll!(&mut waits).is_pending());
+        server.permits.add_permits(9);
+        // Neither of the two is polled from here on.
+        assert_eq!(gather.send(3).await.unwrap(), 30);
+        assert_eq!(gather.send(4).await.unwrap(), 40);
+        assert_eq!((held.await.unwrap(), waits.await.unwrap()), (10, 20));
     }
 }
