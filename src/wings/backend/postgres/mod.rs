@@ -155,6 +155,7 @@ mod queue_schema;
 mod queue_send;
 mod queue_settle;
 mod queue_views;
+mod queue_wait;
 mod schema;
 mod server;
 mod store;
