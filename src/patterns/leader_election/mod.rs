@@ -86,9 +86,9 @@
 //! last grants in a fail-over, and one that does not sync its writes in a crash. Its leases are not
 //! [`Linearizable`](crate::port::Capability::Linearizable), or not
 //! [`Durable`](crate::port::Capability::Durable), and each campaign over them begins with the event
-//! [`GrantsMayBeForgotten`](LeaderElectionEvent::GrantsMayBeForgotten). Afterwards two nodes may lead
-//! until the earlier one renews. A fenced resource outside that server refuses the older as long as
-//! tokens grow, which the page of the backend states.
+//! [`GrantsMayBeForgotten`](LeaderElectionEvent::GrantsMayBeForgotten). Afterwards two nodes may
+//! lead until the earlier one renews. A fenced resource outside that server refuses the older as
+//! long as tokens grow, which the page of the backend states.
 //!
 //! # Three ways to use it
 //!

@@ -1,10 +1,16 @@
-//! Housekeeping: what ended is deleted.
+//! Housekeeping and the server's clock.
 use std::time::Duration;
 
-use steadfast::store::{Key, Precondition, PutOptions, Store, StoreExt};
+use steadfast::{
+    lease::{Acquired, Lease},
+    store::{Key, Precondition, PutOptions, Store, StoreExt},
+};
 
 use super::{connect, run};
 use crate::server::{self, wait_until};
+
+/// The last version and token of a server whose clock was in the year 2100, and was set right.
+const THEN: u64 = 4_102_444_800_000_000;
 
 const SOON: Duration = Duration::from_millis(50);
 
@@ -78,5 +84,39 @@ fn a_record_that_stays_keeps_its_partition() {
         assert!(life() > 3000, "{}", life());
         store.put(Key::new("p", "b"), "x".into(), PutOptions::new()).await.unwrap();
         assert_eq!(life(), -1);
+    });
+}
+
+#[test]
+fn versions_grow_although_the_servers_clock_was_set_back() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(server.url(), "back").await;
+        server.command(&["HSET", "back:s:{p}:meta", "v", &format!("{THEN:020}")]);
+        let (store, key) = (redis.store(), Key::new("p", "r"));
+        let mut last = THEN;
+        for _ in 0..3 {
+            let version = store.insert(key, "x").await.unwrap().as_u64();
+            assert!(version > last, "{version} after {last}");
+            last = version;
+            assert!(store.delete(key, Precondition::Any.into()).await.unwrap());
+        }
+    });
+}
+
+#[test]
+fn tokens_grow_although_the_servers_clock_was_set_back() {
+    run(async {
+        let server = server::Redis::start();
+        let lease = connect(server.url(), "back").await.lease();
+        server.command(&["HSET", "back:l:{n}:", "token", &format!("{THEN:020}")]);
+        let mut last = THEN;
+        for _ in 0..3 {
+            let granted = lease.acquire("n", "a", SOON * 100).await.unwrap();
+            let Acquired::Granted(token) = granted else { panic!("{granted:?}") };
+            assert!(token.as_u64() > last, "{token} after {last}");
+            last = token.as_u64();
+            lease.release("n", "a", token).await.unwrap();
+        }
     });
 }

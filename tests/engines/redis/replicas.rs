@@ -1,4 +1,5 @@
 //! Replicas: writes that wait for them, and fail-overs.
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 use std::{sync::Arc, time::Duration};
 
 use steadfast::{
@@ -29,7 +30,6 @@ async fn fail_over(primary: &server::Redis, replica: &server::Redis, proxy: &Pro
     while let Err(error) = store.put(Key::new("after", "r"), "x".into(), Precondition::Any.into()).await {
         failures += 1;
         assert!(failures < 2000, "{error}");
-        #[expect(clippy::disallowed_methods, reason = "a real server takes real time")]
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

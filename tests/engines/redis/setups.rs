@@ -1,4 +1,5 @@
 //! Servers that are set up badly, and servers that go: each a clear error in time.
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 use std::time::Duration;
 
 use steadfast::{
@@ -12,7 +13,7 @@ use steadfast::{
 };
 
 use super::{connect, prefix, run};
-use crate::server::{self, Certificates, Lane, Proxy};
+use crate::server::{self, Certificates, Lane, Proxy, wait_until};
 
 const KEY: Key<'static> = Key::new("p", "r");
 
@@ -39,7 +40,6 @@ async fn until_it_works(store: &dyn Store) {
     while let Err(error) = store.put(KEY, "back".into(), Precondition::Any.into()).await {
         failures += 1;
         assert!(failures < 2000, "{error}");
-        #[expect(clippy::disallowed_methods, reason = "a real server takes real time")]
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -267,25 +267,30 @@ fn requests_fail_at_once_while_the_server_is_gone_and_work_when_it_is_back() {
 }
 
 #[test]
-fn a_server_that_turns_read_only_under_load_is_unavailable_until_a_primary_answers() {
+fn a_handle_whose_server_turns_read_only_under_load_goes_on_with_the_new_primary() {
     run(async {
-        let (server, primary) = (server::Redis::start(), server::Redis::start());
-        let redis = connect(server.url(), "turned").await;
+        let old = server::Redis::start();
+        let new = old.replica(&[]);
+        let proxy = Proxy::start(old.port());
+        let redis = connect(old.url_at(proxy.port()), "turned").await;
         let store = redis.store();
         store.insert(KEY, "first").await.unwrap();
-        server.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+        wait_until("the replica has it", || new.command(&["EXISTS", "turned:s:{p}:heads"]) == "1");
+        new.promote();
+        old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+        proxy.lead_to(new.port());
         let error = store.put(KEY, "second".into(), Precondition::Any.into()).await.unwrap_err();
         assert_eq!(backend(&error).kind(), PortErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("read-only replica") && !error.may_have_been_applied(), "{error}");
-        server.promote();
         until_it_works(&store).await;
+        assert_eq!(new.command(&["HGET", "turned:s:{p}:values", "r"]), "back");
     });
 }
 
 #[test]
-fn a_handle_does_not_go_on_with_the_data_of_another_server() {
+fn a_durable_handle_does_not_go_on_with_the_data_of_another_server() {
     run(async {
-        let (one, other) = (server::Redis::start(), server::Redis::start());
+        let (one, other) = (server::Redis::durable(), server::Redis::durable());
         let proxy = Proxy::start(one.port());
         let redis = connect(one.url_at(proxy.port()), "same").await;
         let store = redis.store();
@@ -346,5 +351,39 @@ fn a_capability_that_the_server_loses_is_told_after_the_next_connection() {
             told.push(events.recv().await.unwrap().what);
         }
         redis.store().insert(KEY, "x").await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_keeps_nothing_is_used_again_after_a_restart() {
+    run(async {
+        let server = server::Redis::start();
+        let (one, two) = (connect(server.url(), "emptied").await, connect(server.url(), "emptied").await);
+        one.store().insert(KEY, "x").await.unwrap();
+        for another_first in [false, true] {
+            server.kill();
+            server.start_again();
+            if another_first {
+                connect(server.url(), "emptied").await;
+            }
+            for redis in [&one, &two] {
+                until_it_works(&redis.store()).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_durable_server_that_was_emptied_keeps_the_name_of_its_data() {
+    run(async {
+        let server = server::Redis::durable();
+        let redis = connect(server.url(), "flushed").await;
+        let name = || server.command(&["HGET", "flushed:meta", "identity"]);
+        let before = name();
+        server.command(&["FLUSHALL"]);
+        server.cut();
+        until_it_works(&redis.store()).await;
+        wait_until("the connection is checked", || !name().is_empty());
+        assert_eq!(name(), before);
     });
 }

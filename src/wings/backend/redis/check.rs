@@ -9,10 +9,7 @@ use super::{
     failure::{self, failed, failure, unexpected},
     script::Script,
 };
-use crate::{
-    entropy::Entropy,
-    port::{Capabilities, Capability, PortError, PortErrorKind},
-};
+use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
 
 /// Form of the stored data. A later release that changes it raises the number.
 const FORM: u64 = 1;
@@ -21,8 +18,8 @@ const FORM: u64 = 1;
 /// they read the time.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Settings with which each accepted write is on the disk, also while the file is rewritten, and with
-/// which a damaged file is not loaded in part.
+/// Settings with which each accepted write is on the disk, also while the file is rewritten, and
+/// with which a damaged file is not loaded in part.
 const DURABLE: [(&str, &str); 3] =
     [("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no"), ("aof-load-truncated", "no")];
 
@@ -62,17 +59,18 @@ impl Server {
     }
 }
 
-/// Reads the server's state, and refuses it if a contract would not hold on it.
+/// Reads the server's state, and refuses it if a contract would not hold on it. A data set without
+/// a name receives `new_identity`.
 pub(super) async fn check(
     (target, prefix): (&Target, &str),
     connection: &mut MultiplexedConnection,
-    entropy: &Entropy,
+    new_identity: &str,
 ) -> Result<Server, PortError> {
     let mut info = redis::cmd("INFO");
     let info = text(target, connection, info.arg("everything"), "INFO").await?;
     let info = Info::parse(&info);
     info.check(target)?;
-    let identity = identity((target, prefix), connection, entropy).await?;
+    let identity = identity((target, prefix), connection, new_identity).await?;
     let mut is_durable = info.is("aof_enabled", "1");
     for (name, value) in DURABLE {
         is_durable = is_durable && setting(target, connection, name).await?.as_deref() == Some(value);
@@ -127,11 +125,11 @@ async fn setting(
 async fn identity(
     (target, prefix): (&Target, &str),
     connection: &mut MultiplexedConnection,
-    entropy: &Entropy,
+    new_identity: &str,
 ) -> Result<String, PortError> {
     let script = Script::writing(include_str!("lua/meta.lua"));
     let mut call = script.command(&[format!("{prefix}:meta")]);
-    call.arg(FORM).arg(format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()));
+    call.arg(FORM).arg(new_identity);
     let mut answer = connection::send(connection, &call).await;
     if answer.as_ref().is_err_and(failure::is_unknown_script) {
         send(target, connection, &script.load()).await?;

@@ -58,6 +58,7 @@ setters! {
         prefix: impl Into<String>,
         connect_timeout: Duration,
         request_timeout: Duration,
+        tls: impl Into<Option<TlsConfig>>,
         reconnect: BackoffConfig,
         replicas: u16,
         poll: Duration,
@@ -86,13 +87,6 @@ impl RedisConfig {
             poll: Self::poll_default(),
             deduplication_window: Self::window_default(),
         }
-    }
-
-    /// Sets [`tls`](field@Self::tls).
-    #[must_use]
-    pub fn tls(mut self, tls: TlsConfig) -> Self {
-        self.tls = Some(tls);
-        self
     }
 
     fn prefix_default() -> String {

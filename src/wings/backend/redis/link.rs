@@ -67,11 +67,11 @@ struct Current {
 
 impl Base {
     /// Connects within the time limit, and checks the server.
-    async fn connect(&self, on_push: Option<OnPush>) -> Result<(MultiplexedConnection, Driver, Server), PortError> {
+    async fn connect(&self, identity: &str) -> Result<(MultiplexedConnection, Driver, Server), PortError> {
         let connect = async {
-            let (mut connection, mut driver) = self.connector.connect(on_push).await?;
+            let (mut connection, mut driver) = self.connector.connect(None).await?;
             // The driver moves the bytes of the checks.
-            let checks = check::check((&self.connector.target, &self.config.prefix), &mut connection, &self.entropy);
+            let checks = check::check((&self.connector.target, &self.config.prefix), &mut connection, identity);
             let server = match race(checks, &mut driver).await {
                 First::One(server) => server?,
                 First::Other(()) => return Err(self.connector.closed()),
@@ -110,7 +110,8 @@ impl Base {
 impl Link {
     /// Connects, and checks the server.
     pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
-        let (connection, driver, server) = base.connect(None).await?;
+        let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
+        let (connection, driver, server) = base.connect(&identity).await?;
         let core = LinkCore { base, server, state: Mutex::new(State::Down(String::new())) };
         let link = Self(Arc::new(core));
         LinkCore::set_up(&link.0, connection, driver, 1);
@@ -270,8 +271,12 @@ impl LinkCore {
         for (delay, attempts) in base.backoff().zip(1..) {
             base.clock.sleep(delay).await;
             let Some(core) = core.upgrade() else { return };
-            let reason = match base.connect(None).await {
-                Ok((connection, driver, server)) if server.identity == core.server.identity => {
+            // A server that was emptied keeps the name of its data.
+            let reason = match base.connect(&core.server.identity).await {
+                // Without `Durable` a restart may have emptied it, and another handle have named it.
+                Ok((connection, driver, server))
+                    if server.identity == core.server.identity || !core.server.is_durable =>
+                {
                     Self::set_up(&core, connection, driver, number);
                     base.send(|| ConnectionEvent::Restored { role: ConnectionRole::Requests, attempts });
                     for capability in core.server.lost_in(&server) {

@@ -46,13 +46,13 @@
 //! | no `appendonly` | everything since the last snapshot | the same |
 //!
 //! Replication does not wait: a primary accepts a write before a replica has it. With
-//! [`replicas`](field@RedisConfig::replicas) each write is followed by `WAIT` in the same round trip,
-//! and is accepted once so many replicas have received it. If too few confirm it within three
+//! [`replicas`](field@RedisConfig::replicas) each write is followed by `WAIT` in the same round
+//! trip, and is accepted once so many replicas have received it. If too few confirm it within three
 //! quarters of [`request_timeout`](field@RedisConfig::request_timeout), the error states that the
 //! write [may have been applied](crate::port::Failure::may_have_been_applied). A fail-over then
 //! loses an accepted write only if a replica without it is promoted: name all replicas that may be.
-//! Requests of the handle wait behind `WAIT`, and others may read a write before it is confirmed, so
-//! the ports do not state more than without it.
+//! Requests of the handle wait behind `WAIT`, and others may read a write before it is confirmed,
+//! so the ports do not state more than without it.
 //!
 //! A version, and so a fencing token, is the larger of the last one plus one and the server's time
 //! in microseconds. After a fail-over that lost the last one, it is therefore above it, unless the
@@ -67,9 +67,9 @@
 //!
 //! # Connections
 //!
-//! A handle has one connection for requests, and one for subscriptions, which is opened by the first
-//! subscriber or waiting receiver. Requests that meet share the writes and reads of the connection,
-//! and none waits for another's answer.
+//! A handle has one connection for requests, and one for subscriptions, which is opened by the
+//! first subscriber or waiting receiver. Requests that meet share the writes and reads of the
+//! connection, and none waits for another's answer.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again by
@@ -77,10 +77,11 @@
 //! repeated. A write that was sent and not answered has an error that states that it may have been
 //! applied. Answers come in order, so a request that times out ends the connection, and with it the
 //! requests behind it. Each new connection is checked like the first one: a fail-over by host name
-//! or proxy never leads to a replica, and never to a server with other data.
+//! or proxy never leads to a replica, and a durable handle never goes on with another data set. A
+//! handle that is not durable goes on with a server that lost its data.
 //!
-//! A subscriber is told of a gap after each reconnection. The connection for subscriptions is tested
-//! every 15 s without other requests, so that a vanished server is noticed.
+//! A subscriber is told of a gap after each reconnection. The connection for subscriptions is
+//! tested every 15 s without other requests, so that a vanished server is noticed.
 //!
 //! # Time
 //!
@@ -123,7 +124,8 @@
 //!
 //! - `INFO memory`: `used_memory` against `maxmemory`.
 //! - `INFO replication`: the lag of each replica is what a fail-over loses.
-//! - `SLOWLOG`: a script blocks the server while it runs. A batch of 1,000 writes takes milliseconds.
+//! - `SLOWLOG`: a script blocks the server while it runs. A batch of 1,000 writes takes
+//!   milliseconds.
 //! - [`ConnectionEvent`](crate::backend::ConnectionEvent), and the rate of `TimedOut` errors.
 //!
 //! # Errors

@@ -180,8 +180,9 @@ impl Channels {
             }
             PushKind::Subscribe => match channel.pending.pop_front() {
                 Some(Pending::Join(mailbox, joined)) => {
+                    let told = joined.send(());
                     // The subscriber may have given up.
-                    if joined.send(()).is_ok() {
+                    if told.is_ok() {
                         channel.mailboxes.push(Arc::downgrade(&mailbox));
                     }
                 }
@@ -369,8 +370,8 @@ fn is_answered<T>(answer: Option<Result<T, redis::RedisError>>) -> bool {
     matches!(answer, Some(Ok(_)))
 }
 
-/// Waits for an attempt to connect, and refuses requests meanwhile. Returns `None` if the handle and
-/// all subscriptions were dropped.
+/// Waits for an attempt to connect, and refuses requests meanwhile. Returns `None` if the handle
+/// and all subscriptions were dropped.
 async fn refuse_while<T>(
     attempt: impl Future<Output = T>,
     receiver: &mut mpsc::UnboundedReceiver<Request>,
