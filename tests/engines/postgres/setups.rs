@@ -179,9 +179,10 @@ async fn missing_rights_are_named_with_what_to_do() {
     says(&refused(&config).await, PortErrorKind::Denied, &["rights"]);
     server.psql(&format!("grant usage on schema {schema} to {name}"));
     server.psql(&format!("grant select on all tables in schema {schema} to {name}"));
-    says(&refused(&config).await, PortErrorKind::Denied, &["INSERT"]);
+    says(&refused(&config).await, PortErrorKind::Denied, &["DELETE on", "grant"]);
     server.psql(&format!("grant insert, update, delete on all tables in schema {schema} to {name}"));
-    server.psql(&format!("grant usage on all sequences in schema {schema} to {name}"));
+    says(&refused(&config).await, PortErrorKind::Denied, &["SELECT on", "grant"]);
+    server.psql(&format!("grant usage, select, update on all sequences in schema {schema} to {name}"));
     let postgres = connect(&config).await;
     postgres.store().insert(Key::new("p", "r"), "x").await.unwrap();
     // Taken away while it works.

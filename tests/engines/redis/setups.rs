@@ -13,7 +13,7 @@ use steadfast::{
 };
 
 use super::{connect, prefix, run};
-use crate::server::{self, Certificates, Lane, Proxy};
+use crate::server::{self, Certificates, Lane, Proxy, wait_until};
 
 const KEY: Key<'static> = Key::new("p", "r");
 
@@ -267,18 +267,23 @@ fn requests_fail_at_once_while_the_server_is_gone_and_work_when_it_is_back() {
 }
 
 #[test]
-fn a_server_that_turns_read_only_under_load_is_unavailable_until_a_primary_answers() {
+fn a_handle_whose_server_turns_read_only_under_load_goes_on_with_the_new_primary() {
     run(async {
-        let (server, primary) = (server::Redis::start(), server::Redis::start());
-        let redis = connect(server.url(), "turned").await;
+        let old = server::Redis::start();
+        let new = old.replica(&[]);
+        let proxy = Proxy::start(old.port());
+        let redis = connect(old.url_at(proxy.port()), "turned").await;
         let store = redis.store();
         store.insert(KEY, "first").await.unwrap();
-        server.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+        wait_until("the replica has it", || new.command(&["EXISTS", "turned:s:{p}:heads"]) == "1");
+        new.promote();
+        old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+        proxy.lead_to(new.port());
         let error = store.put(KEY, "second".into(), Precondition::Any.into()).await.unwrap_err();
         assert_eq!(backend(&error).kind(), PortErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("read-only replica") && !error.may_have_been_applied(), "{error}");
-        server.promote();
         until_it_works(&store).await;
+        assert_eq!(new.command(&["HGET", "turned:s:{p}:values", "r"]), "back");
     });
 }
 
@@ -365,5 +370,20 @@ fn a_server_that_keeps_nothing_is_used_again_after_a_restart() {
                 until_it_works(&redis.store()).await;
             }
         }
+    });
+}
+
+#[test]
+fn a_durable_server_that_was_emptied_keeps_the_name_of_its_data() {
+    run(async {
+        let server = server::Redis::durable();
+        let redis = connect(server.url(), "flushed").await;
+        let name = || server.command(&["HGET", "flushed:meta", "identity"]);
+        let before = name();
+        server.command(&["FLUSHALL"]);
+        server.cut();
+        until_it_works(&redis.store()).await;
+        wait_until("the connection is checked", || !name().is_empty());
+        assert_eq!(name(), before);
     });
 }

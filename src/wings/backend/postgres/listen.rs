@@ -1,7 +1,6 @@
 //! The connection that waits for notices (`LISTEN`), and its subscribers.
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -391,11 +390,5 @@ async fn serve(mut core: Arc<ListenerCore>, weak: &Weak<ListenerCore>, changed: 
         if probes && let Err(error) = core.execute(&connection, "").await {
             return Served::Lost(error);
         }
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Listener")
     }
 }

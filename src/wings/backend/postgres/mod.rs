@@ -104,8 +104,8 @@
 //! The first handle of a release creates or updates the schema, in one transaction under a lock. A
 //! program whose user may not do that sets [`migrate`](field@PostgresConfig::migrate) to `false`;
 //! an administrator runs the statements of [`Postgres::statements`], and grants the user `USAGE` on
-//! the schema and its sequences, and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables. A
-//! release that meets a newer schema is refused as
+//! the schema, `USAGE`, `SELECT` and `UPDATE` on its sequences, and `SELECT`, `INSERT`, `UPDATE`
+//! and `DELETE` on its tables. A release that meets a newer schema is refused as
 //! [`TooNew`](crate::port::PortErrorKind::TooNew).
 //!
 //! # Errors
@@ -155,6 +155,7 @@ mod queue_schema;
 mod queue_send;
 mod queue_settle;
 mod queue_views;
+mod queue_wait;
 mod schema;
 mod server;
 mod store;

@@ -1,9 +1,9 @@
 //! Receiving: the statement, its rows, and the marks below which nothing can be received.
 //!
-//! A transaction that stays open keeps dead rows, and the indexes keep their entries. A receiver
-//! that scanned an index from its beginning would visit all of them, again with each request. So it
-//! remembers a mark in each index, and scans from there. `queue.sql` says why no message is behind a
-//! mark.
+//! A transaction that stays open keeps dead rows, and the indexes keep their entries. A scan from
+//! the beginning of an index would visit all of them, again with each request. So a receiver
+//! remembers a mark in each index, and scans from there. `queue.sql` says why no message is behind
+//! a mark.
 use std::{
     sync::{
         Arc,
