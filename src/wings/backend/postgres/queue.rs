@@ -34,6 +34,41 @@ use crate::{
 /// same queue, and shares its requests.
 ///
 /// A `receive` or a `peek` returns at most 16 MiB of bodies and headers, but at least one message.
+///
+/// # Requests
+///
+/// A `send`, a `receive`, an `extend` and a `settle` of any settlements, forwards included, are one
+/// round trip each. Sends that meet share a statement and a commit, and so do receives with one
+/// visibility time-out, and settlements. A statement that meets a deadlock is repeated.
+///
+/// A receiver that waits is woken by a notice soon after a send in any process, and looks by itself
+/// each [`poll`](field@super::PostgresConfig::poll). Notices are at least 10 ms apart.
+///
+/// # Order
+///
+/// Messages that return (abandoned, expired, delayed, or the next of a group) are delivered in the
+/// order of their times, before those that were never delivered, and are at most half of a receive
+/// while others wait. A receive of one message therefore prefers those that return: receive several
+/// at once.
+///
+/// # Long transactions
+///
+/// A transaction that stays open, in any table of the server, keeps the rows of completed messages
+/// until its end. Receivers skip them: each remembers the place in the queue below which there is
+/// nothing to receive. The rate of a receiver hence does not fall with their number, while the
+/// table grows. Two things cost a scan of all dead rows: the first receive of a new handle, and a
+/// transaction of the caller with [`send_within`](Self::send_within) that stays open itself.
+///
+/// # Clock
+///
+/// Delays and visibility time-outs end by the server's clock. If it is set back, messages that are
+/// hidden then stay hidden for longer by that step; ready ones are received at once. If it is set
+/// forward, hidden ones return earlier.
+///
+/// # What stays
+///
+/// One row for each name of a queue. A de-duplication id is deleted by later sends, some at a time,
+/// once its window is over. The row of a group ends with its last message.
 #[derive(Clone)]
 pub struct PostgresQueue(pub(super) Arc<QueueCore>);
 
