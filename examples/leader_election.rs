@@ -375,6 +375,7 @@ async fn disturb(rounds: usize, backend: Option<&EngineAt>) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let engine = EngineAt::start_shared(backend, folder.path(), "election.db")?;
     let (place, resource) = (engine.place(), engine.name(RESOURCE));
+    drop(engine.open().await?); // a server that is not there is an error before the nodes ask for it
     let mut nodes = Nodes::new(engine)?;
     let (mut refused, mut accepted, mut gaps) = (0, 0, Gaps::default());
     let rounds_of_all = rounds * 3;

@@ -78,3 +78,35 @@ fn impossible_arguments_of_a_bill_are_refused_by_name() {
         assert!(refused.status.code() == Some(code) && told.contains(flag), "{flag} {value}: {told}");
     }
 }
+
+/// Examples of several processes, which share their state on a backend.
+const SHARED: [&str; 5] = ["leader_election", "cache_aside", "shared_limit", "sharding", "billing"];
+
+#[test]
+fn processes_that_share_their_state_refuse_the_memory_of_one() {
+    for example in SHARED {
+        let refused = run(example, &["--backend", "memory"]);
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(1) && told.contains("--backend: several processes"), "{example}: {told}");
+        let refused = run(example, &["--backend", "mongodb://host"]);
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(2) && told.contains("or the URL of a server"), "{example}: {told}");
+    }
+}
+
+#[cfg(not(any(feature = "postgres", feature = "redis")))]
+#[test]
+fn a_server_whose_feature_is_not_compiled_in_is_refused_with_the_command_that_has_it() {
+    for example in SHARED {
+        for engine in ["postgres", "redis"] {
+            let refused = run(example, &["--backend", engine]);
+            let told = String::from_utf8(refused.stderr).unwrap();
+            let command = format!("cargo run --features {engine} --example {example}");
+            assert!(refused.status.code() == Some(1) && told.contains(&command), "{example}: {told}");
+            let refused = run(example, &["--backend", &format!("{engine}://user:secret@127.0.0.1")]);
+            let told = String::from_utf8(refused.stderr).unwrap();
+            let names = told.contains(&format!("needs the feature `{engine}`")) && !told.contains("secret");
+            assert!(refused.status.code() == Some(1) && names, "{example}: {told}");
+        }
+    }
+}

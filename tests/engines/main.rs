@@ -1,6 +1,7 @@
 //! The engines that run as servers. Each test process starts private servers on loopback, and ends them.
 #![cfg(any(feature = "postgres", feature = "redis"))]
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 mod faults;
 #[cfg(feature = "postgres")]
 mod postgres;

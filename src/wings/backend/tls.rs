@@ -7,7 +7,7 @@ use rustls::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, setters};
 
 /// Settings of TLS. The server's certificate and its host name are always verified.
 ///
@@ -34,28 +34,15 @@ pub struct TlsConfig {
     pub key: Option<String>,
 }
 
+setters! {
+    impl TlsConfig {
+        roots: impl Into<Option<String>>,
+        certificate: impl Into<Option<String>>,
+        key: impl Into<Option<String>>,
+    }
+}
+
 impl TlsConfig {
-    /// Sets [`roots`](field@Self::roots).
-    #[must_use]
-    pub fn roots(mut self, roots: impl Into<String>) -> Self {
-        self.roots = Some(roots.into());
-        self
-    }
-
-    /// Sets [`certificate`](field@Self::certificate).
-    #[must_use]
-    pub fn certificate(mut self, certificate: impl Into<String>) -> Self {
-        self.certificate = Some(certificate.into());
-        self
-    }
-
-    /// Sets [`key`](field@Self::key).
-    #[must_use]
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
-        self
-    }
-
     /// Returns rustls' settings.
     pub(crate) fn client(&self) -> Result<ClientConfig, ConfigError> {
         let roots = self.root_store()?;

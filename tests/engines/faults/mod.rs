@@ -1,7 +1,6 @@
 //! Faults of real servers under load: killed, stopped, cut off, slow, failed over.
 //!
 //! `STEADFAST_MESSAGES`, `STEADFAST_CHANGES` and `STEADFAST_PROMOTIONS` set the sizes of the runs; by default they are small.
-#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 mod leader;
 mod ledger;
 mod promotion;

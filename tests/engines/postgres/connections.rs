@@ -13,7 +13,7 @@ use steadfast::{
     },
     notify::{Notice, Notifier},
     port::{ErrorClass, Failure, PortErrorKind},
-    store::{Key, PutOptions, Store, StoreError, StoreExt, Version},
+    store::{Key, PutOptions, Store, StoreError, StoreExt, Version, Write},
 };
 
 use super::{connect, new_schema, shared};
@@ -73,9 +73,8 @@ async fn while_the_server_is_down_requests_fail_at_once_and_later_work_again() {
     server.start_again();
     again(|| put(&store, "after")).await;
     let restored = loop {
-        match events.recv().await.unwrap().what {
-            ConnectionEvent::Restored { role, .. } => break role,
-            _ => {}
+        if let ConnectionEvent::Restored { role, .. } = events.recv().await.unwrap().what {
+            break role;
         }
     };
     assert_eq!(restored, ConnectionRole::Requests);
@@ -109,13 +108,55 @@ async fn a_request_without_an_answer_ends_in_time_and_its_write_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_survives_the_loss_of_its_connection_and_a_write_is_never_repeated() {
+async fn a_read_survives_the_loss_of_its_connection() {
     let (postgres, proxy) = by_proxy(shared()).await;
     let store = postgres.store();
     put(&store, "r").await.unwrap();
     for _ in 0..20 {
         proxy.cut();
         assert!(store.get(KEY).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_silent_requests_fail_at_once() {
+    let server = server::Postgres::start();
+    let config = PostgresConfig::at(server.url()).request_timeout(LIMIT).connect_timeout(LIMIT);
+    let postgres = connect(&config).await;
+    let (store, mut events) = (postgres.store(), postgres.events());
+    put(&store, "r").await.unwrap();
+    server.stop();
+    while events.recv().now_or_never().is_none() {
+        assert_eq!(put(&store, "r").await.unwrap_err().class(), ErrorClass::Transient);
+    }
+    let begun = Instant::now();
+    for _ in 0..100 {
+        let error = store.get(KEY).await.unwrap_err();
+        assert_eq!(error.backend().unwrap().kind(), PortErrorKind::Unavailable, "{error}");
+    }
+    assert!(begun.elapsed() < LIMIT * 4, "100 requests took {:?}", begun.elapsed());
+    server.cont();
+    again(|| put(&store, "r")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_whose_answer_is_lost_is_not_repeated() {
+    let config = shared();
+    let (postgres, proxy) = by_proxy(config.clone()).await;
+    let server = server::Postgres::shared();
+    let count = || server.psql(&format!("select count(*) from \"{}\".records", config.schema));
+    for round in 1..=5_u32 {
+        // A connection that is open and idle, so that the request alone meets the fault.
+        let store = postgres.store();
+        again(|| store.get(KEY)).await;
+        proxy.hold_lane(Lane::Replies);
+        let append = tokio::spawn(async move { store.batch("p", vec![Write::append("log/", "x")]).await });
+        server::wait_until("the append", || count() == round.to_string());
+        proxy.cut();
+        proxy.pass();
+        let error = append.await.unwrap().unwrap_err();
+        assert!(error.may_have_been_applied(), "{error}");
+        assert_eq!(count(), round.to_string());
     }
 }
 

@@ -1,4 +1,6 @@
 //! PostgreSQL.
+#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
+#![allow(clippy::print_stdout, reason = "figures of a run")]
 mod connections;
 mod queue;
 mod queue_backlog;
@@ -7,6 +9,7 @@ mod queue_transactions;
 mod safety;
 mod setups;
 mod suites;
+mod time;
 mod wire;
 mod within;
 

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a server that does not start fails the test")]
 mod certificates;
+mod clock;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -13,6 +14,7 @@ mod proxy;
 mod redis;
 
 pub(crate) use certificates::Certificates;
+pub(crate) use clock::ServerClock;
 pub(crate) use pgbouncer::Pgbouncer;
 pub(crate) use postgres::Postgres;
 pub(crate) use proxy::{Lane, Proxy};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Certificates,
+    Certificates, ServerClock,
     process::{Folder, Process, command, find, free_port},
     wait_until,
 };
@@ -21,6 +21,7 @@ pub(crate) struct Redis {
     port: u16,
     tls_port: Option<u16>,
     arguments: Mutex<Vec<String>>,
+    clock: Option<&'static ServerClock>,
 }
 
 impl Redis {
@@ -53,7 +54,13 @@ impl Redis {
 
     /// Starts a server with further arguments.
     pub(crate) fn with(arguments: &[&str]) -> Self {
-        Self::of(None, arguments)
+        Self::of(None, None, arguments)
+    }
+
+    /// Starts a server with a wall clock of its own, which lives as long as this process.
+    pub(crate) fn with_clock(arguments: &[&str]) -> (Self, &'static ServerClock) {
+        let clock = &*Box::leak(Box::new(ServerClock::new()));
+        (Self::of(None, Some(clock), arguments), clock)
     }
 
     /// Starts a server that takes TLS with these certificates at [`tls_port`](Self::tls_port), and demands the client's.
@@ -63,14 +70,14 @@ impl Redis {
         let port_text = port.to_string();
         let tls = ["--tls-port", &port_text, "--tls-cert-file", certificate.to_str().unwrap()];
         let files = ["--tls-key-file", key.to_str().unwrap(), "--tls-ca-cert-file", roots.to_str().unwrap()];
-        Self::of(Some(port), &[&tls[..], &files, arguments].concat())
+        Self::of(Some(port), None, &[&tls[..], &files, arguments].concat())
     }
 
-    fn of(tls_port: Option<u16>, arguments: &[&str]) -> Self {
+    fn of(tls_port: Option<u16>, clock: Option<&'static ServerClock>, arguments: &[&str]) -> Self {
         let folder = Folder::new("redis");
         let process = Process::new("redis-server", folder.path());
         let arguments = Mutex::new(arguments.iter().map(|argument| (*argument).to_owned()).collect());
-        let server = Self { process, folder, port: free_port(), tls_port, arguments };
+        let server = Self { process, folder, port: free_port(), tls_port, arguments, clock };
         server.start_again();
         server
     }
@@ -100,6 +107,9 @@ impl Redis {
         // A replica is served at once.
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.arg("--dir").arg(self.folder.path()).args(&*self.arguments.lock().unwrap());
+        if let Some(clock) = self.clock {
+            clock.give(&mut command);
+        }
         self.process.start(&mut command, || self.is_ready());
     }
 

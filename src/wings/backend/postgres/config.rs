@@ -70,6 +70,8 @@ setters! {
         max_waiting: usize,
         connect_timeout: Duration,
         request_timeout: Duration,
+        tls: impl Into<Option<TlsConfig>>,
+        notices_url: impl Into<Option<String>>,
         migrate: bool,
         prepare: bool,
         poll: Duration,
@@ -94,20 +96,6 @@ impl PostgresConfig {
             poll: Self::poll_default(),
             deduplication_window: Self::window_default(),
         }
-    }
-
-    /// Sets [`tls`](field@Self::tls).
-    #[must_use]
-    pub fn tls(mut self, tls: TlsConfig) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Sets [`notices_url`](field@Self::notices_url).
-    #[must_use]
-    pub fn notices_url(mut self, url: impl Into<String>) -> Self {
-        self.notices_url = Some(url.into());
-        self
     }
 
     fn schema_default() -> String {

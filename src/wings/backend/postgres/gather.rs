@@ -1,8 +1,8 @@
 //! Requests that meet share a statement.
 //!
-//! While one request of a handle is under way, those that come gather, and go together as soon as it
-//! is answered. A lone request waits for nobody, and runs in its caller's future. If that future is
-//! dropped, a task goes on with the request, because it may carry the requests of other callers.
+//! While one request of a handle is under way, those that come gather, and go together as soon as
+//! it is answered. A lone request waits for nobody, and runs in its caller's future. If that future
+//! is dropped, a task goes on with the request, because it may carry the requests of other callers.
 use std::{
     collections::VecDeque,
     future::Future,
@@ -191,5 +191,113 @@ impl Drop for Drive {
         if let Some(work) = self.0.take() {
             Spawner::Tokio.spawn(work);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// Answers each job with ten times its number, once a permit is there.
+    struct Server {
+        permits: Semaphore,
+        batches: Mutex<Vec<Vec<u32>>>,
+        under_way: AtomicUsize,
+    }
+
+    impl SendBatch<u32, u32> for Arc<Server> {
+        fn send(&self, jobs: Vec<u32>) -> BoxFuture<'_, Vec<u32>> {
+            Box::pin(async move {
+                assert_eq!(self.under_way.fetch_add(1, SeqCst), 0, "one batch at a time");
+                self.batches.lock().push(jobs.clone());
+                self.permits.acquire().await.unwrap().forget();
+                self.under_way.fetch_sub(1, SeqCst);
+                jobs.into_iter().map(|job| job * 10).collect()
+            })
+        }
+
+        fn weight(&self, job: &u32) -> usize {
+            if *job > 1000 { BATCH_BYTES } else { 1 }
+        }
+    }
+
+    fn gather(permits: usize) -> (Arc<Server>, Arc<Gather<u32, u32>>) {
+        let server = Arc::new(Server {
+            permits: Semaphore::new(permits),
+            batches: Mutex::default(),
+            under_way: AtomicUsize::new(0),
+        });
+        (server.clone(), Arc::new(Gather::new(3, server)))
+    }
+
+    async fn settle() {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Spawns requests, in this order.
+    async fn spawn(gather: &Arc<Gather<u32, u32>>, jobs: &[u32]) -> Vec<tokio::task::JoinHandle<u32>> {
+        let mut tasks = Vec::new();
+        for job in jobs.iter().copied() {
+            let gather = gather.clone();
+            tasks.push(tokio::spawn(async move { gather.send(job).await.unwrap() }));
+            settle().await;
+        }
+        tasks
+    }
+
+    #[tokio::test]
+    async fn a_lone_request_is_sent_at_its_first_poll() {
+        let (server, gather) = gather(2);
+        assert_eq!(gather.send(1).await.unwrap(), 10);
+        assert_eq!(gather.send(2).await.unwrap(), 20);
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2]]);
+    }
+
+    #[tokio::test]
+    async fn requests_that_meet_go_together_and_each_has_its_own_answer() {
+        let (server, gather) = gather(0);
+        let tasks = spawn(&gather, &[1, 2, 3, 4, 5, 6]).await;
+        server.permits.add_permits(9);
+        for (task, answer) in tasks.into_iter().zip([10, 20, 30, 40, 50, 60]) {
+            assert_eq!(task.await.unwrap(), answer);
+        }
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2, 3, 4], vec![5, 6]]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_ends_with_the_job_that_makes_it_large() {
+        let (server, gather) = gather(0);
+        let tasks = spawn(&gather, &[1, 2000, 2, 3]).await;
+        server.permits.add_permits(9);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2000], vec![2, 3]]);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_caller_neither_stops_the_others_nor_is_sent_if_it_still_waits() {
+        let (server, gather) = gather(0);
+        let tasks = spawn(&gather, &[1, 2, 3, 4]).await;
+        // The first one drives the batch under way; the third waits.
+        tasks[0].abort();
+        tasks[2].abort();
+        settle().await;
+        server.permits.add_permits(1);
+        settle().await;
+        // The second one was told to drive the batch of 2 and 4.
+        tasks[1].abort();
+        settle().await;
+        server.permits.add_permits(9);
+        let [_, _, _, last] = <[_; 4]>::try_from(tasks).unwrap();
+        assert_eq!(last.await.unwrap(), 40);
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2, 4]]);
+        assert_eq!(gather.send(5).await.unwrap(), 50);
     }
 }

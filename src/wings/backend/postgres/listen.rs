@@ -1,7 +1,6 @@
 //! The connection that waits for notices (`LISTEN`), and its subscribers.
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -110,7 +109,8 @@ impl Listener {
         })))
     }
 
-    /// Subscribes to a channel: each notice that is sent after this returned arrives, or a gap does.
+    /// Subscribes to a channel: each notice that is sent after this returned arrives, or a gap
+    /// does.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -255,8 +255,8 @@ impl ListenerCore {
         }
     }
 
-    /// Listens on new channels, and stops listening on unused ones. With `is_new`, the connection is
-    /// new: earlier subscribers may have missed notices.
+    /// Listens on new channels, and stops listening on unused ones. With `is_new`, the connection
+    /// is new: earlier subscribers may have missed notices.
     async fn listen(&self, connection: &Connection, is_new: bool) -> Result<(), PortError> {
         let (added, removed) = {
             let mut state = self.state.lock();
@@ -390,11 +390,5 @@ async fn serve(mut core: Arc<ListenerCore>, weak: &Weak<ListenerCore>, changed: 
         if probes && let Err(error) = core.execute(&connection, "").await {
             return Served::Lost(error);
         }
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Listener")
     }
 }

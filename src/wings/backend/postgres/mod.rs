@@ -58,8 +58,8 @@
 //! states that it [may have been applied](crate::port::Failure::may_have_been_applied). Each new
 //! connection is checked like the first one, so that a fail-over never leads to a standby.
 //!
-//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works: there is no session state, and no
-//! prepared statement unless [`prepare`](field@PostgresConfig::prepare) is set. Notices need a
+//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works: there is no session state, and
+//! no prepared statement unless [`prepare`](field@PostgresConfig::prepare) is set. Notices need a
 //! direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
 //!
 //! # Time
@@ -74,8 +74,8 @@
 //!
 //! A write takes an advisory lock on its key, which falls onto one of 16,384 locks, until the
 //! commit. A job whose lock is held by another transaction is sent again alone, so that it makes no
-//! other job wait. A batch takes up to one lock for each write: many batches of 1,000 writes at once
-//! may need a higher `max_locks_per_transaction`.
+//! other job wait. A batch takes up to one lock for each write: many batches of 1,000 writes at
+//! once may need a higher `max_locks_per_transaction`.
 //!
 //! # Settings that matter
 //!
@@ -102,10 +102,10 @@
 //! # Upgrades
 //!
 //! The first handle of a release creates or updates the schema, in one transaction under a lock. A
-//! program whose user may not do that sets [`migrate`](field@PostgresConfig::migrate) to `false`; an
-//! administrator runs the statements of [`Postgres::statements`], and grants the user `USAGE` on
-//! the schema and its sequences, and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables. A
-//! release that meets a newer schema is refused as
+//! program whose user may not do that sets [`migrate`](field@PostgresConfig::migrate) to `false`;
+//! an administrator runs the statements of [`Postgres::statements`], and grants the user `USAGE` on
+//! the schema, `USAGE`, `SELECT` and `UPDATE` on its sequences, and `SELECT`, `INSERT`, `UPDATE`
+//! and `DELETE` on its tables. A release that meets a newer schema is refused as
 //! [`TooNew`](crate::port::PortErrorKind::TooNew).
 //!
 //! # Errors
@@ -122,8 +122,8 @@
 //!
 //! # Cancel safety
 //!
-//! A write whose future is dropped is applied as a whole or not at all. Its connection waits for the
-//! answer, and returns to the pool.
+//! A write whose future is dropped is applied as a whole or not at all. Its connection waits for
+//! the answer, and returns to the pool.
 //!
 //! # Pitfalls
 //!
@@ -155,6 +155,7 @@ mod queue_schema;
 mod queue_send;
 mod queue_settle;
 mod queue_views;
+mod queue_wait;
 mod schema;
 mod server;
 mod store;

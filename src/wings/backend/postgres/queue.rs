@@ -15,19 +15,18 @@ use super::{
     handle::PostgresCore,
     link::Effect,
     listen::Subscription,
-    queue_receive::{Receiver, Taken},
+    queue_receive::{Receiver, Request, SharedReceiver, Taken},
     queue_send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
     queue_settle::{Ready, Settled, Settlement, Settler},
     queue_views::{Sweep, Views},
 };
 use crate::{
     backend::QUEUE_NAME,
-    port::{BoxFuture, Capabilities, Capability, ErrorClass, PortError, PortErrorKind, within},
+    port::{BoxFuture, Capabilities, Capability, ErrorClass, PortError, PortErrorKind},
     queue::{
         Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
         check_visibility,
     },
-    race::race,
     sync::Mutex,
 };
 
@@ -36,23 +35,24 @@ use crate::{
 ///
 /// A `receive` or a `peek` returns at most 16 MiB of bodies and headers, but at least one message.
 #[derive(Clone)]
-pub struct PostgresQueue(Arc<QueueCore>);
+pub struct PostgresQueue(pub(super) Arc<QueueCore>);
 
-struct QueueCore {
-    core: Arc<PostgresCore>,
+pub(super) struct QueueCore {
+    pub(super) core: Arc<PostgresCore>,
     name: Arc<str>,
     /// Number of the queue; that of its dead letters is negative.
-    id: i64,
+    pub(super) id: i64,
     tag: Arc<str>,
     identity: Arc<str>,
     window: i64,
     sends: Gather<Vec<Message>, Sent>,
     settles: Gather<Vec<Ready>, Settled>,
-    receiver: Receiver,
+    pub(super) receives: Gather<Request, Result<Taken, PortError>>,
+    receiver: Arc<Receiver>,
     /// Notices of the queue, from the first receiver that waits on.
-    notices: OnceCell<Subscription>,
+    pub(super) notices: OnceCell<Subscription>,
     /// Notified when a waiting receiver of this handle may find a message.
-    available: Notify,
+    pub(super) available: Notify,
     /// Numbers of the queues that were forwarded to, by their tags.
     targets: Mutex<HashMap<String, i64>>,
     views: Views,
@@ -85,9 +85,6 @@ const DEAD: &str = "-dead";
 
 /// Maximum number of requests in a statement.
 const GATHERED: usize = 256;
-/// Pause before another look for messages that other receivers hold for a moment, and their number
-/// without a wait.
-const BUSY: (Duration, usize) = (Duration::from_millis(2), 10);
 
 impl Postgres {
     /// Returns the queue with this name in this schema; creates it if it does not exist.
@@ -116,10 +113,12 @@ impl PostgresQueue {
         let window = micros(core.config.deduplication_window).max(1);
         let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
         let link = &core.link;
+        let receiver = Arc::new(Receiver::new(link.clone(), id, guard));
         Self(Arc::new(QueueCore {
             sends: Gather::new(GATHERED, Sender::new(link.clone(), id, window)),
             settles: Gather::new(GATHERED, Settler::new(link.clone(), id, window)),
-            receiver: Receiver::new(link.clone(), id, guard),
+            receives: Gather::new(GATHERED, SharedReceiver(receiver.clone())),
+            receiver,
             notices: OnceCell::new(),
             available: Notify::new(),
             targets: Mutex::default(),
@@ -169,17 +168,19 @@ impl PostgresQueue {
     }
 
     /// Returns the channel of the notices of a queue of this schema.
-    fn channel(&self, queue: i64) -> String {
+    pub(super) fn channel(&self, queue: i64) -> String {
         format!("steadfast_{:016x}_q{queue}", self.0.core.link.schema_id())
     }
 
-    /// Wakes a receiver of this queue in each process.
+    /// Wakes a receiver of this queue in each process; those of this handle at once.
     fn wake(&self, queue: i64) {
-        let core = &self.0.core;
+        let (core, channel) = (&self.0.core, self.channel(queue));
         if queue == self.0.id {
             self.0.available.notify_one();
+        } else {
+            core.listener.tell(&channel, "");
         }
-        core.wakes.wake(&core.link, &self.channel(queue));
+        core.wakes.wake(&core.link, &channel);
     }
 
     /// Returns the numbers of the queues with these addresses.
@@ -247,68 +248,6 @@ impl PostgresQueue {
         }
         wakes.into_iter().for_each(|queue| self.wake(queue));
         Ok(done)
-    }
-
-    /// Returns the notices of this queue, if the server can be reached in time.
-    async fn notices(&self, limit: Duration) -> Option<&Subscription> {
-        let core = &self.0.core;
-        let channel = self.channel(self.0.id);
-        let subscribed = self.0.notices.get_or_try_init(|| core.listener.subscribe(&channel));
-        within(&core.clock, limit, subscribed).await?.ok()
-    }
-
-    async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
-        let (clock, poll) = (&self.0.core.clock, self.0.core.config.poll);
-        let end = clock.now() + receive.wait;
-        let (mut notices, mut looks) = (self.0.notices.get(), 0);
-        let mut notifies_next = NotifiesNextReceiver(Some(&self.0.available));
-        loop {
-            if let Some(notices) = notices {
-                // Earlier ones are of messages that this look finds.
-                while notices.try_recv().is_some() {}
-            }
-            looks += 1;
-            let wait = match self.0.receiver.take(max, receive.visibility).await? {
-                Taken::Some(taken) => return Ok(taken),
-                Taken::Busy if looks <= BUSY.1 => {
-                    clock.sleep(BUSY.0).await;
-                    continue;
-                }
-                Taken::Busy => BUSY.0 * 10,
-                Taken::None(next) => next.map_or(poll, |next| next.clamp(Duration::from_millis(1), poll)),
-            };
-            let now = clock.now();
-            if now >= end {
-                notifies_next.0 = None;
-                return Ok(Vec::new());
-            }
-            if notices.is_none() {
-                notices = self.notices((end - now).min(poll)).await;
-                if notices.is_some() {
-                    // A message may have arrived before the connection listened.
-                    continue;
-                }
-            }
-            let sleep = clock.sleep_until(end.min(now + wait));
-            let heard = async {
-                match notices {
-                    Some(notices) => drop(notices.recv().await),
-                    None => std::future::pending().await,
-                }
-            };
-            race(race(self.0.available.notified(), heard), sleep).await;
-        }
-    }
-}
-
-/// Wakes the next waiting receiver of this handle on drop: one notice may be of several messages.
-struct NotifiesNextReceiver<'a>(Option<&'a Notify>);
-
-impl Drop for NotifiesNextReceiver<'_> {
-    fn drop(&mut self) {
-        if let Some(available) = self.0 {
-            available.notify_one();
-        }
     }
 }
 

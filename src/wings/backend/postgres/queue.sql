@@ -62,7 +62,7 @@ DECLARE
 BEGIN
     LOCK TABLE {s}.messages IN ROW EXCLUSIVE MODE;
     now_us := {s}.now_us();
-    IF now_us < (SELECT last_value FROM {s}.queue_clock) THEN
+    IF now_us < coalesce(pg_sequence_last_value('{s}.queue_clock'::regclass), 0) THEN
         PERFORM nextval('{s}.queue_era');
         PERFORM setval('{s}.queue_clock', now_us);
     END IF;
@@ -70,9 +70,11 @@ BEGIN
 END $$;
 
 -- Marks hold for one epoch: until the server is restarted, another one is promoted, or the clock goes back.
-CREATE OR REPLACE FUNCTION {s}.queue_epoch() RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint + last_value FROM {s}.queue_era
-$$;
+CREATE OR REPLACE FUNCTION {s}.queue_epoch() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
+        + coalesce(pg_sequence_last_value('{s}.queue_era'::regclass), 0);
+END $$;
 
 -- Returns the number and the tag of a queue, and creates it if it does not exist.
 CREATE OR REPLACE FUNCTION {s}.queue_open(p_name bytea, OUT o_id bigint, OUT o_tag text) LANGUAGE plpgsql AS $$
@@ -90,7 +92,7 @@ CREATE OR REPLACE FUNCTION {s}.queue_send(
     p_queues bigint[], p_bodies bytea[], p_headers bytea[], p_delays bigint[], p_groups bytea[], p_ids bytea[],
     p_window bigint)
 RETURNS bigint[] LANGUAGE plpgsql
-SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     ids bigint[];
@@ -102,6 +104,17 @@ DECLARE
     more_queues bigint[];
     more_groups bytea[];
 BEGIN
+    IF p_groups IS NULL AND p_ids IS NULL THEN
+        WITH made AS (
+            INSERT INTO {s}.messages (queue, id, visible_at, due, accepted_at, size, body, headers)
+            SELECT u.q, nextval('{s}.message_ids'), CASE WHEN u.delay > 0 THEN now_us + u.delay ELSE 0 END,
+                CASE WHEN u.delay > 0 THEN now_us + u.delay ELSE 0 END, now_us,
+                octet_length(u.body) + coalesce(octet_length(u.headers), 0), u.body, u.headers
+            FROM unnest(p_queues, p_bodies, p_headers, p_delays) u(q, body, headers, delay)
+            RETURNING id)
+        SELECT array_agg(id ORDER BY id) INTO ids FROM made;
+        RETURN ids;
+    END IF;
     IF p_groups IS NOT NULL THEN
         SELECT count(DISTINCT (u.q, u.g)) INTO wanted FROM unnest(p_queues, p_groups) u(q, g) WHERE u.g IS NOT NULL;
         LOOP
@@ -180,7 +193,7 @@ $$;
 CREATE OR REPLACE FUNCTION {s}.queue_marks(
     p_queue bigint, INOUT p_epoch bigint, INOUT p_id bigint, INOUT p_at bigint,
     INOUT p_next_id bigint, INOUT p_next_at bigint, INOUT p_writers text[])
-LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     epoch bigint := {s}.queue_epoch();
@@ -208,9 +221,9 @@ BEGIN
         AND visible_at <= p_next_at ORDER BY visible_at LIMIT 1;
         p_at := coalesce(low - 1, p_next_at);
     END IF;
-    SELECT last_value INTO p_next_id FROM {s}.message_ids;
+    p_next_id := coalesce(pg_sequence_last_value('{s}.message_ids'::regclass), 0);
     p_next_at := now_us;
-    IF now_us > (SELECT last_value FROM {s}.queue_clock) THEN
+    IF now_us > coalesce(pg_sequence_last_value('{s}.queue_clock'::regclass), 0) THEN
         PERFORM setval('{s}.queue_clock', now_us);
     END IF;
     p_writers := ARRAY(
@@ -227,7 +240,7 @@ RETURNS TABLE (
     id bigint, age bigint, accepted_at bigint, deliveries integer, attempts integer, expiries integer,
     body bytea, headers bytea, grp bytea, reason bytea, errors bytea[])
 LANGUAGE plpgsql
-SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off SET jit TO off
+SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off
 SET plan_cache_mode TO force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -239,7 +252,7 @@ DECLARE
     most integer := p_max;
     next_at bigint;
 BEGIN
-    IF p_epoch <> {s}.queue_epoch() OR p_id > (SELECT last_value FROM {s}.message_ids) THEN
+    IF p_epoch <> {s}.queue_epoch() THEN
         p_id := 0;
         p_at := 0;
     END IF;
@@ -274,7 +287,7 @@ BEGIN
             NULL::bytea, NULL::bytea[];
         RETURN;
     END IF;
-    IF (SELECT sum(s) FROM unnest(sizes) s) > p_bytes THEN
+    IF cardinality(taken) > 1 AND (SELECT sum(s) FROM unnest(sizes) s) > p_bytes THEN
         taken := ARRAY(
             SELECT t.id FROM (
                 SELECT u.id, u.at, sum(u.size) OVER (ORDER BY u.at) AS total

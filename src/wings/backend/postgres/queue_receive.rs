@@ -1,9 +1,9 @@
 //! Receiving: the statement, its rows, and the marks below which nothing can be received.
 //!
-//! A transaction that stays open keeps dead rows, and the indexes keep their entries. A receiver
-//! that scanned an index from its beginning would visit all of them, again with each request. So it
-//! remembers a mark in each index, and scans from there. `queue.sql` says why no message is behind a
-//! mark.
+//! A transaction that stays open keeps dead rows, and the indexes keep their entries. A scan from
+//! the beginning of an index would visit all of them, again with each request. So a receiver
+//! remembers a mark in each index, and scans from there. `queue.sql` says why no message is behind
+//! a mark.
 use std::{
     sync::{
         Arc,
@@ -16,12 +16,13 @@ use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
 use super::{
+    gather::SendBatch,
     link::{Effect, Link},
     queue_send::{decode, message_id, micros},
     queue_settle,
 };
 use crate::{
-    port::PortError,
+    port::{BoxFuture, PortError},
     queue::{Delivery, Receipt},
     sync::Mutex,
     time::{Instant, Timestamp},
@@ -78,7 +79,7 @@ impl Receiver {
     }
 
     /// Takes up to `max` messages.
-    pub(super) async fn take(&self, max: usize, visibility: Duration) -> Result<Taken, PortError> {
+    async fn take(&self, max: usize, visibility: Duration) -> Result<Taken, PortError> {
         self.move_marks_if_due().await;
         let (epoch, id, at) = {
             let marks = self.marks.lock();
@@ -155,6 +156,60 @@ impl Receiver {
         };
         moving.run().await;
     }
+}
+
+/// The largest receive.
+const MAX_TAKEN: usize = 1000;
+
+/// A request to receive: the maximum number of messages, and their visibility time-out.
+pub(super) type Request = (usize, Duration);
+
+/// Receives for several callers at once.
+pub(super) struct SharedReceiver(pub(super) Arc<Receiver>);
+
+impl SendBatch<Request, Result<Taken, PortError>> for SharedReceiver {
+    fn send(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Taken, PortError>>> {
+        Box::pin(async move {
+            let mut answers: Vec<_> = requests.iter().map(|_| None).collect();
+            for (_, visibility) in &requests {
+                // Those that share a statement: the messages have one visibility time-out.
+                let open = (0..requests.len()).filter(|at| answers[*at].is_none() && requests[*at].1 == *visibility);
+                let open: Vec<usize> = open.collect();
+                let wants: Vec<usize> = open.iter().map(|at| requests[*at].0).collect();
+                if wants.is_empty() {
+                    continue;
+                }
+                let most = wants.iter().fold(0, |sum: usize, want| sum.saturating_add(*want)).min(MAX_TAKEN);
+                let taken = self.0.take(most, *visibility).await;
+                open.into_iter().zip(share(taken, &wants)).for_each(|(at, answer)| answers[at] = Some(answer));
+            }
+            answers.into_iter().map(|answer| answer.unwrap_or(Ok(Taken::Busy))).collect()
+        })
+    }
+
+    fn weight(&self, _: &Request) -> usize {
+        0
+    }
+}
+
+/// Deals the messages out to the requests, one at a time.
+fn share(taken: Result<Taken, PortError>, wants: &[usize]) -> Vec<Result<Taken, PortError>> {
+    let taken = match taken {
+        Ok(Taken::Some(taken)) => taken,
+        Ok(Taken::None(next)) => return wants.iter().map(|_| Ok(Taken::None(next))).collect(),
+        Ok(Taken::Busy) => return wants.iter().map(|_| Ok(Taken::Busy)).collect(),
+        Err(error) => return wants.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let mut shares: Vec<Vec<Delivery>> = wants.iter().map(|_| Vec::new()).collect();
+    let mut turn = 0;
+    for delivery in taken {
+        let next = (turn..).take(wants.len()).map(|at| at % wants.len()).find(|at| shares[*at].len() < wants[*at]);
+        let Some(next) = next else { break };
+        shares[next].push(delivery);
+        turn = next + 1;
+    }
+    // A request that got none looks again: there may be more.
+    shares.into_iter().map(|share| Ok(if share.is_empty() { Taken::Busy } else { Taken::Some(share) })).collect()
 }
 
 /// A move of the marks that is under way.

@@ -3,7 +3,7 @@
 -- Shows the next message of each group whose first one ended, or ends the group. Returns true if it showed one.
 CREATE OR REPLACE FUNCTION {s}.queue_next_of_groups(p_queue bigint, p_groups bytea[], p_after bigint[], p_now bigint)
 RETURNS boolean LANGUAGE plpgsql
-SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     ended record;
     next_id bigint;
@@ -33,23 +33,37 @@ CREATE OR REPLACE FUNCTION {s}.queue_settle(
     p_errors bytea[], p_of integer[], p_queues bigint[], p_bodies bytea[], p_headers bytea[], p_delays bigint[],
     p_groups bytea[], p_dedups bytea[], p_window bigint)
 RETURNS boolean[] LANGUAGE plpgsql
-SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     done boolean[];
     groups bytea[];
     ended_groups bytea[];
     ended_ids bigint[];
+    gone_ids bigint[];
+    gone_receipts integer[];
 BEGIN
+    IF p_of IS NULL AND 0 = ALL (p_kinds) THEN
+        -- Most requests complete messages without a group.
+        WITH gone AS (
+            DELETE FROM {s}.messages m USING unnest(p_ids, p_receipts) s(id, receipt)
+            WHERE m.queue = p_queue AND m.id = s.id AND m.receipt = s.receipt AND s.receipt <> 0 AND m.grp IS NULL
+            RETURNING m.id, m.receipt)
+        SELECT array_agg(id), array_agg(receipt) INTO gone_ids, gone_receipts FROM gone;
+        IF cardinality(gone_ids) = cardinality(p_ids) THEN
+            RETURN array_fill(true, ARRAY[cardinality(p_ids)]) || false;
+        END IF;
+    END IF;
     -- Locks the messages, so that no receipt ends meanwhile. A settlement is done if its receipt is valid, and no
     -- earlier one of this request ended the delivery.
     WITH found AS MATERIALIZED (
         SELECT m.id, m.receipt, m.grp FROM (SELECT DISTINCT u.id FROM unnest(p_ids) u(id)) w
         JOIN {s}.messages m ON m.queue = p_queue AND m.id = w.id ORDER BY m.id FOR UPDATE OF m),
     matched AS (
-        SELECT u.at, u.id, u.kind, f.grp, f.id IS NOT NULL AS valid
+        SELECT u.at, u.id, u.kind, f.grp, f.id IS NOT NULL OR g.id IS NOT NULL AS valid
         FROM unnest(p_ids, p_receipts, p_kinds) WITH ORDINALITY u(id, receipt, kind, at)
-        LEFT JOIN found f ON f.id = u.id AND f.receipt = u.receipt AND f.receipt <> 0),
+        LEFT JOIN found f ON f.id = u.id AND f.receipt = u.receipt AND f.receipt <> 0
+        LEFT JOIN unnest(gone_ids, gone_receipts) g(id, receipt) ON g.id = u.id AND g.receipt = u.receipt),
     judged AS (
         SELECT a.*, a.valid AND a.at <= coalesce(
             min(a.at) FILTER (WHERE a.valid AND a.kind <> 4) OVER (PARTITION BY a.id), a.at) AS done
@@ -117,7 +131,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {s}.queue_bury(
     p_queue bigint, p_ids bigint[], p_groups bytea[], p_reasons bytea[], p_errors bytea[], p_now bigint)
 RETURNS void LANGUAGE plpgsql
-SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     wanted bytea[] := ARRAY(SELECT DISTINCT u.g FROM unnest(p_groups) u(g) WHERE u.g IS NOT NULL ORDER BY u.g);
     new_groups bytea[] := '{}';
@@ -150,12 +164,12 @@ END $$;
 -- is the last one that was given.
 CREATE OR REPLACE FUNCTION {s}.queue_purge(
     p_queue bigint, p_most integer, INOUT p_after bigint, INOUT p_upto bigint, OUT o_gone bigint)
-LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     groups bytea[];
 BEGIN
-    p_upto := coalesce(p_upto, (SELECT last_value FROM {s}.message_ids));
+    p_upto := coalesce(p_upto, pg_sequence_last_value('{s}.message_ids'::regclass), 0);
     WITH doomed AS MATERIALIZED (
         SELECT m.id FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
         ORDER BY m.id LIMIT p_most FOR UPDATE),

@@ -59,10 +59,7 @@ pub(super) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), 
         }
     }
     match missing_right(link, config).await? {
-        Some(table) => {
-            let what = format!("has the table {table:?}, for which this user lacks SELECT, INSERT, UPDATE or DELETE");
-            refuse(PortErrorKind::Denied, &what)
-        }
+        Some(right) => refuse(PortErrorKind::Denied, &format!("needs the right {right} for this user: grant it")),
         None => Ok(()),
     }
 }
@@ -91,14 +88,15 @@ async fn migrate(link: &Link) -> Result<(), PortError> {
     })
 }
 
-/// Returns a table that this user may not read and write.
+/// Returns a right that this user lacks, and its table or sequence.
 async fn missing_right(link: &Link, config: &PostgresConfig) -> Result<Option<String>, PortError> {
-    let lacking =
-        "SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname <> 'meta' AND NOT (
-            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-            AND has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
-            AND has_table_privilege(c.oid, 'DELETE')) LIMIT 1";
+    let lacking = "SELECT format('%s on %I', want.priv, c.relname)
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        JOIN (VALUES ('r', 'SELECT'), ('r', 'INSERT'), ('r', 'UPDATE'), ('r', 'DELETE'),
+            ('S', 'USAGE'), ('S', 'SELECT'), ('S', 'UPDATE')) AS want (kind, priv) ON c.relkind::text = want.kind
+        WHERE n.nspname = $1 AND c.relname <> 'meta' AND NOT CASE c.relkind WHEN 'S'
+            THEN has_sequence_privilege(c.oid, want.priv) ELSE has_table_privilege(c.oid, want.priv) END
+        ORDER BY 1 LIMIT 1";
     let rows = link.query(Effect::Read, lacking, &[(&config.schema, Type::TEXT)]).await?;
     rows.first().map(|row| link.column(row, 0)).transpose()
 }

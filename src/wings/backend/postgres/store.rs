@@ -96,8 +96,8 @@ impl PostgresStore {
         if done.len() == rows { Ok(done) } else { Err(no_answer()) }
     }
 
-    /// Writes several rows of one partition within a transaction of yours: they take effect with its
-    /// commit, and not at all if it is rolled back. Otherwise the same as [`Store::batch`].
+    /// Writes several rows of one partition within a transaction of yours: they take effect with
+    /// its commit, and not at all if it is rolled back. Otherwise the same as [`Store::batch`].
     ///
     /// The transaction is one of any connection to the same database, at the isolation level `READ
     /// COMMITTED`. Until its end it holds the locks of the keys: other writers of these keys, and a

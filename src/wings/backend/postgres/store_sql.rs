@@ -30,8 +30,8 @@ pub(super) enum Answer {
     Busy(Job),
 }
 
-/// Number of stripes onto which the locks of keys fall, so that a large batch takes a limited number
-/// of the server's locks.
+/// Number of stripes onto which the locks of keys fall, so that a large batch takes a limited
+/// number of the server's locks.
 const STRIPES: u64 = 16_384;
 
 /// The statement's parameters for several jobs.
@@ -113,7 +113,8 @@ fn stripe(partition: &str, key: &str) -> i32 {
     (crate::hash::stable_hash(&text) % STRIPES) as i32
 }
 
-/// Returns a duration in microseconds, rounded up. A longer one than the engine counts does not end.
+/// Returns a duration in microseconds, rounded up. A longer one than the engine counts does not
+/// end.
 pub(super) fn micros(d: Duration) -> i64 {
     // Half of the range is left for the time to which it is added.
     i64::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX).min(i64::MAX / 2)
@@ -242,8 +243,8 @@ pub(super) struct SendJobs {
 }
 
 impl SendJobs {
-    /// Sends a job that is one plain put. Returns `None` if it is another one, or if its precondition
-    /// failed; nothing was written then.
+    /// Sends a job that is one plain put. Returns `None` if it is another one, or if its
+    /// precondition failed; nothing was written then.
     async fn send_put(&self, job: &Job) -> Option<Answer> {
         let [Write::Put { row, value, options: PutOptions { when, ttl, fence: None, .. } }] = &job.writes[..] else {
             return None;

@@ -22,13 +22,14 @@ impl SqliteStore {
     /// effect with its commit, and not at all if it is rolled back. Otherwise the same as
     /// [`Store::batch`].
     ///
-    /// A refusal, and an error of SQLite, write nothing, and leave the transaction usable. Begin the
-    /// transaction as `IMMEDIATE`, and keep it short: all writers of the file wait for its end.
+    /// A refusal, and an error of SQLite, write nothing, and leave the transaction usable. Begin
+    /// the transaction as `IMMEDIATE`, and keep it short: all writers of the file wait for its end.
     ///
     /// ```
+    /// use rusqlite::TransactionBehavior;
     /// use steadfast::{
     ///     backend::sqlite::{Sqlite, SqliteConfig},
-    ///     store::{Key, Precondition, StoreExt, Write},
+    ///     store::{Key, Precondition, Store, Write},
     /// };
     ///
     /// # #[tokio::main(flavor = "current_thread")]
@@ -37,13 +38,12 @@ impl SqliteStore {
     /// # let path = folder.path().join("state.db");
     /// let sqlite = Sqlite::open(SqliteConfig::at(&path))?;
     /// let mut connection = rusqlite::Connection::open(&path)?;
-    /// let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    /// let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     /// transaction.execute_batch("CREATE TABLE orders (id INTEGER)")?;
     /// let write = Write::put("42", "placed", Precondition::Absent);
     /// sqlite.store().batch_within(&transaction, "orders", vec![write])?;
     /// transaction.commit()?;
     /// assert!(sqlite.store().get(Key::new("orders", "42")).await?.is_some());
-    /// # use steadfast::store::Store;
     /// # Ok(())
     /// # }
     /// ```
@@ -68,8 +68,8 @@ impl SqliteStore {
 }
 
 impl SqliteQueue {
-    /// Sends messages within a transaction of yours on this file: they are enqueued with its commit,
-    /// and not at all if it is rolled back. Otherwise the same as [`Queue::send`].
+    /// Sends messages within a transaction of yours on this file: they are enqueued with its
+    /// commit, and not at all if it is rolled back. Otherwise the same as [`Queue::send`].
     ///
     /// Waiting receivers find the messages at their next poll after the commit.
     ///

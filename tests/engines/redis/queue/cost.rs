@@ -74,6 +74,7 @@ fn a_message_costs_some_hundred_bytes_and_leaves_nothing() {
         let settled = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
         assert!(jobs.settle(settled).await.unwrap().iter().all(Result::is_ok));
         assert_eq!(keys(), keys_before, "a key remains");
-        assert!(each(used()) < 10, "{} bytes a message remain", each(used()));
+        // The server's own buffers grew, too.
+        assert!(each(used()) < 50, "{} bytes a message remain", each(used()));
     });
 }

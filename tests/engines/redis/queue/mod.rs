@@ -1,4 +1,5 @@
 //! Queues on Redis.
+mod clock;
 mod cost;
 mod crashes;
 mod limits;

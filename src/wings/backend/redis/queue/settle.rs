@@ -13,6 +13,17 @@ use crate::{
 /// Maximum number of settlements, and of messages that they forward, in one call of the script.
 const SETTLEMENTS: usize = 1000;
 
+/// A settlement that may be made.
+struct Valid<'a> {
+    /// Place of the settlement in the request.
+    at: usize,
+    message: u64,
+    delivery: u64,
+    how: &'a Settle,
+    /// Targets of its messages: the place of the root in the keys of the call, and the part.
+    targets: Vec<(usize, Part)>,
+}
+
 impl RedisQueue {
     pub(super) async fn settle_all(
         &self,
@@ -38,44 +49,40 @@ impl RedisQueue {
 
     /// Makes settlements in one call of the script.
     async fn settle_some(&self, some: &[(Receipt, Settle)]) -> Result<Vec<Result<(), QueueError>>, QueueError> {
-        let mut answers: Vec<Result<(), QueueError>> = Vec::with_capacity(some.len());
         let mut roots = vec![self.0.root.clone()];
         let mut valid = Vec::with_capacity(some.len());
-        for (receipt, how) in some {
-            let checked = self.check_settlement(receipt, how, &mut roots);
-            answers.push(checked.map(|settlement| valid.push((answers.len(), settlement, how))));
-        }
+        let checked = some.iter().enumerate().map(|(at, (receipt, how))| {
+            let targets = self.check(how, &mut roots)?;
+            let (message, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
+            valid.push(Valid { at, message, delivery, how, targets });
+            Ok(())
+        });
+        let mut answers: Vec<Result<(), QueueError>> = checked.collect();
         if valid.is_empty() {
             return Ok(answers);
         }
         let mut call = SETTLE.command(&roots);
         call.arg(self.0.part.as_str()).arg(self.window()).arg(valid.len());
-        for (_, (id, _, _), _) in &valid {
-            call.arg(*id);
+        for one in &valid {
+            call.arg(one.message);
         }
-        for (_, (_, delivery, targets), how) in &valid {
-            codec::add_settlement(&mut call, *delivery, how, targets);
+        for one in &valid {
+            codec::add_settlement(&mut call, one.delivery, one.how, &one.targets);
         }
         let made = match self.0.redis.link.call(&SETTLE, &call).await? {
             Value::BulkString(made) if made.len() == valid.len() => made,
             _ => return Err(self.unexpected().into()),
         };
-        for ((at, ..), made) in valid.into_iter().zip(made) {
+        for (one, made) in valid.iter().zip(made) {
             if made != b'1' {
-                answers[at] = Err(QueueError::LeaseLost);
+                answers[one.at] = Err(QueueError::LeaseLost);
             }
         }
         Ok(answers)
     }
 
-    /// Checks a settlement. Returns the numbers of its receipt, and the targets of its messages:
-    /// the places of their roots in the keys of the call, and their parts.
-    fn check_settlement(
-        &self,
-        receipt: &Receipt,
-        how: &Settle,
-        roots: &mut Vec<String>,
-    ) -> Result<(u64, u64, Vec<(usize, Part)>), QueueError> {
+    /// Checks a settlement, and returns the targets of its messages. Adds their roots to the keys.
+    fn check(&self, how: &Settle, roots: &mut Vec<String>) -> Result<Vec<(usize, Part)>, QueueError> {
         how.check(&CAN)?;
         if matches!(how, Settle::DeadLetter { .. }) && self.0.part == Part::DeadLetters {
             let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
@@ -93,8 +100,7 @@ impl RedisQueue {
                 targets.push((place + 1, part));
             }
         }
-        let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
-        Ok((id, delivery, targets))
+        Ok(targets)
     }
 
     /// Returns the queue on this server that the address names.
