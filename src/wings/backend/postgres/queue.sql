@@ -7,6 +7,11 @@
 -- Only `queue_send` makes a message ready, with a new id; one that returns has a time. So the live entries of both
 -- indexes only ever move upwards, and a receiver that remembers a mark below them skips the dead entries that a long
 -- transaction keeps. `queue_marks` says when a mark is safe.
+--
+-- The plans of these functions are made while the tables are small, and stay when they grow. So each scan has one index
+-- that fits: those of one order are on the expression `-queue`, which the primary key does not have, and rows are
+-- locked one by one and then changed by their places (`ctid`). The settings of the functions leave no other plan; they
+-- raise the estimates of others, by which the server would compile a plan (`jit`).
 
 CREATE TABLE IF NOT EXISTS {s}.queues (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -35,10 +40,10 @@ CREATE TABLE IF NOT EXISTS {s}.messages (
 WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 1);
 -- Bodies are not compressed, which would cost more time than the disk saves.
 ALTER TABLE {s}.messages ALTER COLUMN body SET STORAGE EXTERNAL;
-CREATE INDEX IF NOT EXISTS messages_ready ON {s}.messages (queue, id) WHERE visible_at = 0;
-CREATE INDEX IF NOT EXISTS messages_hidden ON {s}.messages (queue, visible_at)
+CREATE INDEX IF NOT EXISTS messages_ready ON {s}.messages ((-queue), id) WHERE visible_at = 0;
+CREATE INDEX IF NOT EXISTS messages_hidden ON {s}.messages ((-queue), visible_at)
     WHERE visible_at > 0 AND visible_at < 9223372036854775807;
-CREATE INDEX IF NOT EXISTS messages_by_group ON {s}.messages (queue, grp, id) WHERE grp IS NOT NULL;
+CREATE INDEX IF NOT EXISTS messages_by_group ON {s}.messages ((-queue), grp, id) WHERE grp IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS {s}.message_groups (queue bigint NOT NULL, key bytea NOT NULL, PRIMARY KEY (queue, key));
 
@@ -92,7 +97,7 @@ CREATE OR REPLACE FUNCTION {s}.queue_send(
     p_queues bigint[], p_bodies bytea[], p_headers bytea[], p_delays bigint[], p_groups bytea[], p_ids bytea[],
     p_window bigint)
 RETURNS bigint[] LANGUAGE plpgsql
-SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET jit TO off SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     ids bigint[];
@@ -126,10 +131,9 @@ BEGIN
             new_queues := new_queues || more_queues;
             new_groups := new_groups || more_groups;
             SELECT count(*) INTO locked FROM (
-                SELECT 1 FROM (
-                    SELECT DISTINCT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g) WHERE u.g IS NOT NULL) w
-                JOIN {s}.message_groups g ON g.queue = w.q AND g.key = w.g
-                ORDER BY g.queue, g.key FOR UPDATE OF g) l;
+                SELECT DISTINCT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g) WHERE u.g IS NOT NULL ORDER BY 1, 2) w
+            CROSS JOIN LATERAL (
+                SELECT 1 FROM {s}.message_groups g WHERE g.queue = w.q AND g.key = w.g FOR UPDATE) l;
             EXIT WHEN locked = wanted;
         END LOOP;
     END IF;
@@ -143,7 +147,9 @@ BEGIN
         known := ARRAY(
             SELECT CASE WHEN s.message <> u.id THEN s.message END
             FROM unnest(p_queues, p_ids, ids) WITH ORDINALITY u(q, d, id, at)
-            LEFT JOIN {s}.sent s ON s.queue = u.q AND s.deduplication = u.d ORDER BY u.at);
+            LEFT JOIN LATERAL (
+                SELECT s.message FROM {s}.sent s WHERE s.queue = u.q AND s.deduplication = u.d LIMIT 1) s ON true
+            ORDER BY u.at);
     END IF;
     INSERT INTO {s}.messages (queue, id, visible_at, due, accepted_at, size, body, headers, grp)
     SELECT f.q, f.id,
@@ -173,7 +179,7 @@ END $$;
 
 -- Forgets some of the de-duplication ids whose window ended after `p_from`.
 CREATE OR REPLACE FUNCTION {s}.queue_sweep(p_from bigint) RETURNS bigint LANGUAGE sql
-SET enable_seqscan TO off AS $$
+SET jit TO off SET enable_seqscan TO off AS $$
     WITH gone AS (
         SELECT queue, deduplication FROM {s}.sent
         WHERE ends > p_from AND ends <= {s}.now_us()
@@ -193,7 +199,8 @@ $$;
 CREATE OR REPLACE FUNCTION {s}.queue_marks(
     p_queue bigint, INOUT p_epoch bigint, INOUT p_id bigint, INOUT p_at bigint,
     INOUT p_next_id bigint, INOUT p_next_at bigint, INOUT p_writers text[])
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql
+SET jit TO off SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     epoch bigint := {s}.queue_epoch();
@@ -214,10 +221,10 @@ BEGIN
             RETURN;
         END IF;
         SELECT id INTO low FROM {s}.messages
-        WHERE queue = p_queue AND visible_at = 0 AND id > p_id AND id <= p_next_id ORDER BY id LIMIT 1;
+        WHERE -queue = -p_queue AND visible_at = 0 AND id > p_id AND id <= p_next_id ORDER BY id LIMIT 1;
         p_id := coalesce(low - 1, p_next_id);
         SELECT visible_at INTO low FROM {s}.messages
-        WHERE queue = p_queue AND visible_at > 0 AND visible_at < 9223372036854775807 AND visible_at > p_at
+        WHERE -queue = -p_queue AND visible_at > 0 AND visible_at < 9223372036854775807 AND visible_at > p_at
         AND visible_at <= p_next_at ORDER BY visible_at LIMIT 1;
         p_at := coalesce(low - 1, p_next_at);
     END IF;
@@ -240,14 +247,14 @@ RETURNS TABLE (
     id bigint, age bigint, accepted_at bigint, deliveries integer, attempts integer, expiries integer,
     body bytea, headers bytea, grp bytea, reason bytea, errors bytea[])
 LANGUAGE plpgsql
-SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off
+SET jit TO off SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off
 SET plan_cache_mode TO force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     now_us bigint := {s}.queue_now();
-    taken bigint[];
+    taken tid[];
     sizes integer[];
-    more bigint[];
+    more tid[];
     more_sizes integer[];
     most integer := p_max;
     next_at bigint;
@@ -258,18 +265,18 @@ BEGIN
     END IF;
     -- Of several, half may be messages that come back, while others wait.
     IF p_max > 1 AND EXISTS (
-        SELECT 1 FROM {s}.messages m WHERE m.queue = p_queue AND m.visible_at = 0 AND m.id > p_id) THEN
+        SELECT 1 FROM {s}.messages m WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id) THEN
         most := p_max / 2;
     END IF;
-    SELECT array_agg(l.id), array_agg(l.size) INTO taken, sizes FROM (
-        SELECT m.id, m.size FROM {s}.messages m
-        WHERE m.queue = p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
+    SELECT array_agg(l.tid), array_agg(l.size) INTO taken, sizes FROM (
+        SELECT m.ctid AS tid, m.size FROM {s}.messages m
+        WHERE -m.queue = -p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
         AND m.visible_at > p_at AND m.visible_at <= now_us
         ORDER BY m.visible_at LIMIT most FOR UPDATE SKIP LOCKED) l;
     IF coalesce(cardinality(taken), 0) < p_max THEN
-        SELECT array_agg(l.id), array_agg(l.size) INTO more, more_sizes FROM (
-            SELECT m.id, m.size FROM {s}.messages m
-            WHERE m.queue = p_queue AND m.visible_at = 0 AND m.id > p_id
+        SELECT array_agg(l.tid), array_agg(l.size) INTO more, more_sizes FROM (
+            SELECT m.ctid AS tid, m.size FROM {s}.messages m
+            WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id
             ORDER BY m.id LIMIT p_max - coalesce(cardinality(taken), 0) FOR UPDATE SKIP LOCKED) l;
         taken := taken || more;
         sizes := sizes || more_sizes;
@@ -277,10 +284,11 @@ BEGIN
     IF taken IS NULL THEN
         -- The time until the next message, 0 if another receiver holds one that is visible now.
         SELECT 0 INTO next_at FROM {s}.messages m
-        WHERE m.queue = p_queue AND m.visible_at = 0 AND m.id > p_id LIMIT 1;
+        WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id LIMIT 1;
         IF next_at IS NULL THEN
             SELECT greatest(m.visible_at - now_us, 0) INTO next_at FROM {s}.messages m
-            WHERE m.queue = p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807 AND m.visible_at > p_at
+            WHERE -m.queue = -p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
+            AND m.visible_at > p_at
             ORDER BY m.visible_at LIMIT 1;
         END IF;
         RETURN QUERY SELECT NULL::bigint, next_at, 0::bigint, 0, 0, 0, NULL::bytea, NULL::bytea, NULL::bytea,
@@ -289,9 +297,9 @@ BEGIN
     END IF;
     IF cardinality(taken) > 1 AND (SELECT sum(s) FROM unnest(sizes) s) > p_bytes THEN
         taken := ARRAY(
-            SELECT t.id FROM (
-                SELECT u.id, u.at, sum(u.size) OVER (ORDER BY u.at) AS total
-                FROM unnest(taken, sizes) WITH ORDINALITY u(id, size, at)) t
+            SELECT t.tid FROM (
+                SELECT u.tid, u.at, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+                FROM unnest(taken, sizes) WITH ORDINALITY u(tid, size, at)) t
             WHERE t.total <= p_bytes OR t.at = 1);
     END IF;
     RETURN QUERY UPDATE {s}.messages m SET
@@ -300,7 +308,7 @@ BEGIN
         receipt = m.deliveries + 1,
         attempts = m.attempts + (m.receipt <> 0)::integer,
         expiries = m.expiries + (m.receipt <> 0)::integer
-    WHERE m.queue = p_queue AND m.id = ANY (taken)
+    WHERE m.ctid = ANY (taken)
     RETURNING m.id, now_us - m.accepted_at, m.accepted_at, m.deliveries, m.attempts, m.expiries, m.body, m.headers,
         m.grp, m.reason, m.errors;
 END $$;

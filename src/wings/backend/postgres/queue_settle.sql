@@ -3,17 +3,18 @@
 -- Shows the next message of each group whose first one ended, or ends the group. Returns true if it showed one.
 CREATE OR REPLACE FUNCTION {s}.queue_next_of_groups(p_queue bigint, p_groups bytea[], p_after bigint[], p_now bigint)
 RETURNS boolean LANGUAGE plpgsql
-SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET jit TO off SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off
+SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     ended record;
     next_id bigint;
     shown boolean := false;
 BEGIN
-    PERFORM 1 FROM (SELECT DISTINCT u.g FROM unnest(p_groups) u(g)) w
-    JOIN {s}.message_groups g ON g.queue = p_queue AND g.key = w.g ORDER BY g.key FOR UPDATE OF g;
+    PERFORM 1 FROM (SELECT DISTINCT u.g FROM unnest(p_groups) u(g) ORDER BY 1) w
+    CROSS JOIN LATERAL (SELECT 1 FROM {s}.message_groups g WHERE g.queue = p_queue AND g.key = w.g FOR UPDATE) l;
     FOR ended IN SELECT u.g, max(u.id) AS id FROM unnest(p_groups, p_after) u(g, id) GROUP BY u.g LOOP
         SELECT m.id INTO next_id FROM {s}.messages m
-        WHERE m.queue = p_queue AND m.grp = ended.g AND m.id > ended.id ORDER BY m.id LIMIT 1;
+        WHERE -m.queue = -p_queue AND m.grp = ended.g AND m.id > ended.id ORDER BY m.id LIMIT 1;
         IF next_id IS NULL THEN
             DELETE FROM {s}.message_groups g WHERE g.queue = p_queue AND g.key = ended.g;
         ELSE
@@ -26,17 +27,18 @@ BEGIN
 END $$;
 
 -- Settles and extends messages. Kinds: 0 complete or forward, 1 abandon, 2 release, 3 dead letter, 4 extend. Forwarded
--- messages have the place of their settlement (`p_of`), which is null without any. Returns true for each settlement with
--- a valid receipt, and behind them true if the next message of a group was shown.
+-- messages have the place of their settlement (`p_of`), which is null without any. Returns true for each settlement
+-- with a valid receipt, and behind them true if the next message of a group was shown.
 CREATE OR REPLACE FUNCTION {s}.queue_settle(
     p_queue bigint, p_ids bigint[], p_receipts integer[], p_kinds smallint[], p_afters bigint[], p_reasons bytea[],
     p_errors bytea[], p_of integer[], p_queues bigint[], p_bodies bytea[], p_headers bytea[], p_delays bigint[],
     p_groups bytea[], p_dedups bytea[], p_window bigint)
 RETURNS boolean[] LANGUAGE plpgsql
-SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET jit TO off SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     done boolean[];
+    tids tid[];
     groups bytea[];
     ended_groups bytea[];
     ended_ids bigint[];
@@ -46,8 +48,10 @@ BEGIN
     IF p_of IS NULL AND 0 = ALL (p_kinds) THEN
         -- Most requests complete messages without a group.
         WITH gone AS (
-            DELETE FROM {s}.messages m USING unnest(p_ids, p_receipts) s(id, receipt)
-            WHERE m.queue = p_queue AND m.id = s.id AND m.receipt = s.receipt AND s.receipt <> 0 AND m.grp IS NULL
+            DELETE FROM {s}.messages m WHERE m.ctid = ANY (ARRAY(
+                SELECT l.tid FROM unnest(p_ids, p_receipts) u(id, receipt) CROSS JOIN LATERAL (
+                    SELECT m.ctid AS tid FROM {s}.messages m WHERE m.queue = p_queue AND m.id = u.id
+                    AND m.receipt = u.receipt AND u.receipt <> 0 AND m.grp IS NULL FOR UPDATE) l))
             RETURNING m.id, m.receipt)
         SELECT array_agg(id), array_agg(receipt) INTO gone_ids, gone_receipts FROM gone;
         IF cardinality(gone_ids) = cardinality(p_ids) THEN
@@ -57,21 +61,25 @@ BEGIN
     -- Locks the messages, so that no receipt ends meanwhile. A settlement is done if its receipt is valid, and no
     -- earlier one of this request ended the delivery.
     WITH found AS MATERIALIZED (
-        SELECT m.id, m.receipt, m.grp FROM (SELECT DISTINCT u.id FROM unnest(p_ids) u(id)) w
-        JOIN {s}.messages m ON m.queue = p_queue AND m.id = w.id ORDER BY m.id FOR UPDATE OF m),
+        SELECT l.* FROM (SELECT DISTINCT u.id FROM unnest(p_ids) u(id) ORDER BY 1) w CROSS JOIN LATERAL (
+            SELECT m.ctid AS tid, m.id, m.receipt, m.grp FROM {s}.messages m
+            WHERE m.queue = p_queue AND m.id = w.id FOR UPDATE) l),
     matched AS (
-        SELECT u.at, u.id, u.kind, f.grp, f.id IS NOT NULL OR g.id IS NOT NULL AS valid
+        SELECT u.at, u.id, u.kind, f.tid, f.grp, f.id IS NOT NULL OR g.id IS NOT NULL AS valid
         FROM unnest(p_ids, p_receipts, p_kinds) WITH ORDINALITY u(id, receipt, kind, at)
         LEFT JOIN found f ON f.id = u.id AND f.receipt = u.receipt AND f.receipt <> 0
         LEFT JOIN unnest(gone_ids, gone_receipts) g(id, receipt) ON g.id = u.id AND g.receipt = u.receipt),
     judged AS (
-        SELECT a.*, a.valid AND a.at <= coalesce(
-            min(a.at) FILTER (WHERE a.valid AND a.kind <> 4) OVER (PARTITION BY a.id), a.at) AS done
-        FROM matched a)
-    SELECT array_agg(d.done ORDER BY d.at), array_agg(CASE WHEN d.done THEN d.grp END ORDER BY d.at),
+        SELECT b.*, b.valid AND b.at <= coalesce(b.ends, b.at) AS done FROM (
+            SELECT a.*, min(a.at) FILTER (WHERE a.valid AND a.kind <> 4) OVER (PARTITION BY a.id) AS ends,
+                max(a.at) FILTER (WHERE a.valid) OVER (PARTITION BY a.id) AS latest
+            FROM matched a) b)
+    SELECT array_agg(d.done ORDER BY d.at),
+        array_agg(CASE WHEN d.done AND d.at = coalesce(d.ends, d.latest) THEN d.tid END ORDER BY d.at),
+        array_agg(CASE WHEN d.done THEN d.grp END ORDER BY d.at),
         array_agg(d.grp) FILTER (WHERE d.done AND d.kind IN (0, 3) AND d.grp IS NOT NULL),
         array_agg(d.id) FILTER (WHERE d.done AND d.kind IN (0, 3) AND d.grp IS NOT NULL)
-    INTO done, groups, ended_groups, ended_ids FROM judged d;
+    INTO done, tids, groups, ended_groups, ended_ids FROM judged d;
     IF NOT true = ANY (done) THEN
         RETURN done || false;
     END IF;
@@ -80,15 +88,13 @@ BEGIN
         PERFORM 1 FROM (
             SELECT p_queue AS q, u.g FROM unnest(ended_groups) u(g)
             UNION SELECT -p_queue, u.g FROM unnest(groups, p_kinds) u(g, kind) WHERE u.kind = 3
-            UNION SELECT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g)) w
-        JOIN {s}.message_groups g ON g.queue = w.q AND g.key = w.g ORDER BY g.queue, g.key FOR UPDATE OF g;
+            UNION SELECT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g) ORDER BY 1, 2) w
+        CROSS JOIN LATERAL (SELECT 1 FROM {s}.message_groups g WHERE g.queue = w.q AND g.key = w.g FOR UPDATE) l;
     END IF;
+    -- `tids` has the place of the message at the settlement that takes effect on it, and nothing elsewhere.
     IF 4 = ANY (p_kinds) THEN
-        UPDATE {s}.messages m SET visible_at = now_us + s.after FROM (
-            SELECT DISTINCT ON (u.id) u.id, u.after FROM unnest(p_ids, p_kinds, p_afters, done)
-                WITH ORDINALITY u(id, kind, after, done, at)
-            WHERE u.done AND u.kind = 4 ORDER BY u.id, u.at DESC) s
-        WHERE m.queue = p_queue AND m.id = s.id;
+        UPDATE {s}.messages m SET visible_at = now_us + s.after
+        FROM unnest(tids, p_kinds, p_afters) s(tid, kind, after) WHERE s.kind = 4 AND m.ctid = s.tid;
     END IF;
     IF p_kinds && '{1,2}' THEN
         UPDATE {s}.messages m SET visible_at = now_us + s.after, receipt = 0,
@@ -97,12 +103,12 @@ BEGIN
             errors = CASE WHEN s.error IS NULL THEN m.errors
                 WHEN cardinality(m.errors) > 10 THEN m.errors[1:1] || m.errors[3:] || s.error
                 ELSE m.errors || s.error END
-        FROM unnest(p_ids, p_kinds, p_afters, p_errors, done) s(id, kind, after, error, done)
-        WHERE s.done AND s.kind IN (1, 2) AND m.queue = p_queue AND m.id = s.id;
+        FROM unnest(tids, p_kinds, p_afters, p_errors) s(tid, kind, after, error)
+        WHERE s.kind IN (1, 2) AND m.ctid = s.tid;
     END IF;
     IF 0 = ANY (p_kinds) THEN
-        DELETE FROM {s}.messages m USING unnest(p_ids, p_kinds, done) s(id, kind, done)
-        WHERE s.done AND s.kind = 0 AND m.queue = p_queue AND m.id = s.id;
+        DELETE FROM {s}.messages m
+        WHERE m.ctid = ANY (ARRAY(SELECT s.tid FROM unnest(tids, p_kinds) s(tid, kind) WHERE s.kind = 0));
     END IF;
     IF p_of IS NOT NULL THEN
         PERFORM {s}.queue_send(
@@ -116,10 +122,10 @@ BEGIN
     END IF;
     IF 3 = ANY (p_kinds) THEN
         PERFORM {s}.queue_bury(
-            p_queue, array_agg(s.id ORDER BY s.id), array_agg(s.grp ORDER BY s.id),
+            p_queue, array_agg(s.id ORDER BY s.id), array_agg(s.tid ORDER BY s.id), array_agg(s.grp ORDER BY s.id),
             array_agg(s.reason ORDER BY s.id), array_agg(s.error ORDER BY s.id), now_us)
-        FROM unnest(p_ids, groups, p_kinds, p_reasons, p_errors, done) s(id, grp, kind, reason, error, done)
-        WHERE s.done AND s.kind = 3 HAVING count(*) > 0;
+        FROM unnest(p_ids, tids, groups, p_kinds, p_reasons, p_errors) s(id, tid, grp, kind, reason, error)
+        WHERE s.tid IS NOT NULL AND s.kind = 3 HAVING count(*) > 0;
     END IF;
     IF ended_groups IS NOT NULL THEN
         RETURN done || {s}.queue_next_of_groups(p_queue, ended_groups, ended_ids, now_us);
@@ -129,9 +135,9 @@ END $$;
 
 -- Moves messages to the dead letters.
 CREATE OR REPLACE FUNCTION {s}.queue_bury(
-    p_queue bigint, p_ids bigint[], p_groups bytea[], p_reasons bytea[], p_errors bytea[], p_now bigint)
+    p_queue bigint, p_ids bigint[], p_tids tid[], p_groups bytea[], p_reasons bytea[], p_errors bytea[], p_now bigint)
 RETURNS void LANGUAGE plpgsql
-SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
+SET jit TO off SET enable_seqscan TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
     wanted bytea[] := ARRAY(SELECT DISTINCT u.g FROM unnest(p_groups) u(g) WHERE u.g IS NOT NULL ORDER BY u.g);
     new_groups bytea[] := '{}';
@@ -144,9 +150,8 @@ BEGIN
             ON CONFLICT DO NOTHING RETURNING key)
         SELECT array_agg(key) INTO more FROM made;
         new_groups := new_groups || more;
-        SELECT count(*) INTO locked FROM (
-            SELECT 1 FROM unnest(wanted) u(g) JOIN {s}.message_groups g ON g.queue = -p_queue AND g.key = u.g
-            ORDER BY g.key FOR UPDATE OF g) l;
+        SELECT count(*) INTO locked FROM unnest(wanted) u(g) CROSS JOIN LATERAL (
+            SELECT 1 FROM {s}.message_groups g WHERE g.queue = -p_queue AND g.key = u.g FOR UPDATE) l;
     END LOOP;
     UPDATE {s}.messages m SET queue = -p_queue, receipt = 0, reason = s.reason, due = 0,
         visible_at = CASE WHEN s.grp IS NOT NULL AND (s.grp <> ALL (new_groups) OR s.place > 1)
@@ -156,25 +161,25 @@ BEGIN
             ELSE m.errors || s.error END
     FROM (
         SELECT u.*, row_number() OVER (PARTITION BY u.grp ORDER BY u.id) AS place
-        FROM unnest(p_ids, p_groups, p_reasons, p_errors) u(id, grp, reason, error)) s
-    WHERE m.queue = p_queue AND m.id = s.id;
+        FROM unnest(p_ids, p_tids, p_groups, p_reasons, p_errors) u(id, tid, grp, reason, error)) s
+    WHERE m.ctid = s.tid;
 END $$;
 
--- Deletes some of the messages with ids above `p_after` and up to `p_upto`, and returns the last id. Without `p_upto` it
--- is the last one that was given.
+-- Deletes some of the messages with ids above `p_after` and up to `p_upto`, and returns the last id. Without `p_upto`
+-- it is the last one that was given.
 CREATE OR REPLACE FUNCTION {s}.queue_purge(
     p_queue bigint, p_most integer, INOUT p_after bigint, INOUT p_upto bigint, OUT o_gone bigint)
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET jit TO off SET enable_seqscan TO off AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
+    tids tid[];
     groups bytea[];
 BEGIN
     p_upto := coalesce(p_upto, pg_sequence_last_value('{s}.message_ids'::regclass), 0);
-    WITH doomed AS MATERIALIZED (
-        SELECT m.id FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
-        ORDER BY m.id LIMIT p_most FOR UPDATE),
-    deleted AS (
-        DELETE FROM {s}.messages m USING doomed d WHERE m.queue = p_queue AND m.id = d.id RETURNING m.id, m.grp)
+    tids := ARRAY(
+        SELECT m.ctid FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
+        ORDER BY m.id LIMIT p_most FOR UPDATE);
+    WITH deleted AS (DELETE FROM {s}.messages m WHERE m.ctid = ANY (tids) RETURNING m.id, m.grp)
     SELECT count(*), coalesce(max(id), p_upto), array_agg(DISTINCT grp) FILTER (WHERE grp IS NOT NULL)
     INTO o_gone, p_after, groups FROM deleted;
     IF groups IS NOT NULL THEN
