@@ -1,4 +1,5 @@
 //! Redis.
+mod clock;
 mod expiry;
 mod queue;
 mod replicas;

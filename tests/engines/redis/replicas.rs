@@ -1,5 +1,4 @@
 //! Replicas: writes that wait for them, and fail-overs.
-#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 use std::{sync::Arc, time::Duration};
 
 use steadfast::{

@@ -1,5 +1,4 @@
 //! Servers that are set up badly, and servers that go: each a clear error in time.
-#![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 use std::time::Duration;
 
 use steadfast::{
