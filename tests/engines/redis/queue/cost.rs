@@ -1,5 +1,7 @@
 //! Round trips, bytes and memory.
-use steadfast::queue::Settle;
+use std::time::Instant;
+
+use steadfast::queue::{QueueExt, Settle};
 
 use super::*;
 use crate::server::{Lane, Proxy};
@@ -76,5 +78,32 @@ fn a_message_costs_some_hundred_bytes_and_leaves_nothing() {
         assert_eq!(keys(), keys_before, "a key remains");
         // The server's own buffers grew, too.
         assert!(each(used()) < 50, "{} bytes a message remain", each(used()));
+    });
+}
+
+/// The time from a send of one handle until another one has the message for which it waits.
+#[test]
+fn a_message_reaches_a_waiting_receiver_of_another_handle_within_milliseconds() {
+    let config = config(server::Redis::shared().port());
+    block_on(async {
+        let (one, two) = (Redis::connect(config.clone()).await.unwrap(), Redis::connect(config).await.unwrap());
+        let (sends, receives) = (queue(&one, "jobs"), queue(&two, "jobs"));
+        let mut times = Vec::new();
+        for _ in 0..40 {
+            let receives = receives.clone();
+            let waits = tokio::spawn(async move {
+                let taken = receives.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap().remove(0);
+                (Instant::now(), taken.receipt)
+            });
+            tokio::time::sleep(MS(30)).await;
+            let sent = Instant::now();
+            sends.send_one(Message::new("a")).await.unwrap();
+            let (received, receipt) = waits.await.unwrap();
+            times.push(received - sent);
+            sends.complete(&receipt).await.unwrap();
+        }
+        times.sort_unstable();
+        println!("from the send to the receiver: median {:?}, longest {:?}", times[20], times[39]);
+        assert!(times[20] < MS(500), "{times:?}");
     });
 }
