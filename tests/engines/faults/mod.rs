@@ -1,6 +1,7 @@
 //! Faults of real servers under load: killed, stopped, cut off, slow, failed over.
 //!
 //! `STEADFAST_MESSAGES`, `STEADFAST_CHANGES` and `STEADFAST_PROMOTIONS` set the sizes of the runs; by default they are small.
+mod idle;
 mod leader;
 mod ledger;
 mod promotion;

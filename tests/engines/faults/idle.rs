@@ -1,0 +1,90 @@
+//! The cost of an idle listener, and the way of a message from one process to the handler in another.
+use std::time::{Duration, Instant};
+
+use steadfast::{
+    queue::{Message, QueueExt},
+    queue_listener::{QueueListener, QueueListenerConfig, Work},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+
+use super::{Engine, MS};
+
+/// Interval at which a waiting receiver looks for itself, with the default settings of both engines.
+const POLL: Duration = Duration::from_secs(5);
+/// Time to mend connections on a busy machine.
+const MENDING: Duration = Duration::from_secs(5);
+
+/// Listens idly, receives from another handle, and loses a wake-up.
+async fn listen(engine: Engine) {
+    let receiving = engine.aside();
+    let (here, there) = (receiving.open().await, engine.open().await);
+    let (queue, sender) = (here.queue("jobs").await.unwrap(), there.queue("jobs").await.unwrap());
+    // It waits in the queue, which wakes it.
+    let config = QueueListenerConfig::default().receive_wait(Duration::from_secs(20));
+    let listener = QueueListener::builder(queue, config).build().unwrap();
+    let (tell, mut handled) = mpsc::unbounded_channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(async move {
+        let handler = |work: Work| {
+            // The test has ended if nobody hears it.
+            let _ = tell.send((work.body.clone(), Instant::now()));
+            async {}
+        };
+        listener.run(async { drop(stopped.await) }, handler).await.unwrap();
+    });
+    let mut arrives = async |body: &str, within: Duration| {
+        let sent = Instant::now();
+        sender.send_one(Message::new(body.to_owned())).await.unwrap();
+        let came = timeout(within, handled.recv()).await;
+        let (came, at) = came.unwrap_or_else(|_| panic!("{body:?} was not handled within {within:?}")).unwrap();
+        assert_eq!(came, body.as_bytes());
+        at - sent
+    };
+    // The listener is at work, and its wake-ups are subscribed.
+    arrives("first", MENDING + POLL).await;
+    sleep(MS(500)).await;
+
+    let (before, idle) = (receiving.proxy.round_trips(), Duration::from_secs(3));
+    sleep(idle).await;
+    let asked = receiving.proxy.round_trips() - before;
+    // A poll, and the renewal of connections: not one request a second.
+    assert!(asked < 3, "an idle listener asked {asked} times within {idle:?}");
+
+    let mut times = Vec::new();
+    for number in 0..20 {
+        // Far below the interval of the polls: it is woken.
+        times.push(arrives(&format!("message {number}"), POLL / 2).await);
+    }
+    times.sort();
+
+    receiving.proxy.refuse(true);
+    receiving.proxy.cut();
+    let mend = async {
+        sleep(MS(300)).await;
+        receiving.proxy.pass();
+    };
+    // It is sent while nothing wakes the listener.
+    let (late, ()) = tokio::join!(arrives("while it was cut off", MS(300) + MENDING + POLL), mend);
+    println!(
+        "idle: {asked} round trips in {idle:?}; woken after {:?} (median), {:?} at most; {late:?} after a cut",
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
+    stop.send(()).unwrap();
+    running.await.unwrap();
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn an_idle_listener_on_postgres_asks_little_and_is_woken() {
+    super::run(listen(Engine::new(crate::server::Postgres::start())));
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn an_idle_listener_on_redis_asks_little_and_is_woken() {
+    super::run(listen(Engine::new(crate::server::Redis::durable())));
+}
