@@ -245,7 +245,7 @@ mod tests {
         let mut tasks = Vec::new();
         for job in jobs.iter().copied() {
             let gather = gather.clone();
-            tasks.push(tokio::spawn(async move { gather.send(job).await.unwrap() }));
+            tasks.push(tokio::task::spawn(async move { gather.send(job).await.unwrap() }));
             settle().await;
         }
         tasks
