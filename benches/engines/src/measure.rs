@@ -43,7 +43,8 @@ pub async fn cell(work: Work, engine: Engine, callers: usize, effort: Effort) ->
     match engine {
         Engine::Postgres => {
             let server = Postgres::start();
-            server.psql("create schema by_hand; create database apalis");
+            server.psql("create schema by_hand");
+            server.psql("create database apalis");
             let url = server.url();
             let mut subjects: Vec<(&'static str, Arc<dyn Subject>)> = vec![
                 ("steadfast", ours::postgres(work, &url).await),

@@ -60,6 +60,8 @@ async fn listen(engine: Engine) {
     }
     times.sort();
 
+    // The listener waits again: a request that was under way could take the message, and its reply be lost.
+    sleep(MS(300)).await;
     receiving.proxy.refuse(true);
     receiving.proxy.cut();
     let mend = async {
