@@ -7,6 +7,7 @@ use std::{
 
 use steadfast::{
     entropy::Entropy,
+    port::BoxFuture,
     sharding::ShardId,
     store::{InMemoryStore, Key, Scan, Store, StoreExt},
     testing::faults::{FaultConfig, FaultNetwork},

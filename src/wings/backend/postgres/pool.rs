@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::Statement;
 
 use super::{
@@ -110,17 +110,31 @@ impl PoolCore {
         };
         // The server may have gone down during the wait.
         self.check_up()?;
-        let pooled = match self.take_idle() {
-            Some(pooled) => pooled,
-            None => match self.open().await {
-                Ok((pooled, _)) => pooled,
+        match self.take_idle() {
+            Some(pooled) => {
+                Ok(Borrowed { pool: self.clone(), pooled: Some(pooled), permit: Some(permit), is_busy: false })
+            }
+            None => self.open_for(permit).await,
+        }
+    }
+
+    /// Opens a connection in a task. If the caller's future is dropped meanwhile, the connection
+    /// goes to the pool.
+    async fn open_for(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<Borrowed, PortError> {
+        let (answer, opened) = oneshot::channel();
+        let pool = self.clone();
+        Spawner::Tokio.spawn(async move {
+            let borrowed = match pool.open().await {
+                Ok((pooled, _)) => Ok(Borrowed { pool, pooled: Some(pooled), permit: Some(permit), is_busy: false }),
                 Err(error) => {
-                    self.go_down(&error);
-                    return Err(error);
+                    pool.go_down(&error);
+                    Err(error)
                 }
-            },
-        };
-        Ok(Borrowed { pool: self.clone(), pooled: Some(pooled), permit: Some(permit), is_busy: false })
+            };
+            drop(answer.send(borrowed));
+        });
+        let lost = |_| PortError::new(PortErrorKind::Closed, "postgres: the runtime is shutting down");
+        opened.await.map_err(lost)?
     }
 
     fn check_up(&self) -> Result<(), PortError> {
