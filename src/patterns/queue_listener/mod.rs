@@ -189,7 +189,10 @@
 //!
 //! If the queue itself can wait for messages, [`receive_wait`](QueueListenerConfig::receive_wait)
 //! makes each poll do so, and the wait between polls is shorter by the same time. With several
-//! queues the listener waits in all of them at once while a task is idle.
+//! queues the listener waits in all of them at once while a task is idle. Set it, at least to
+//! [`idle.max`](IdleConfig::max), for a queue on a server: a handler then starts milliseconds after
+//! another process has sent its message. A message that such a poll takes is hidden for longer by
+//! the same time.
 //!
 //! # Prefetch
 //!
