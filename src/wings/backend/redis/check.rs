@@ -203,15 +203,15 @@ impl<'a> Info<'a> {
 mod tests {
     use super::{super::RedisConfig, *};
 
-    fn refusal(info: &str) -> Option<(PortErrorKind, String)> {
-        let checked = Info::parse(info).check(&RedisConfig::at("redis://redis.internal").check().unwrap());
-        checked.err().map(|error| (error.kind(), error.to_string()))
-    }
-
     #[test]
     fn a_server_that_would_break_a_contract_is_refused_by_name() {
         const FINE: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\nloading:0\r\n\
                             maxmemory_policy:noeviction\r\ncluster_enabled:0\r\n";
+        let target = RedisConfig::at("redis://redis.internal").check().unwrap();
+        let refusal = |info: &str| {
+            let checked = Info::parse(info).check(&target);
+            checked.err().map(|error| (error.kind(), error.to_string()))
+        };
         assert_eq!(refusal(FINE), None);
         assert_eq!(refusal(&FINE.replace("7.0.15", "6.2.0")), None);
         let cases = [
