@@ -24,7 +24,7 @@ pub(super) struct PostgresCore {
     pub(super) listener: Listener,
     pub(super) wakes: Arc<Wakes>,
     pub(super) config: PostgresConfig,
-    /// What the server promised when this handle connected.
+    /// The promises of the server when this handle connected.
     pub(super) server: Server,
     pub(super) clock: Clock,
     pub(super) store: StoreCore,

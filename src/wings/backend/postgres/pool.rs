@@ -51,7 +51,7 @@ struct PoolState {
     idle: Vec<Pooled>,
     /// The failure of the last attempt to connect, while the supervisor tries again.
     down: Option<PortError>,
-    /// What the first connection found out about the server.
+    /// The state of the server that the first connection found.
     server: Option<Server>,
 }
 
