@@ -114,7 +114,10 @@ mod partitioned;
 mod redrive;
 mod requester;
 mod settle;
-mod state;
+#[cfg_attr(not(feature = "nats"), allow(unreachable_pub, reason = "a backend replicates it"))]
+pub(crate) mod state;
+#[cfg(feature = "nats")]
+pub(crate) mod wire;
 
 pub use address::Address;
 pub use announcing::AnnouncingQueue;
