@@ -80,7 +80,9 @@ struct Memory {
 pub async fn open(url: &str) -> Result<Backend, PortError> {
     let invalid = |rule: &str| PortError::invalid("url", rule);
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(invalid("must begin with a scheme: `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`"));
+        return Err(invalid(
+            "must begin with a scheme: `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`",
+        ));
     };
     let engine = match scheme {
         "memory" if rest.is_empty() => Engine::Memory(Arc::default()),

@@ -1,5 +1,9 @@
 //! NATS JetStream.
+mod fail_over;
+mod server_facts;
+mod setups;
 mod suites;
+mod wire;
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -18,5 +22,5 @@ async fn connect(url: String, prefix: &str) -> Nats {
 
 /// Runs a test on a runtime of its own.
 fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap().block_on(test);
 }

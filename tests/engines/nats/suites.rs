@@ -43,13 +43,15 @@ async fn handles<P: ?Sized + 'static>(url: [String; 2], prefix: &str, open: Open
     Fixture::new(open(&one).await).with_second_handle(open(&other).await)
 }
 
-/// Returns a fixture on the server that all tests share: two connections, the first of which a proxy can cut.
+/// Returns a fixture on the server that all tests share: two connections, the first of which a proxy can cut. A restart
+/// connects anew.
 async fn shared<P: ?Sized + 'static>(open: Open<P>) -> Fixture<P> {
-    let server = server::Nats::shared();
+    let (server, prefix) = (server::Nats::shared(), prefix());
     let proxy = Arc::new(server::Proxy::start(server.port()));
-    let fixture = handles([server.url_at(proxy.port()), server.url()], &prefix(), open).await;
+    let fixture = handles([server.url_at(proxy.port()), server.url()], &prefix, open).await;
     let cut = proxy.clone();
-    fixture.keeping(proxy).with_cut(async move || cut.cut())
+    let fixture = fixture.keeping(proxy).with_cut(async move || cut.cut());
+    fixture.with_restart(async move || handles([server.url(), server.url()], &prefix, open).await)
 }
 
 /// Returns a fixture on a server of its own. A restart kills the server.

@@ -202,6 +202,13 @@ impl NatsCluster {
         wait_until("the cluster has a leader", || {
             cluster.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok())
         });
+        // The leader learns of the others a little later.
+        let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
+        wait_until("the cluster places a stream", || {
+            let created = cluster.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
+            created.is_ok_and(|answer| !answer.contains("\"error\""))
+        });
+        wait_until("the stream is deleted", || cluster.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
         cluster
     }
 
@@ -230,6 +237,7 @@ impl NatsCluster {
 }
 
 fn program() -> Result<PathBuf, String> {
-    let install = "2.10 or later; Debian 13: `apt-get install nats-server`, else github.com/nats-io/nats-server/releases";
+    let install =
+        "2.10 or later; Debian 13: `apt-get install nats-server`, else github.com/nats-io/nats-server/releases";
     find("nats-server", "STEADFAST_NATS_SERVER", &[], install)
 }

@@ -182,7 +182,11 @@ impl Target {
     pub(super) fn address(&self) -> String {
         let one = |server: &ServerAddr| {
             let (host, port) = (server.host(), server.port());
-            if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+            if host.contains(':') && !host.starts_with('[') {
+                format!("[{host}]:{port}")
+            } else {
+                format!("{host}:{port}")
+            }
         };
         self.servers.iter().map(one).collect::<Vec<_>>().join(",")
     }
@@ -240,7 +244,13 @@ mod tests {
         assert!(full.login == Login::User("app".to_owned(), "s@cret".to_owned()));
         assert!(target("nats://s3cret@x").unwrap().login == Login::Token("s3cret".to_owned()));
         assert_eq!(target("nats://[::1]").unwrap().address(), "[::1]:4222");
-        let urls = ["http://s:secret@x", "nats://u:secret@", "nats://u:secret@x/y", "nats://u:secret@x?secret=1", "nats://u:secret@x,"];
+        let urls = [
+            "http://s:secret@x",
+            "nats://u:secret@",
+            "nats://u:secret@x/y",
+            "nats://u:secret@x?secret=1",
+            "nats://u:secret@x,",
+        ];
         for url in urls {
             let Err(error) = target(url) else { panic!("{url} was accepted") };
             assert!(error.field() == "url" && !error.to_string().contains("secret"), "{error}");

@@ -8,9 +8,7 @@ use std::{
 };
 
 use async_nats::{
-    Client, ConnectOptions, Event, HeaderMap, Message, RequestErrorKind, Subscriber,
-    client::Request,
-    connection::State,
+    Client, ConnectOptions, Event, HeaderMap, Message, RequestErrorKind, Subscriber, client::Request, connection::State,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -304,22 +302,30 @@ impl Link {
 
     /// Publishes to a subject that no stream takes, and returns when the server has read it.
     pub(super) async fn publish(&self, subject: String, payload: Bytes) -> Result<(), PortError> {
-        let client = &self.0.client;
-        let published = self.supervise(Effect::Reads, async {
-            client.publish(subject, payload).await.map_err(|error| error.to_string())?;
-            client.flush().await.map_err(|error| error.to_string())
-        });
-        published.await?.map_err(|error| self.failure(PortErrorKind::Unavailable, error))
+        let published = self.supervise(Effect::Reads, self.0.client.publish(subject, payload)).await?;
+        published.map_err(|error| self.failure(PortErrorKind::Unavailable, error))?;
+        self.round_trip().await
     }
 
     /// Subscribes to a subject, and returns when the server knows.
     pub(super) async fn subscribe(&self, subject: String) -> Result<Subscriber, PortError> {
-        let client = &self.0.client;
-        let subscribed = self.supervise(Effect::Reads, async {
-            let subscriber = client.subscribe(subject).await.map_err(|error| error.to_string())?;
-            client.flush().await.map_err(|error| error.to_string())?;
-            Ok(subscriber)
-        });
-        subscribed.await?.map_err(|error: String| self.failure(PortErrorKind::Unavailable, error))
+        let subscribed = self.supervise(Effect::Reads, self.0.client.subscribe(subject)).await?;
+        let subscriber = subscribed.map_err(|error| self.failure(PortErrorKind::Unavailable, error))?;
+        self.round_trip().await?;
+        Ok(subscriber)
+    }
+
+    /// Returns when the server has read all that was sent before: it answers in order.
+    pub(super) async fn round_trip(&self) -> Result<(), PortError> {
+        // Nobody listens to the subject, and the server says so. The client's flush hears nothing.
+        let subject = format!("{}.none", self.0.base.config.prefix);
+        let request = Request::new().timeout(None);
+        let answer = self.supervise(Effect::Reads, self.0.client.send_request(subject, request)).await?;
+        match answer {
+            Err(error) if error.kind() != RequestErrorKind::NoResponders => {
+                Err(self.failure(PortErrorKind::Unavailable, error))
+            }
+            _ => Ok(()),
+        }
     }
 }

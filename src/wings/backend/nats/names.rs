@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn names_of_any_text_are_apart_and_come_back() {
         let long = ["x".repeat(1024), " ".repeat(1024), "\u{10ffff}".repeat(256), "=".repeat(1024)];
-        let short = ["a", "a.b", "a%2Eb", "*", ">", "%", "=", "==", "=YQ", " ", "\u{0}", "日本", "a/b", "\u{7f}", "$JS", "A"];
+        let short =
+            ["a", "a.b", "a%2Eb", "*", ">", "%", "=", "==", "=YQ", " ", "\u{0}", "日本", "a/b", "\u{7f}", "$JS", "A"];
         let texts: Vec<&str> = short.into_iter().chain(long.iter().map(String::as_str)).collect();
         let tokens: Vec<String> = texts.iter().map(|text| token(text)).collect();
         assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), texts.len());

@@ -21,20 +21,21 @@ use crate::{
 /// notifier.
 ///
 /// Notices are not stored: they pass through the servers' memory. A subscriber receives a gap after
-/// each reconnection, after the client has dropped messages to any slow subscription of the handle
-/// (65,536 wait at most), and in a cluster one second after it subscribed: until then a notice of
-/// another server may have missed it.
+/// each reconnection, and after the client has dropped messages to any slow subscription of the
+/// handle (65,536 wait at most).
+///
+/// The servers of a cluster tell each other of a subscription. A subscriber waits for 100 ms
+/// meanwhile, and receives a gap 10 s later, in case that they took longer.
 #[derive(Clone)]
 pub struct NatsNotifier(Arc<NatsCore>);
 
-const CAN: Capabilities =
-    Capabilities::of("nats", &[Capability::Shared, Capability::Push]).largest_key(1024);
+const CAN: Capabilities = Capabilities::of("nats", &[Capability::Shared, Capability::Push]).largest_key(1024);
 
 /// Room in a message beside its notice.
 const HEADROOM: usize = 4096;
 
-/// Time within which the servers of a cluster have told each other of a subscription.
-const SPREADS: Duration = Duration::from_secs(1);
+/// Time in which the servers of a cluster tell each other of a subscription, mostly and at most.
+const SPREADS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
 
 impl NatsNotifier {
     pub(super) const fn new(core: Arc<NatsCore>) -> Self {
@@ -62,7 +63,11 @@ impl Notifier for NatsNotifier {
             let seen = *health.borrow_and_update();
             let messages = link.subscribe(self.0.names.topic(topic)).await?;
             let is_cluster = link.client().server_info().cluster.is_some();
-            let spread = is_cluster.then(|| link.base().clock.now() + SPREADS);
+            let clock = &link.base().clock;
+            if is_cluster {
+                clock.sleep(SPREADS[0]).await;
+            }
+            let spread = is_cluster.then(|| clock.now() + SPREADS[1]);
             Ok(Notices::new(TopicSubscription { link, messages, health, seen, spread }))
         })
     }
@@ -80,8 +85,7 @@ struct TopicSubscription {
 
 impl TopicSubscription {
     async fn next(&mut self) -> Notice {
-        let clock = self.link.base().clock.clone();
-        let seen = self.seen;
+        let (clock, seen) = (self.link.base().clock.clone(), self.seen);
         let changed = |now: &Health| now.is_up && (now.losses, now.drops) != (seen.losses, seen.drops);
         let gap = async {
             let spread = async {
@@ -103,11 +107,9 @@ impl TopicSubscription {
             First::One(None) => std::future::pending().await,
             First::Other(None) => self.spread = None,
             First::Other(Some(now)) => {
-                // The subscription is restored ahead of this request.
-                let restored = self.link.client().flush().await;
-                if restored.is_ok() {
-                    self.seen = now;
-                }
+                // The subscription is restored ahead of this request. Another loss is another gap.
+                let _ = self.link.round_trip().await;
+                self.seen = now;
             }
         }
         Notice::Gap

@@ -44,7 +44,8 @@ impl NatsStore {
                 return Ok(page);
             }
             if base.clock.now() >= until {
-                let message = "the partition is written all the time, so that no page is a snapshot: ask again, or divide it";
+                let message =
+                    "the partition is written all the time, so that no page is a snapshot: ask again, or divide it";
                 return Err(self.core.link.failure(PortErrorKind::Throttled, message).into());
             }
             base.clock.sleep(pause).await;

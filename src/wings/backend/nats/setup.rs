@@ -67,7 +67,11 @@ pub(super) async fn stream(link: &Link, wanted: &Wanted<'_>) -> Result<Stream, P
     };
     check_stream(link, wanted, &info)?;
     let StreamInfo { config, .. } = info;
-    Ok(Stream { name: wanted.name.to_owned(), identity: config.metadata.identity, replicas: config.num_replicas.max(1) })
+    Ok(Stream {
+        name: wanted.name.to_owned(),
+        identity: config.metadata.identity,
+        replicas: config.num_replicas.max(1),
+    })
 }
 
 /// Returns the stream as it is, or `None` if there is none.
@@ -119,7 +123,8 @@ fn check_stream(link: &Link, wanted: &Wanted<'_>, info: &StreamInfo) -> Result<(
     match config.metadata.form.parse::<u32>() {
         Ok(FORM) => {}
         Ok(form) => {
-            let message = format!("the stream `{name}` has form {form}, and this release knows {FORM}: use the newer release");
+            let message =
+                format!("the stream `{name}` has form {form}, and this release knows {FORM}: use the newer release");
             return refuse(PortErrorKind::TooNew, message);
         }
         Err(_) => {
@@ -141,7 +146,8 @@ fn check_stream(link: &Link, wanted: &Wanted<'_>, info: &StreamInfo) -> Result<(
     ];
     match changed.into_iter().find(|(is_changed, ..)| *is_changed) {
         Some((_, setting, value)) => {
-            let message = format!("`{setting}` of the stream `{name}` was changed, which loses data: set it to {value}");
+            let message =
+                format!("`{setting}` of the stream `{name}` was changed, which loses data: set it to {value}");
             refuse(PortErrorKind::Unsupported, message)
         }
         None => Ok(()),

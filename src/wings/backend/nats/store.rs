@@ -117,7 +117,8 @@ impl NatsStore {
     pub(super) async fn mark(&self, subject: String) -> Result<u64, PortError> {
         let stored = self.core.link.store(subject, None, Bytes::new()).await;
         // A mark changes nothing, so a reader need not know what became of it.
-        let stored = stored.map_err(|error| self.core.link.failure(error.kind(), format_args!("unconfirmed read: {error}")))?;
+        let stored =
+            stored.map_err(|error| self.core.link.failure(error.kind(), format_args!("unconfirmed read: {error}")))?;
         stored.map_err(|error| self.core.link.rejected("the read cannot be confirmed", &error))
     }
 

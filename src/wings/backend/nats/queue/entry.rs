@@ -24,15 +24,28 @@ pub(super) enum Part {
 /// A call of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
-    Send { messages: Vec<Message>, window: Duration },
-    Take { max: usize, visibility: Duration },
-    Settle { settlements: Vec<(Stub, Settle)> },
-    Extend { receipt: Stub, visibility: Duration },
+    Send {
+        messages: Vec<Message>,
+        window: Duration,
+    },
+    Take {
+        max: usize,
+        visibility: Duration,
+    },
+    Settle {
+        settlements: Vec<(Stub, Settle)>,
+    },
+    Extend {
+        receipt: Stub,
+        visibility: Duration,
+    },
     Purge,
     /// Changes nothing, and comes behind all calls that were accepted before.
     Depth,
     /// As above.
-    Peek { max: usize },
+    Peek {
+        max: usize,
+    },
 }
 
 /// The numbers of a receipt.

@@ -107,9 +107,9 @@ impl Machine {
                 Outcome::Sent(messages.into_iter().map(|it| self.send(part, it, window, numbers.next())).collect())
             }
             Call::Take { max, visibility } => Outcome::Taken(self.part(part).take(max, now, visibility)),
-            Call::Settle { settlements } => {
-                Outcome::Settled(settlements.into_iter().map(|(receipt, how)| self.settle(part, receipt, how)).collect())
-            }
+            Call::Settle { settlements } => Outcome::Settled(
+                settlements.into_iter().map(|(receipt, how)| self.settle(part, receipt, how)).collect(),
+            ),
             Call::Extend { receipt, visibility } => {
                 let until = Some(now + visibility);
                 Outcome::Extended(self.part(part).hide(&receipt_of(receipt), until, Hide::Extend))

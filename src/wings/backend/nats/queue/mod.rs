@@ -209,7 +209,11 @@ impl NatsQueue {
             let outlook = log.outlook(self.part);
             let next = match outlook {
                 // Others of this handle are about to take those that are visible.
-                Some((visible, next)) if !left.is_zero() && visible <= log.wanted[self.part as usize].load(Ordering::Acquire) => next,
+                Some((visible, next))
+                    if !left.is_zero() && visible <= log.wanted[self.part as usize].load(Ordering::Acquire) =>
+                {
+                    next
+                }
                 _ => {
                     let taken = self.take(max, receive.visibility).await?;
                     if !taken.is_empty() || end <= clock.now() {
@@ -226,10 +230,7 @@ impl NatsQueue {
     }
 
     /// Settles in as many entries as needed.
-    async fn settle_all(
-        &self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+    async fn settle_all(&self, settlements: Vec<(Receipt, Settle)>) -> Result<Vec<Result<(), QueueError>>, QueueError> {
         let mut results = Vec::with_capacity(settlements.len());
         let (mut places, mut some, mut size) = (Vec::new(), Vec::new(), 0);
         for (receipt, how) in settlements {

@@ -34,7 +34,11 @@ enum Phase {
     /// No message was read yet.
     Begin,
     /// Messages are kept until a checkpoint is complete.
-    Loading { first: u64, until: u64, kept: Vec<(u64, Instant, Bytes)> },
+    Loading {
+        first: u64,
+        until: u64,
+        kept: Vec<(u64, Instant, Bytes)>,
+    },
     Live(Machine),
     /// The log cannot be applied.
     Broken(Broken),
@@ -150,7 +154,7 @@ impl Replica {
                 }
                 let whole = self.checkpoints.add((writer, at), (part, parts), bytes);
                 if let Some(whole) = whole {
-                    return self.checkpoint(at, whole);
+                    return self.checkpoint(at, whole, origin);
                 }
                 self.give_up_loading(number)
             }
@@ -169,7 +173,7 @@ impl Replica {
     }
 
     /// Takes up the state that a checkpoint contains, unless the copy has one.
-    fn checkpoint(&mut self, at: u64, whole: Bytes) -> Applied {
+    fn checkpoint(&mut self, at: u64, whole: Bytes, own: u64) -> Applied {
         (self.bytes, self.checkpoint) = (0, whole.len());
         let Phase::Loading { first, kept, .. } = &mut self.phase else { return Applied::Done(Vec::new()) };
         if at + 1 < *first {
@@ -179,21 +183,22 @@ impl Replica {
         let Some(mut machine) = Machine::decode(whole) else {
             return self.give_up(Broken::Unreadable(Unreadable::Damaged));
         };
+        // Calls of this handle may be among those that were kept, and their callers wait.
+        let mut all = Vec::new();
         for (number, stored_at, message) in kept.into_iter().filter(|(number, ..)| *number > at) {
             let done = match Entry::decode(message) {
-                Ok(Entry::Calls { calls, .. }) => run(&mut machine, number, stored_at, calls, false),
+                Ok(Entry::Calls { origin, calls }) => run(&mut machine, number, stored_at, calls, origin == own),
                 Ok(Entry::Checkpoint { .. }) => {
                     machine.advance(stored_at);
                     Some(Vec::new())
                 }
                 Err(_) => None,
             };
-            if done.is_none() {
-                return self.give_up(Broken::Unreadable(Unreadable::Damaged));
-            }
+            let Some(done) = done else { return self.give_up(Broken::Unreadable(Unreadable::Damaged)) };
+            all.extend(done);
         }
         self.phase = Phase::Live(machine);
-        Applied::Done(Vec::new())
+        Applied::Done(all)
     }
 
     /// Gives up if the messages that were there at the beginning had no checkpoint.
@@ -322,6 +327,28 @@ mod tests {
         log.0.push(torn);
         log.read(&mut first);
         assert_eq!(bytes(&log.from(at + 1)), bytes(&first));
+    }
+
+    #[test]
+    fn a_call_that_was_read_before_the_checkpoint_was_complete_is_answered() {
+        let mut log = Log(Vec::new());
+        (0..5).for_each(|i| log.call(&send(&i.to_string())));
+        let first = log.from(1);
+        log.call(&send("own"));
+        let at = log.checkpoint(&first, 1, 1);
+        let mut copy = Replica::new();
+        copy.begin(2, at + 1, at + 2);
+        let mut answered = Vec::new();
+        for number in at + 1..=at + 2 {
+            // The log's calls are of the handle 7.
+            let message = log.0[number as usize - 1].clone();
+            let Applied::Done(done) = copy.apply(number, number, Instant::default(), message, 7) else {
+                panic!("a gap")
+            };
+            answered.extend(done.into_iter().map(|(number, _)| number));
+        }
+        assert!(copy.is_live());
+        assert_eq!(answered, [5], "its number");
     }
 
     #[test]
