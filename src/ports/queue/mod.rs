@@ -114,7 +114,6 @@ mod partitioned;
 mod redrive;
 mod requester;
 mod settle;
-#[cfg_attr(not(feature = "nats"), allow(unreachable_pub, reason = "a backend replicates it"))]
 pub(crate) mod state;
 #[cfg(feature = "nats")]
 pub(crate) mod wire;

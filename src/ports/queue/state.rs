@@ -234,7 +234,8 @@ impl QueueState {
         self.hidden.first().map(|(until, _)| *until)
     }
 
-    /// Returns the number of messages that are visible at a time, hidden ones that are due included.
+    /// Returns the number of messages that are visible at a time, hidden ones that are due
+    /// included.
     #[cfg(feature = "nats")]
     pub(crate) fn visible(&self, now: Instant) -> usize {
         let due = self.hidden.iter().take_while(|(until, _)| *until <= now).count();

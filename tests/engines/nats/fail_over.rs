@@ -246,7 +246,15 @@ fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paus
         let unanswered = accepted.iter().filter(|number| !completed.contains_key(number)).count() as u64;
         assert!(unanswered <= seen.failures.load(SeqCst), "{unanswered} messages were lost");
         assert_eq!(twice, 0, "completed twice");
-        let records = stores[1].scan_all(Scan::partition("records").limit(1_000)).await.unwrap();
+        // A server that has just come back may have to catch up before it lists them.
+        let began = Instant::now();
+        let records = loop {
+            match stores[1].scan_all(Scan::partition("records").limit(1_000)).await {
+                Ok(records) => break records,
+                Err(error) => seen.failed("scan", &error).await,
+            }
+            assert!(began.elapsed() < PATIENCE, "the records cannot be read");
+        };
         let found: BTreeSet<u64> = records.iter().map(|row| row.row.parse().unwrap()).collect();
         let lost: Vec<_> = seen.records.lock().unwrap().difference(&found).copied().collect();
         assert_eq!(lost, [0; 0], "accepted records are lost");

@@ -17,8 +17,8 @@ use crate::{
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct NatsConfig {
-    /// The servers, and the user or token: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]`, with further
-    /// hosts of the cluster behind commas. `tls://` connects with TLS.
+    /// The servers, and the user or token: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]`, with
+    /// further hosts of the cluster behind commas. `tls://` connects with TLS.
     pub url: String,
     /// First part of the names of all streams and subjects: 1 to 32 letters, digits, `_` and `-`.
     /// `steadfast` by default. Several prefixes of one account are independent.
@@ -42,7 +42,7 @@ pub struct NatsConfig {
     /// a single server. Streams that exist stay as they are.
     #[serde(default)]
     pub replicas: Option<u8>,
-    /// Whether each read of a replicated store is confirmed by a majority of its servers. `true` by
+    /// `true` if each read of a replicated store is confirmed by a majority of its servers, as by
     /// default. Without it a read takes one request, and the store is not
     /// [`Linearizable`](crate::port::Capability::Linearizable). A store on one server needs none.
     #[serde(default = "NatsConfig::confirmed_reads_default")]

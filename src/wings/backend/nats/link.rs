@@ -71,9 +71,15 @@ pub(super) struct Health {
 /// The effect of a request on stored data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
+    /// None: an unanswered request is sent again.
     Reads,
+    /// None that is kept, but the request is sent once.
+    Once,
     Writes,
 }
+
+/// Time after which a read is sent again: a stream that elects a leader does not answer.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Delay between attempts to connect after the handle was dropped: the client notices at the next.
 const ABANDONED: Duration = Duration::from_secs(3600);
@@ -236,11 +242,21 @@ impl Link {
         payload: Bytes,
         effect: Effect,
     ) -> Result<Message, PortError> {
-        let mut request = Request::new().payload(payload).timeout(None);
-        if let Some(headers) = headers {
-            request = request.headers(headers);
-        }
-        let answer = self.supervise(effect, self.0.client.send_request(subject, request)).await?;
+        let Base { clock, .. } = &*self.0.base;
+        let send = || {
+            let request = Request::new().payload(payload.clone()).timeout(None);
+            let request = headers.iter().fold(request, |request, headers| request.headers(headers.clone()));
+            self.0.client.send_request(subject.clone(), request)
+        };
+        let answer = self.supervise(effect, async {
+            while effect == Effect::Reads {
+                if let Some(answer) = within(clock, AGAIN, send()).await {
+                    return answer;
+                }
+            }
+            send().await
+        });
+        let answer = answer.await?;
         answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
                 let message = "no stream takes the request: is JetStream on, and has the cluster a leader?";

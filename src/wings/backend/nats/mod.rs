@@ -42,8 +42,8 @@
 //! | a cluster of three | nothing | nothing, if the other two machines go on |
 //! | a cluster of three that loses power as a whole | | the writes of the last `sync_interval` |
 //!
-//! Set `sync_interval: always` where one machine holds everything, or where all machines share their
-//! power. A write is then as slow as a sync of the disk.
+//! Set `sync_interval: always` where one machine holds everything, or where all machines share
+//! their power. A write is then as slow as a sync of the disk.
 //!
 //! In a cluster a write is accepted when a majority has it. While a stream elects a leader (seen: 4
 //! to 12 s after its machine was lost), its requests fail as
@@ -81,12 +81,12 @@
 //! | `PREFIX_queue_HASH` | `PREFIX.q.PREFIX_queue_HASH` | the log of a queue; its name is in the stream's metadata |
 //! | | `PREFIX.n.TOPIC` | notices, in no stream |
 //!
-//! Space, control characters, `.`, `*`, `>`, `%` and `=` of names are written as `%` and two digits;
-//! names that become longer than 1,400 bytes are `=` and base 64.
+//! Space, control characters, `.`, `*`, `>`, `%` and `=` of names are written as `%` and two
+//! digits; names that become longer than 1,400 bytes are `=` and base 64.
 //!
-//! A record takes about 70 bytes beside its value and its key. These stay for ever: one mark of each
-//! record that was read in a cluster, one of each partition that was scanned, and the fence of each
-//! deleted key that was written with a token.
+//! A record takes about 70 bytes beside its value and its key. These stay for ever: one mark of
+//! each record that was read in a cluster, one of each partition that was scanned, and the fence of
+//! each deleted key that was written with a token.
 //!
 //! # Settings that matter
 //!
@@ -134,8 +134,8 @@
 //! # Source
 //!
 //! "JetStream", docs.nats.io; Diego Ongaro and John Ousterhout, "In Search of an Understandable
-//! Consensus Algorithm", 2014; Fred Schneider, "Implementing fault-tolerant services using the state
-//! machine approach", 1990.
+//! Consensus Algorithm", 2014; Fred Schneider, "Implementing fault-tolerant services using the
+//! state machine approach", 1990.
 mod api;
 mod config;
 mod failure;

@@ -84,7 +84,7 @@ impl Reader {
             mem_storage: true,
         };
         let consumer = NewConsumer { stream_name: stream, config };
-        let created = link.api(&format!("CONSUMER.CREATE.{stream}"), &consumer, Effect::Reads).await?;
+        let created = link.api(&format!("CONSUMER.CREATE.{stream}"), &consumer, Effect::Once).await?;
         let created: ConsumerInfo = created.map_err(|error| link.rejected("the stream cannot be read", &error))?;
         let (consumer, pending) = (created.name, created.num_pending);
         let (link, stream) = (link.clone(), stream.to_owned());
@@ -118,8 +118,8 @@ impl Reader {
         }
     }
 
-    /// Answers a request of the server's flow control. A plain heartbeat needs no answer, unless the
-    /// server waits for one.
+    /// Answers a request of the server's flow control. A plain heartbeat needs no answer, unless
+    /// the server waits for one.
     async fn answer(&self, message: &Message) {
         let stalled = message.headers.as_ref().and_then(|headers| headers.get("Nats-Consumer-Stalled"));
         let to = stalled.map(|subject| subject.as_str().to_owned());

@@ -163,7 +163,8 @@ impl NatsStore {
         Ok(Some(Row::new(row, value, Version::new(number))))
     }
 
-    /// Lists the rows of a scan, at least up to the message `until`. `None` if messages are missing.
+    /// Lists the rows of a scan, at least up to the message `until`. `None` if messages are
+    /// missing.
     async fn list(&self, scan: &Scan, until: u64) -> Result<Option<Listing>, StoreError> {
         let all = self.core.names.partition(&scan.partition);
         let mut reader = Reader::open(&self.core.link, &self.core.stream.name, Range::LastOf(&all)).await?;

@@ -36,13 +36,13 @@ use crate::{
 /// is the mark, the answering server knew all writes before the read.
 /// [`confirmed_reads`](super::NatsConfig::confirmed_reads) switches this off.
 ///
-/// **Scans.** Each page reads the names of all rows of its partition, and then the values of its own
-/// rows. If a write to the partition came between, the page is read again. A partition that is
+/// **Scans.** Each page reads the names of all rows of its partition, and then the values of its
+/// own rows. If a write to the partition came between, the page is read again. A partition that is
 /// written all the time therefore cannot be scanned: the page ends as `Throttled` after
 /// [`request_timeout`](super::NatsConfig::request_timeout). Keep partitions to some thousand rows.
 ///
-/// **Deletes** leave a small message in the record's place. The handle that wrote it removes it with
-/// a later write, a minute after; one with a fencing token stays for ever.
+/// **Deletes** leave a small message in the record's place. The handle that wrote it removes it
+/// with a later write, a minute after; one with a fencing token stays for ever.
 ///
 /// A write without a token to a key that has a fence removes the fence: do not mix the two.
 #[derive(Clone)]
@@ -139,8 +139,8 @@ impl NatsStore {
             return last.await?.map(|message| self.head(&message)).transpose();
         }
         let mark = format!("{record}.b");
-        let (last, marked) = futures_util::future::join(last, self.mark(mark.clone())).await;
-        let (mut last, marked) = (last?, marked?);
+        // Without a leader a write is refused at once, and a read is not answered.
+        let (mut last, marked) = futures_util::future::try_join(last, self.mark(mark.clone())).await?;
         let both = format!("{record}.*");
         // Each turn is behind another write, and that of the mark is the last before the mark.
         loop {
@@ -187,8 +187,8 @@ impl NatsStore {
         }
     }
 
-    /// Writes a record, or the mark of a deleted one. Returns the number of the message, and whether
-    /// there was a record before.
+    /// Writes a record, or the mark of a deleted one. Returns the number of the message, and
+    /// whether there was a record before.
     async fn write(
         &self,
         record: &str,

@@ -71,8 +71,8 @@ struct WaitingCall {
 
 /// Time after which a written call that was not read back makes the reader open another consumer.
 const UNHEARD: Duration = Duration::from_secs(1);
-/// Pauses between attempts to read the log.
-const PAUSE: Duration = Duration::from_millis(100);
+/// First and longest pause between attempts to read the log.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 /// Largest part of a checkpoint.
 const PART: usize = 512 << 10;
 
@@ -262,10 +262,11 @@ impl Log {
     async fn read_all(self: Arc<Self>) {
         let mut stopped = self.stopped.subscribe();
         let read = async {
+            let mut pause = PAUSE[0];
             loop {
-                // Another attempt follows, also after an error that may pass.
-                let _ = self.read().await;
-                self.link.base().clock.sleep(PAUSE).await;
+                // Another attempt follows, also after an error.
+                pause = if self.read().await.is_ok() { PAUSE[0] } else { (pause * 2).min(PAUSE[1]) };
+                self.link.base().clock.sleep(pause).await;
             }
         };
         race(read, stopped.wait_for(|stopped| *stopped)).await;

@@ -1,5 +1,5 @@
-//! The state machine of a queue. Each handle applies the entries of the log in their order, with the
-//! times at which the server stored them, and so all handles have the same state.
+//! The state machine of a queue. Each handle applies the entries of the log in their order, with
+//! the times at which the server stored them, and so all handles have the same state.
 use bytes::Bytes;
 
 use super::entry::{Call, Part, Stub};

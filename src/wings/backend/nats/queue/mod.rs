@@ -31,11 +31,11 @@ use crate::{
 ///
 /// # How it works
 ///
-/// A queue is the log of its calls, in a stream of its own: `send`, `receive`, `settle` and `extend`
-/// are entries, in one order for all processes. Each handle reads the log and applies its entries to
-/// a copy of the queue in its memory, by the times at which the server stored them. So all copies are
-/// equal, and a call has its result when its entry is read back: replicated state machines, with
-/// JetStream's log.
+/// A queue is the log of its calls, in a stream of its own: `send`, `receive`, `settle` and
+/// `extend` are entries, in one order for all processes. Each handle reads the log and applies its
+/// entries to a copy of the queue in its memory, by the times at which the server stored them. So
+/// all copies are equal, and a call has its result when its entry is read back: replicated state
+/// machines, with JetStream's log.
 ///
 /// JetStream's own work queues do not keep the contract of a [`Queue`](crate::queue::Queue): an
 /// acknowledgement of an earlier delivery still removes the message (seen on 2.10.27), its answer
@@ -45,8 +45,9 @@ use crate::{
 /// **Requests.** A call is one stored message of some 40 bytes and its content, and is read by each
 /// process that receives from the queue. While one entry is stored, calls of the handle gather, and
 /// go together in the next. A `receive` that waits makes no request while its copy has no visible
-/// message; one without a wait is always an entry. A handle that only sends reads nothing, unless it
-/// sends de-duplication ids.
+/// message; one without a wait is always an entry. A handle that only sends reads nothing, unless
+/// it sends de-duplication ids. A receiver whose part of a cluster is lost waits for 12 s at most,
+/// until it reads the log at another server; a call of the handle meanwhile notices within 1 s.
 ///
 /// **Memory.** Each handle that receives holds all messages of the queue and their ids within the
 /// window: some 300 bytes and the message for each. A queue is for work that is done soon: keep it
@@ -56,14 +57,14 @@ use crate::{
 /// handle stores its copy in the log, and removes the entries before it. A new handle begins there.
 ///
 /// **Time** is the server's: that of the stream's leader as it stores an entry. It never goes back.
-/// If the clock of a new leader is ahead, hidden messages and delays end earlier by that step; if it
-/// is behind, they end later.
+/// If the clock of a new leader is ahead, hidden messages and delays end earlier by that step; if
+/// it is behind, they end later.
 ///
 /// # Limits
 ///
-/// A request has at most 1,000 messages, and fits together into the server's `max_payload` (1 MiB by
-/// default). A queue has no limit of its own on its length; a server or account without room refuses
-/// entries as [`Full`](crate::port::PortErrorKind::Full), settlements included.
+/// A request has at most 1,000 messages, and fits together into the server's `max_payload` (1 MiB
+/// by default). A queue has no limit of its own on its length; a server or account without room
+/// refuses entries as [`Full`](crate::port::PortErrorKind::Full), settlements included.
 ///
 /// # Cancel safety
 ///

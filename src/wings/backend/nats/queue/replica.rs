@@ -11,8 +11,8 @@ use crate::time::Instant;
 
 /// The state, and the place in the log up to which it goes.
 ///
-/// A copy begins at the first message of the log. If that is not the first one ever, some handle has
-/// stored the state in the log, in parts ([`Entry::Checkpoint`]), and then removed the messages
+/// A copy begins at the first message of the log. If that is not the first one ever, some handle
+/// has stored the state in the log, in parts ([`Entry::Checkpoint`]), and then removed the messages
 /// before it. Messages of the log are numbered without gaps, so a missing one is noticed.
 pub(super) struct Replica {
     phase: Phase,
@@ -175,7 +175,11 @@ impl Replica {
     /// Takes up the state that a checkpoint contains, unless the copy has one.
     fn checkpoint(&mut self, at: u64, whole: Bytes, own: u64) -> Applied {
         (self.bytes, self.checkpoint) = (0, whole.len());
-        let Phase::Loading { first, kept, .. } = &mut self.phase else { return Applied::Done(Vec::new()) };
+        let Phase::Loading { first, kept, .. } = &mut self.phase else {
+            // Parts of writers that are gone are not kept for ever. A copy that is live needs none.
+            self.checkpoints.0.clear();
+            return Applied::Done(Vec::new());
+        };
         if at + 1 < *first {
             return Applied::Done(Vec::new());
         }
