@@ -240,7 +240,7 @@ fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paus
             }
             assert!(began.elapsed() < PATIENCE, "the queue is emptied");
         }
-        let (accepted, completed) = (seen.accepted.lock().unwrap(), seen.completed.lock().unwrap());
+        let (accepted, completed) = (seen.accepted.lock().unwrap().clone(), seen.completed.lock().unwrap().clone());
         let twice = completed.values().filter(|count| **count > 1).count();
         // A completion without an answer is in none of the two.
         let unanswered = accepted.iter().filter(|number| !completed.contains_key(number)).count() as u64;

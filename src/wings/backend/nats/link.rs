@@ -249,12 +249,14 @@ impl Link {
             self.0.client.send_request(subject.clone(), request)
         };
         let answer = self.supervise(effect, async {
-            while effect == Effect::Reads {
+            if effect != Effect::Reads {
+                return send().await;
+            }
+            loop {
                 if let Some(answer) = within(clock, AGAIN, send()).await {
                     return answer;
                 }
             }
-            send().await
         });
         let answer = answer.await?;
         answer.map_err(|error| match error.kind() {

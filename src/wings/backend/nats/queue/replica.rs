@@ -39,7 +39,7 @@ enum Phase {
         until: u64,
         kept: Vec<(u64, Instant, Bytes)>,
     },
-    Live(Machine),
+    Live(Box<Machine>),
     /// The log cannot be applied.
     Broken(Broken),
 }
@@ -114,9 +114,9 @@ impl Replica {
         *self = Self::new();
         // A log that an operator has emptied is the log of an empty queue.
         if messages == 0 {
-            (self.phase, self.next) = (Phase::Live(Machine::new()), last + 1);
+            (self.phase, self.next) = (Phase::Live(Box::new(Machine::new())), last + 1);
         } else if first <= 1 {
-            self.phase = Phase::Live(Machine::new());
+            self.phase = Phase::Live(Box::new(Machine::new()));
         } else {
             (self.phase, self.next) = (Phase::Loading { first, until: last, kept: Vec::new() }, first);
         }
@@ -201,7 +201,7 @@ impl Replica {
             let Some(done) = done else { return self.give_up(Broken::Unreadable(Unreadable::Damaged)) };
             all.extend(done);
         }
-        self.phase = Phase::Live(machine);
+        self.phase = Phase::Live(Box::new(machine));
         Applied::Done(all)
     }
 
