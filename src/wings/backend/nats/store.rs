@@ -28,18 +28,19 @@ use crate::{
 /// | a put with one, a delete | 1 more than a get |
 /// | a get of a stream on one server | 1 |
 /// | a get of a replicated stream | 3, of which one is a write, in two round trips |
-/// | a page of a scan | 5, and 1 for each row |
+/// | a page of a scan | 5 or 6, and 1 for each row |
 ///
 /// **Confirmed reads.** The leader of a stream answers a read from its own copy, also if it was
 /// replaced in the meantime and does not know. So each read of a replicated stream stores a mark
 /// beside the record, and asks for the first message behind the version that it has read: if that
 /// is the mark, the answering server knew all writes before the read.
-/// [`confirmed_reads`](super::NatsConfig::confirmed_reads) switches this off.
+/// [`confirmed_reads`](field@super::NatsConfig::confirmed_reads) switches this off.
 ///
 /// **Scans.** Each page reads the names of all rows of its partition, and then the values of its
 /// own rows. If a write to the partition came between, the page is read again. A partition that is
 /// written all the time therefore cannot be scanned: the page ends as `Throttled` after
-/// [`request_timeout`](super::NatsConfig::request_timeout). Keep partitions to some thousand rows.
+/// [`request_timeout`](field@super::NatsConfig::request_timeout). Keep partitions to some thousand
+/// rows.
 ///
 /// **Deletes** leave a small message in the record's place. The handle that wrote it removes it
 /// with a later write, a minute after; one with a fencing token stays for ever.

@@ -37,7 +37,7 @@ use crate::{
 /// all copies are equal, and a call has its result when its entry is read back: replicated state
 /// machines, with JetStream's log.
 ///
-/// JetStream's own work queues do not keep the contract of a [`Queue`](crate::queue::Queue): an
+/// JetStream's own work queues do not keep the contract of a [`Queue`]: an
 /// acknowledgement of an earlier delivery still removes the message (seen on 2.10.27), its answer
 /// does not tell, the visibility time-out is of a consumer and not of a receive, and groups have no
 /// order.
