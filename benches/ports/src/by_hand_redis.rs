@@ -21,6 +21,8 @@ struct ByHand {
     connection: MultiplexedConnection,
     cas: Script,
     versions: Mutex<Vec<String>>,
+    /// Messages that were received and not ended.
+    received: Mutex<Vec<Vec<u8>>>,
     rows: Vec<String>,
 }
 
@@ -33,7 +35,14 @@ pub async fn subject(work: Work, url: &str) -> Arc<dyn Subject> {
         let put: RedisResult<i64> = cas.key(row).arg("").arg(&BODY[..]).invoke_async(&mut connection).await;
         put.expect("a row");
     }
-    Arc::new(ByHand { work, connection, cas, versions: Mutex::new(vec![String::new(); 64]), rows })
+    Arc::new(ByHand {
+        work,
+        connection,
+        cas,
+        versions: Mutex::new(vec![String::new(); 64]),
+        received: Mutex::default(),
+        rows,
+    })
 }
 
 fn sends(n: usize) -> Pipeline {
@@ -79,6 +88,10 @@ impl ByHand {
                 let version: i64 = self.cas.key(row).arg(known).arg(&BODY[..]).invoke_async(&mut connection).await?;
                 self.versions.lock().expect("no panic")[caller] = version.to_string();
             }
+            Work::Append => {
+                let _: String =
+                    cmd("XADD").arg("log").arg("*").arg("v").arg(&BODY[..]).query_async(&mut connection).await?;
+            }
             Work::Send(n) => {
                 let sent: Vec<String> = sends(n).query_async(&mut connection).await?;
                 assert_eq!(sent.len(), n);
@@ -95,6 +108,20 @@ impl ByHand {
                     assert_eq!(settled, ids.len());
                 }
             }
+            Work::Forward(n) => {
+                let ids: Vec<Vec<u8>> = {
+                    let mut received = self.received.lock().expect("no panic");
+                    let left = received.len() - n;
+                    received.drain(left..).collect()
+                };
+                let mut done = pipe();
+                done.atomic().cmd("XACK").arg("jobs").arg("workers").arg(&ids).cmd("XDEL").arg("jobs").arg(&ids);
+                for _ in 0..n {
+                    done.cmd("XADD").arg("others").arg("*").arg("b").arg(&BODY[..]).ignore();
+                }
+                let (settled, _): (usize, usize) = done.query_async(&mut connection).await?;
+                assert_eq!(settled, n);
+            }
         }
         Ok(())
     }
@@ -108,16 +135,29 @@ impl Subject for ByHand {
             }
             let mut connection = self.connection.clone();
             let mut fresh = pipe();
-            fresh.cmd("DEL").arg("jobs").ignore();
+            fresh.cmd("DEL").arg("jobs").arg("others").ignore();
             fresh.cmd("XGROUP").arg("CREATE").arg("jobs").arg("workers").arg("0").arg("MKSTREAM").ignore();
             let () = fresh.query_async(&mut connection).await.expect("a stream");
-            if let Work::Take(n) = self.work {
+            if let Work::Take(n) | Work::Forward(n) = self.work {
                 let mut left = operations * n;
                 while left > 0 {
                     let some = left.min(256);
                     let _: Vec<String> = sends(some).query_async(&mut connection).await.expect("messages");
                     left -= some;
                 }
+            }
+            if let Work::Forward(n) = self.work {
+                let mut take = cmd("XREADGROUP");
+                take.arg("GROUP")
+                    .arg("workers")
+                    .arg(0)
+                    .arg("COUNT")
+                    .arg(operations * n)
+                    .arg("STREAMS")
+                    .arg("jobs")
+                    .arg(">");
+                *self.received.lock().expect("no panic") =
+                    ids(&take.query_async(&mut connection).await.expect("messages"));
             }
         })
     }
