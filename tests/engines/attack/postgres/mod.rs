@@ -1,4 +1,5 @@
 //! PostgreSQL.
+mod changes;
 mod connections;
 mod disk;
 mod queue;
