@@ -2,6 +2,8 @@
 //! that is in use.
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 
 use std::{future::Future, net::TcpListener, time::Duration};
 
