@@ -25,6 +25,27 @@ use crate::{
 /// A parameter of a statement, with its type.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
+/// Largest sum of the values of a request, in bytes. The server takes less than 1 GiB, and requests
+/// that meet share a statement.
+const LARGEST: usize = 512 << 20;
+
+/// Refuses a request that the server would answer by closing the connection.
+pub(super) fn check_size(field: &str, bytes: usize) -> Result<(), PortError> {
+    if bytes <= LARGEST {
+        return Ok(());
+    }
+    Err(PortError::invalid(field, format_args!("must have at most {LARGEST} bytes together, has {bytes}")))
+}
+
+/// Refuses a transaction whose statements do not see what others have committed.
+pub(super) fn refuse_isolation(place: &str) -> PortError {
+    let message = format!("postgres: {place}: the transaction must have the isolation level READ COMMITTED");
+    PortError::new(PortErrorKind::Unsupported, message)
+}
+
+/// Condition of a statement within a transaction of the user.
+pub(super) const READ_COMMITTED: &str = "current_setting('transaction_isolation') = 'read committed'";
+
 /// The connections of a handle, and the names of its schema.
 pub(super) struct Link {
     pool: Pool,
@@ -33,6 +54,9 @@ pub(super) struct Link {
     /// Number that identifies the schema in advisory locks and names of channels.
     id: u64,
     limit: Duration,
+    /// Permits of requests that wait for other transactions, so that they leave connections to the
+    /// others.
+    patient: tokio::sync::Semaphore,
     prepares: bool,
     pub(super) clock: Clock,
 }
@@ -49,9 +73,20 @@ impl Link {
             schema: format!("\"{}\"", config.schema),
             id: crate::hash::stable_hash(config.schema.as_bytes()),
             limit: config.request_timeout,
+            patient: tokio::sync::Semaphore::new(config.connections.div_ceil(2)),
             prepares: config.prepare,
             clock: clock.clone(),
         })
+    }
+
+    /// Waits for the permission to send a request that waits for other transactions.
+    pub(super) async fn patience(&self) -> Result<tokio::sync::SemaphorePermit<'_>, PortError> {
+        let throttled = || {
+            let what = "too many requests wait for locks that other transactions hold";
+            PortError::new(PortErrorKind::Throttled, format!("postgres: {}: {what}", self.place()))
+        };
+        let permit = within(&self.clock, self.limit, self.patient.acquire()).await;
+        permit.and_then(Result::ok).ok_or_else(throttled)
     }
 
     /// Opens the first connection, and checks the server.
@@ -146,7 +181,12 @@ impl Link {
         let ran = within(&self.clock, limit, borrowed.pooled()?.connection.client.batch_execute(statements)).await;
         borrowed.is_busy = false;
         match ran {
-            Some(ran) => ran.map_err(|error| failure(self.place(), error, Effect::Write)),
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                // Its transaction is aborted, and still open.
+                borrowed.abandon();
+                Err(failure(self.place(), error, Effect::Write))
+            }
             None => {
                 borrowed.abandon();
                 Err(timed_out(self.place(), "a migration", limit).outcome_unknown())

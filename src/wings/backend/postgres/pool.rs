@@ -18,6 +18,7 @@ use tokio_postgres::Statement;
 use super::{
     PostgresConfig,
     connection::{Connection, Connector},
+    failure::refuses_login,
     server::{self, Server},
 };
 use crate::{
@@ -114,7 +115,10 @@ impl PoolCore {
             Some(pooled) => {
                 Ok(Borrowed { pool: self.clone(), pooled: Some(pooled), permit: Some(permit), is_busy: false })
             }
-            None => self.open_for(permit).await,
+            None => {
+                self.check_reachable()?;
+                self.open_for(permit).await
+            }
         }
     }
 
@@ -137,7 +141,19 @@ impl PoolCore {
         opened.await.map_err(lost)?
     }
 
+    /// Refuses a request while the server is down. A server that answers, and only refuses new
+    /// connections, such as after a change of the password, still serves those that are open.
     fn check_up(&self) -> Result<(), PortError> {
+        let state = self.state.lock();
+        if state.down.as_ref().is_some_and(refuses_login) && !state.idle.is_empty() {
+            return Ok(());
+        }
+        drop(state);
+        self.check_reachable()
+    }
+
+    /// Refuses a request that needs a new connection while there is none to be had.
+    fn check_reachable(&self) -> Result<(), PortError> {
         match &self.state.lock().down {
             // Whatever the reason, it may be mended meanwhile.
             Some(error) => Err(PortError::new(PortErrorKind::Unavailable, error.to_string())),

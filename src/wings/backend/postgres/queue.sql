@@ -17,6 +17,13 @@ CREATE TABLE IF NOT EXISTS {s}.queues (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name bytea NOT NULL UNIQUE,
     tag text NOT NULL UNIQUE DEFAULT replace(gen_random_uuid()::text, '-', ''));
+-- The numbers begin at the time, so that a schema that is dropped and made again gives none twice: a handle that is
+-- connected still has the old ones.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM {s}.queues) THEN
+        PERFORM setval(pg_get_serial_sequence('{s}.queues', 'id'), {s}.now_us());
+    END IF;
+END $$;
 
 -- Dead letters have the negative number of their queue. `receipt` is the number of the delivery that may settle the
 -- message, 0 for none: if it is not 0 at the next delivery, that earlier one expired.
@@ -74,10 +81,20 @@ BEGIN
     RETURN now_us;
 END $$;
 
--- Marks hold for one epoch: until the server is restarted, another one is promoted, or the clock goes back.
+-- Emptied by the server after each crash, also of a single backend: what it had not written to its log by then is gone,
+-- and ids may be given again.
+CREATE UNLOGGED TABLE IF NOT EXISTS {s}.queue_life (began bigint NOT NULL);
+
+-- Marks hold for one epoch: until the server is restarted or recovers, another one is promoted, or the clock goes back.
 CREATE OR REPLACE FUNCTION {s}.queue_epoch() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    life bigint := (SELECT max(began) FROM {s}.queue_life);
 BEGIN
-    RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
+    IF life IS NULL THEN
+        life := {s}.now_us();
+        INSERT INTO {s}.queue_life VALUES (life);
+    END IF;
+    RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint + life
         + coalesce(pg_sequence_last_value('{s}.queue_era'::regclass), 0);
 END $$;
 

@@ -6,7 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::{
     gather::SendBatch,
     link::{Effect, Link, Param},
-    queue_settle::is_deadlock,
+    queue_settle::{is_deadlock, is_locked},
 };
 use crate::{
     port::{BoxFuture, PortError},
@@ -78,26 +78,49 @@ pub(super) struct Sender {
     pub(super) queue: i64,
     pub(super) window: i64,
     sql: String,
+    hasty: String,
 }
 
-pub(super) type Sent = Result<Vec<MessageId>, QueueError>;
+/// The answer to a request.
+pub(super) enum Sent {
+    Done(Result<Vec<MessageId>, QueueError>),
+    /// Nothing was done, because a transaction holds a group or a de-duplication id of the batch.
+    Busy(Vec<Message>),
+}
+
+/// Ends a statement of several requests that waits for another transaction, so that it does not
+/// make those wait that have nothing to do with it: each is sent again alone.
+pub(super) const HASTE: &str = " FROM set_config('lock_timeout', '200ms', true)";
 
 /// The statement that sends messages.
 pub(super) const SEND: &str = "SELECT {s}.queue_send($1, $2, $3, $4, $5, $6, $7)";
 
 impl Sender {
-    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
-        let sql = link.sql(SEND);
-        Self { link, queue, window, sql }
+    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
+        let (sql, hasty) = (link.sql(SEND), link.sql(&format!("{SEND}{HASTE}")));
+        Arc::new(Self { link, queue, window, sql, hasty })
     }
 
-    async fn send_all(&self, requests: &[Vec<Message>]) -> Result<Vec<i64>, PortError> {
+    /// Sends one request of a batch that met a lock. If it meets one again, it waits for it.
+    pub(super) async fn send_alone(&self, request: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
+        let request = [request];
+        let ids = match self.send_all(&request, &self.hasty).await {
+            Err(error) if is_locked(&error) => {
+                let _permit = self.link.patience().await?;
+                self.send_all(&request, &self.sql).await?
+            }
+            ids => ids?,
+        };
+        Ok(ids.into_iter().map(message_id).collect())
+    }
+
+    async fn send_all(&self, requests: &[Vec<Message>], sql: &str) -> Result<Vec<i64>, PortError> {
         let messages = requests.iter().flatten().map(|message| (self.queue, message));
         let columns = Columns::of(messages);
         let params = with(columns.params(), (&self.window, Type::INT8));
         let mut attempt = 1;
         loop {
-            match self.link.query(Effect::Write, &self.sql, &params).await {
+            match self.link.query(Effect::Write, sql, &params).await {
                 Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
                 answer => return ids_in(&self.link, &answer?),
             }
@@ -120,15 +143,18 @@ pub(super) const fn message_id(number: i64) -> MessageId {
     MessageId::from_numbers(number.unsigned_abs(), 0)
 }
 
-impl SendBatch<Vec<Message>, Sent> for Sender {
+impl SendBatch<Vec<Message>, Sent> for Arc<Sender> {
     fn send(&self, requests: Vec<Vec<Message>>) -> BoxFuture<'_, Vec<Sent>> {
         Box::pin(async move {
-            match self.send_all(&requests).await {
+            let sql = if requests.len() > 1 { &self.hasty } else { &self.sql };
+            match self.send_all(&requests, sql).await {
                 Ok(ids) => {
                     let mut ids = ids.into_iter().map(message_id);
-                    requests.iter().map(|request| Ok(ids.by_ref().take(request.len()).collect())).collect()
+                    let of = |request: &Vec<Message>| Sent::Done(Ok(ids.by_ref().take(request.len()).collect()));
+                    requests.iter().map(of).collect()
                 }
-                Err(error) => requests.iter().map(|_| Err(error.clone().into())).collect(),
+                Err(error) if requests.len() > 1 && is_locked(&error) => requests.into_iter().map(Sent::Busy).collect(),
+                Err(error) => requests.iter().map(|_| Sent::Done(Err(error.clone().into()))).collect(),
             }
         })
     }

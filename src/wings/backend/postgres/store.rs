@@ -8,8 +8,8 @@ use super::{
     Postgres,
     gather::Gather,
     handle::PostgresCore,
-    link::{Effect, Link, Param},
-    store_sql::{Answer, Applied, Job, PUT, SendJobs, WRITE, send_jobs, version},
+    link::{Effect, Link, Param, READ_COMMITTED, check_size, refuse_isolation},
+    store_sql::{Answer, Applied, Job, PUT, SendJobs, WRITE, send_jobs, size, version},
     sweep::Sweeper,
 };
 use crate::{
@@ -20,12 +20,17 @@ use crate::{
 };
 
 /// The store in a schema, from [`Postgres::store`]. A clone is the same store.
+///
+/// A value has at most 64 MiB, and a batch at most 512 MiB of values and 1,000 writes. A larger one
+/// is refused as `Invalid` before it is sent.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<PostgresCore>);
 
 /// The parts of the store that all its handles of one [`Postgres`] share.
 pub(super) struct StoreCore {
     writes: Gather<Job, Answer>,
+    /// The statement that writes within a transaction of the user.
+    within: String,
     sender: Arc<SendJobs>,
     sweeper: Arc<Sweeper>,
     get: String,
@@ -59,6 +64,8 @@ impl StoreCore {
         let sender = Arc::new(SendJobs { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT) });
         Self {
             writes: Gather::new(JOBS, sender.clone()),
+            // Without an end of a job nothing is done.
+            within: sender.sql.replace("$4", &format!("CASE WHEN {READ_COMMITTED} THEN $4 ELSE '{{}}' END")),
             sender,
             sweeper: Sweeper::new(link.sql("SELECT {s}.store_sweep($1)")),
             get: link.sql(
@@ -104,7 +111,7 @@ impl PostgresStore {
     /// few others, wait for it. A refusal leaves the transaction usable.
     ///
     /// # Errors
-    /// Same as [`Store::batch`].
+    /// Same as [`Store::batch`], and `Unsupported` for another isolation level.
     ///
     /// # Cancel safety
     /// If the future is dropped, the writes are part of the transaction or not: roll it back.
@@ -118,11 +125,14 @@ impl PostgresStore {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
+        check_size("writes", writes.iter().map(size).sum())?;
         let versions = versions_of(&writes);
-        let (link, sql) = (&self.0.link, &self.0.store.sender.sql);
+        let (link, sql) = (&self.0.link, &self.0.store.within);
         let job = Job { partition: partition.to_owned(), writes };
         let mut answers = send_jobs(link, Some(transaction), sql, true, vec![job]).await;
         match answers.pop() {
+            // Nothing was done.
+            Some(Answer::Done(Ok(done))) if done.is_empty() => Err(refuse_isolation(link.place()).into()),
             Some(Answer::Done(done)) => Ok(versions(done?)),
             _ => Err(no_answer()),
         }
@@ -256,6 +266,7 @@ impl Store for PostgresStore {
             if writes.is_empty() {
                 return Ok(Vec::new());
             }
+            check_size("writes", writes.iter().map(size).sum())?;
             let versions = versions_of(&writes);
             Ok(versions(self.write(partition, writes).await?))
         })

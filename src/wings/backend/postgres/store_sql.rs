@@ -235,6 +235,14 @@ fn answer(job: Job, outcomes: Vec<Outcome>) -> Answer {
     Answer::Done(Err(error.of_write(refused.write)))
 }
 
+/// Returns the size of the value of a write.
+pub(super) fn size(write: &Write) -> usize {
+    match write {
+        Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
+        Write::Delete { .. } | Write::Check { .. } => 0,
+    }
+}
+
 /// Sends jobs of one handle.
 pub(super) struct SendJobs {
     pub(super) link: Arc<Link>,
@@ -276,6 +284,10 @@ impl SendJobs {
 
     /// Sends one job, which waits for its locks.
     pub(super) async fn send_alone(&self, job: Job) -> Option<Answer> {
+        let _permit = match self.link.patience().await {
+            Ok(permit) => permit,
+            Err(error) => return Some(Answer::Done(Err(error.into()))),
+        };
         send_jobs(&self.link, None, &self.sql, true, vec![job]).await.pop()
     }
 }
@@ -304,10 +316,6 @@ impl SendBatch<Job, Answer> for Arc<SendJobs> {
     }
 
     fn weight(&self, job: &Job) -> usize {
-        let value = |write: &Write| match write {
-            Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
-            Write::Delete { .. } | Write::Check { .. } => 0,
-        };
-        job.writes.iter().map(|write| value(write) + 64).sum()
+        job.writes.iter().map(|write| size(write) + 64).sum()
     }
 }

@@ -64,6 +64,12 @@ impl Connector {
         }
     }
 
+    /// Returns a further question about a server that does not answer. One without TLS waits for
+    /// the end of what it takes for a request.
+    pub(super) const fn advice_on_silence(&self) -> &'static str {
+        if self.tls.is_some() { ", and does it speak TLS at this port" } else { "" }
+    }
+
     /// Returns the error of a connection that the server closed at once.
     pub(super) fn closed(&self) -> PortError {
         let advice = match self.tls {

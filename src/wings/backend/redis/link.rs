@@ -79,10 +79,9 @@ impl Base {
             Ok((connection, driver, server))
         };
         within(&self.clock, self.config.connect_timeout, connect).await.unwrap_or_else(|| {
-            let message = format_args!(
-                "no connection within {}: is the server running, and reachable?",
-                humantime::format_duration(self.config.connect_timeout)
-            );
+            let limit = humantime::format_duration(self.config.connect_timeout);
+            let advice = self.connector.advice_on_silence();
+            let message = format_args!("no connection within {limit}: is the server running, and reachable{advice}?");
             Err(failure(&self.connector.target, PortErrorKind::TimedOut, message))
         })
     }

@@ -98,7 +98,7 @@
 //! | `PREFIX:s:{PARTITION}:` `heads`, `values`, `index`, `ends`, `meta` | records of a partition; fences, sequences and the last version |
 //! | `PREFIX:l:{NAME}:` | a lease |
 //! | `PREFIX:q:{NAME}:...` | a queue |
-//! | `PREFIX:DATABASE:n:TOPIC`, `PREFIX:DATABASE:q:...` | channels |
+//! | `PREFIX:DATABASE:n:TOPIC`, `PREFIX:q:{NAME}:...:w` | channels; databases share those of queues |
 //!
 //! `}` and `%` of names are escaped. Keys of one partition, lease or queue have one hash tag, but
 //! nodes of a cluster are refused: a handle has one connection.
@@ -148,6 +148,12 @@
 //! # Pitfalls
 //!
 //! - Connect within the runtime that uses the handle: its connections are tasks of that runtime.
+//! - A server that is made a replica (`REPLICAOF`) keeps its connections, and a handle that only
+//!   reads goes on with data that grows old. End them, as Sentinel does: `CLIENT KILL TYPE normal`.
+//! - The settings of a server are checked when a connection is made. After a change of
+//!   `maxmemory-policy`, end the connections in the same way.
+//! - After `FLUSHALL` the data has another name, which connected handles do not know: receipts and
+//!   addresses of forwards do not pass between them and later ones. Restart the programs.
 //! - Do not delete single keys of the prefix. Delete all keys of a partition, lease or queue, and
 //!   expect tokens and numbers to begin anew.
 //! - Redis executes one script at a time: large values and large batches delay every client. Keep

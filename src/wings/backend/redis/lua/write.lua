@@ -71,21 +71,21 @@ local function check_append(name, required)
   end
 end
 
-local writes, i = 0, 1
+local writes, i, adds, deletes = 0, 1, false, false
 while i <= #ARGV do
   local kind, reason, detail = ARGV[i], nil, nil
   if kind == 'p' then
     reason, detail = check(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 5])
-    i = i + 7
+    i, adds = i + 7, true
   elseif kind == 'd' then
     reason, detail = check(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], '')
-    i = i + 4
+    i, deletes = i + 4, true
   elseif kind == 'c' then
     reason, detail = check(ARGV[i + 1], ARGV[i + 2], '', '')
     i = i + 3
   else
     reason, detail = check_append(ARGV[i + 1], ARGV[i + 2])
-    i = i + 4
+    i, adds = i + 4, true
   end
   if reason then return {reason, writes, detail} end
   writes = writes + 1
@@ -135,6 +135,8 @@ local function append(name, value)
   return number
 end
 
+-- A server without free memory refuses scripts that begin by adding, as a delete with a fence may. This removes nothing.
+if deletes and not adds then call('HDEL', meta, '') end
 local results = {'ok'}
 i = 1
 while i <= #ARGV do

@@ -76,12 +76,16 @@ pub(super) fn add_settlement(call: &mut Cmd, delivery: u64, how: &Settle, target
 }
 
 /// Returns the number of these settlements, at least one, that go in one call: `most` together with
-/// the messages that they forward.
+/// the messages that they forward, and of these 16 MiB.
 pub(super) fn in_one_call(settlements: &[(Receipt, Settle)], most: usize) -> usize {
-    let mut size = 0;
+    let (mut size, mut bytes) = (0, 0);
     let fits = |(_, how): &&(Receipt, Settle)| {
-        size += 1 + if let Settle::Forward { messages } = how { messages.len() } else { 0 };
-        size <= most
+        size += 1;
+        if let Settle::Forward { messages } = how {
+            size += messages.len();
+            bytes += messages.iter().map(|(_, message)| message.size()).sum::<usize>();
+        }
+        size <= most && bytes <= super::MAX_BYTES
     };
     settlements.iter().take_while(fits).count().max(1)
 }

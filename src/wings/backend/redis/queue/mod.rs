@@ -76,8 +76,7 @@ use crate::{
 /// # Limits
 ///
 /// A message has at most 16 MiB. A `receive` or a `peek` returns at most 16 MiB of messages, but at
-/// least one. A request of all messages together must fit into the server's query buffer (1 GiB by
-/// default).
+/// least one.
 ///
 /// A server that has reached `maxmemory` refuses to send, as
 /// [`Full`](crate::port::PortErrorKind::Full). It still delivers, settles and extends, also by
