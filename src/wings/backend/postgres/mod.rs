@@ -140,6 +140,7 @@
 mod base64;
 mod config;
 mod connection;
+mod direct;
 mod failure;
 mod gather;
 mod handle;

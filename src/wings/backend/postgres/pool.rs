@@ -40,6 +40,8 @@ pub(super) struct PoolCore {
     waiting: AtomicUsize,
     max_waiting: usize,
     limit: Duration,
+    /// `None` if each connection finds out.
+    prepares: Option<bool>,
     state: Mutex<PoolState>,
     entropy: Entropy,
     pub(super) events: Events<ConnectionEvent>,
@@ -55,10 +57,11 @@ struct PoolState {
     server: Option<Server>,
 }
 
-/// An open connection with the statements that it prepared.
+/// An open connection.
 pub(super) struct Pooled {
     pub(super) connection: Connection,
-    pub(super) prepared: HashMap<String, Statement>,
+    /// The statements that it prepared; `None` if it does not prepare any.
+    pub(super) prepared: Option<HashMap<String, Statement>>,
 }
 
 /// A connection in use. Dropped while its request is under way, it waits for the answer, and then
@@ -82,6 +85,7 @@ impl Pool {
             waiting: AtomicUsize::new(0),
             max_waiting: config.max_waiting,
             limit: config.request_timeout,
+            prepares: config.prepare,
             state: Mutex::default(),
             entropy: Entropy::default(),
             events,
@@ -180,10 +184,11 @@ impl PoolCore {
     /// Opens a connection and checks the server behind it, which may be another one than before.
     async fn open(&self) -> Result<(Pooled, Server), PortError> {
         let connection = self.connector.open(None).await?;
-        let server = server::inspect(&connection, &self.connector).await?;
+        let (server, is_direct) = server::inspect(&connection, &self.connector).await?;
         let first = *self.state.lock().server.get_or_insert(server);
         server.check_against(&first, &self.connector.place)?;
-        Ok((Pooled { connection, prepared: HashMap::new() }, server))
+        let prepared = self.prepares.unwrap_or(is_direct).then(HashMap::new);
+        Ok((Pooled { connection, prepared }, server))
     }
 
     /// Lets requests fail at once, until a task has reached the server.

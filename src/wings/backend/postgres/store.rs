@@ -172,7 +172,7 @@ impl PostgresStore {
              ) AS sized WHERE before < {bytes} ORDER BY {order} LIMIT {limit}",
             limit + 1
         ));
-        let found = link.query(Effect::Read, &sql, &params).await?;
+        let found = link.read_once(&sql, &params).await?;
         let total = found.first().map(|row| link.column::<i64>(row, 3)).transpose()?.unwrap_or(0);
         let rows = found.iter().map(|row| self.row(row)).collect::<Result<Vec<_>, _>>()?;
         let has_more = u64::try_from(total).is_ok_and(|total| total > rows.len() as u64);
