@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     port::{BoxFuture, PortError, PortErrorKind},
+    race::yield_now,
     spawn::Spawner,
     sync::Mutex,
 };
@@ -120,6 +121,9 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
                 // A caller whose future was dropped needs no answer.
                 let _ = caller.send(answer);
             }
+            // Those that were answered may have their next job at once: it joins the next batch.
+            yield_now().await;
+            drop(next);
         });
     }
 }

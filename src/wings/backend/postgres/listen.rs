@@ -18,6 +18,7 @@ use crate::{
     backend::{ConnectionEvent, ConnectionRole},
     backoff::{Backoff, BackoffConfig},
     entropy::Entropy,
+    hash::stable_hash,
     observe::Events,
     port::{PortError, PortErrorKind, within},
     race::race,
@@ -92,6 +93,11 @@ const UNREAD_BYTES: usize = 64 << 20;
 
 /// Interval at which an idle connection is probed.
 const PROBE: Duration = Duration::from_secs(60);
+
+/// Returns the advisory lock that each session holds, shared, as long as it listens on a channel.
+pub(super) fn listening(channel: &str) -> i64 {
+    stable_hash(channel.as_bytes()).cast_signed()
+}
 
 impl Listener {
     pub(super) fn new(
@@ -266,9 +272,15 @@ impl ListenerCore {
         };
         let mut statements = String::new();
         if !is_new {
-            removed.iter().for_each(|name| statements.push_str(&format!("UNLISTEN \"{name}\";")));
+            removed.iter().for_each(|name| {
+                let lock = listening(name);
+                statements.push_str(&format!("UNLISTEN \"{name}\"; SELECT pg_advisory_unlock_shared({lock});"));
+            });
         }
-        added.iter().for_each(|name| statements.push_str(&format!("LISTEN \"{name}\";")));
+        added.iter().for_each(|name| {
+            let lock = listening(name);
+            statements.push_str(&format!("SELECT pg_advisory_lock_shared({lock}); LISTEN \"{name}\";"));
+        });
         if !statements.is_empty() {
             self.execute(connection, &statements).await?;
         }

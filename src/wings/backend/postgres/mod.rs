@@ -160,6 +160,7 @@ mod queue_wait;
 mod schema;
 mod server;
 mod store;
+mod store_get;
 mod store_schema;
 mod store_sql;
 mod sweep;

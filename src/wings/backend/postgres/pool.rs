@@ -184,10 +184,10 @@ impl PoolCore {
     /// Opens a connection and checks the server behind it, which may be another one than before.
     async fn open(&self) -> Result<(Pooled, Server), PortError> {
         let connection = self.connector.open(None).await?;
-        let (server, is_direct) = server::inspect(&connection, &self.connector).await?;
+        let server = server::inspect(&connection, &self.connector).await?;
         let first = *self.state.lock().server.get_or_insert(server);
         server.check_against(&first, &self.connector.place)?;
-        let prepared = self.prepares.unwrap_or(is_direct).then(HashMap::new);
+        let prepared = self.prepares.unwrap_or(server.is_direct).then(HashMap::new);
         Ok((Pooled { connection, prepared }, server))
     }
 

@@ -3,7 +3,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio_postgres::types::Type;
 
-use super::link::{Effect, Link};
+use super::{
+    link::{Effect, Link, Param},
+    listen::listening,
+};
 use crate::{spawn::Spawner, sync::Mutex};
 
 /// Notices without payload. Those of one channel that meet become one, because a notice in each
@@ -43,9 +46,14 @@ impl Wakes {
                 if channels.is_empty() {
                     return;
                 }
-                const NOTIFY: &str = "SELECT count(pg_notify(c, '')) FROM unnest($1) AS c";
+                // A notice is a transaction with a commit of its own, also if no session listens: those that do hold
+                // this lock, shared.
+                const NOTIFY: &str = "SELECT count(pg_notify(c, '')) FROM unnest($1, $2) AS u (c, listening)
+                    WHERE NOT pg_try_advisory_xact_lock(listening)";
+                let locks: Vec<i64> = channels.iter().map(|channel| listening(channel)).collect();
+                let params: [Param<'_>; 2] = [(&channels, Type::TEXT_ARRAY), (&locks, Type::INT8_ARRAY)];
                 // A notice is a hint.
-                drop(link.query(Effect::Read, NOTIFY, &[(&channels, Type::TEXT_ARRAY)]).await);
+                drop(link.query(Effect::Read, NOTIFY, &params).await);
                 link.clock.sleep(APART).await;
             }
         });
