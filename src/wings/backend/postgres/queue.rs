@@ -148,7 +148,7 @@ impl PostgresQueue {
         let window = micros(core.config.deduplication_window).max(1);
         let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
         let link = &core.link;
-        let receiver = Arc::new(Receiver::new(link.clone(), id, guard));
+        let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct));
         Self(Arc::new(QueueCore {
             sends: Gather::new(GATHERED, Sender::new(link.clone(), id, window)),
             settles: Gather::new(GATHERED, Settler::new(link.clone(), id, window)),
@@ -257,12 +257,12 @@ impl PostgresQueue {
             let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
             return Err(PortError::new(PortErrorKind::Unsupported, message).into());
         }
-        let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+        let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
         let effect = match how {
             Settle::Forward { messages } => Settlement::Forward(self.targets(messages).await?),
             other => Settlement::Settle(other),
         };
-        Ok(Ready { id, receipt, effect })
+        Ok(Ready { id, receipt, has_group, effect })
     }
 
     async fn settle_ready(&self, ready: Vec<Ready>) -> Result<Vec<bool>, QueueError> {
@@ -358,9 +358,9 @@ impl Queue for PostgresQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+            let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
             let effect = Settlement::Extend(micros(visibility).max(1));
-            match self.settle_ready(vec![Ready { id, receipt, effect }]).await?[..] {
+            match self.settle_ready(vec![Ready { id, receipt, has_group, effect }]).await?[..] {
                 [true] => Ok(()),
                 _ => Err(QueueError::LeaseLost),
             }

@@ -1,7 +1,7 @@
 //! Settling and extending: the settlements of several requests in one statement.
-use std::{error::Error as _, sync::Arc};
+use std::{collections::HashSet, error::Error as _, sync::Arc};
 
-use tokio_postgres::{error::SqlState, types::Type};
+use tokio_postgres::{Row, error::SqlState, types::Type};
 
 use super::{
     gather::SendBatch,
@@ -17,6 +17,7 @@ use crate::{
 pub(super) struct Ready {
     pub(super) id: i64,
     pub(super) receipt: i32,
+    pub(super) has_group: bool,
     pub(super) effect: Settlement,
 }
 
@@ -89,7 +90,13 @@ pub(super) struct Settler {
     queue: i64,
     window: i64,
     sql: String,
+    complete: String,
 }
+
+/// The statement that completes messages without a group.
+const COMPLETE: &str = "DELETE FROM {s}.messages m USING unnest($2, $3) AS r (id, receipt)
+    WHERE m.queue = $1 AND m.id = r.id AND m.receipt = r.receipt AND m.receipt <> 0 AND m.grp IS NULL
+    RETURNING m.id, m.receipt";
 
 /// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
 /// of a group became visible.
@@ -98,11 +105,41 @@ pub(super) type Settled = Result<(Vec<bool>, bool), QueueError>;
 impl Settler {
     pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
         let sql = link.sql("SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)");
-        Self { link, queue, window, sql }
+        let complete = link.sql(COMPLETE);
+        Self { link, queue, window, sql, complete }
+    }
+
+    /// Sends a statement, again if it met a deadlock.
+    async fn query(&self, sql: &str, params: &[super::link::Param<'_>]) -> Result<Vec<Row>, PortError> {
+        let mut attempt = 1;
+        loop {
+            match self.link.query(Effect::Write, sql, params).await {
+                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Completes messages without a group.
+    async fn complete_all(&self, all: &[&Ready]) -> Result<Vec<bool>, PortError> {
+        let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
+        let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
+        let params: [super::link::Param<'_>; 3] =
+            [(&self.queue, Type::INT8), (&ids, Type::INT8_ARRAY), (&receipts, Type::INT4_ARRAY)];
+        let mut ended = HashSet::new();
+        for row in self.query(&self.complete, &params).await? {
+            ended.insert((self.link.column::<i64>(&row, 0)?, self.link.column::<i32>(&row, 1)?));
+        }
+        // Of two equal receipts the first one completes the message.
+        let done = all.iter().map(|ready| ended.remove(&(ready.id, ready.receipt)));
+        Ok(done.chain([false]).collect())
     }
 
     async fn settle_all(&self, requests: &[Vec<Ready>]) -> Result<Vec<bool>, PortError> {
         let all: Vec<&Ready> = requests.iter().flatten().collect();
+        if all.iter().all(|ready| !ready.has_group && matches!(ready.effect, Settlement::Settle(Settle::Complete))) {
+            return self.complete_all(&all).await;
+        }
         let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
         let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
         let kinds: Vec<i16> = all.iter().map(|ready| ready.effect.kind()).collect();
@@ -127,16 +164,8 @@ impl Settler {
         ];
         params.extend(columns.params());
         params.push((&self.window, Type::INT8));
-        let mut attempt = 1;
-        loop {
-            match self.link.query(Effect::Write, &self.sql, &params).await {
-                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
-                answer => {
-                    let rows = answer?;
-                    return rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0));
-                }
-            }
-        }
+        let rows = self.query(&self.sql, &params).await?;
+        rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0))
     }
 }
 
