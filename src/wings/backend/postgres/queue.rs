@@ -42,14 +42,14 @@ use crate::{
 /// visibility time-out, and settlements. A statement that meets a deadlock is repeated.
 ///
 /// A receiver that waits is woken by a notice soon after a send in any process, and looks by itself
-/// each [`poll`](field@super::PostgresConfig::poll). Notices are at least 10 ms apart.
+/// each [`poll`](field@super::PostgresConfig::poll). Notices cost a commit each. They are at least
+/// 10 ms apart, and begin with the first receiver that waits.
 ///
 /// # Order
 ///
 /// Messages that return (abandoned, expired, delayed, or the next of a group) are delivered in the
 /// order of their times, before those that were never delivered, and are at most half of a receive
-/// while others wait. A receive of one message therefore prefers those that return: receive several
-/// at once.
+/// while others wait. A receive of one message prefers those that return: receive several at once.
 ///
 /// # Long transactions
 ///
@@ -118,8 +118,8 @@ const PREFIX: &str = "postgres-";
 /// End of the addresses of dead letters.
 const DEAD: &str = "-dead";
 
-/// Maximum number of requests in a statement.
-const GATHERED: usize = 256;
+/// Maximum number of messages of several requests in a statement.
+const GATHERED: usize = 128;
 
 impl Postgres {
     /// Returns the queue with this name in this schema; creates it if it does not exist.

@@ -198,8 +198,8 @@ impl SendBatch<Request, Result<Taken, PortError>> for SharedReceiver {
         })
     }
 
-    fn weight(&self, _: &Request) -> usize {
-        0
+    fn weight(&self, (most, _): &Request) -> usize {
+        *most
     }
 }
 

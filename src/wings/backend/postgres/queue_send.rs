@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::{
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link, Param},
     queue_settle::is_deadlock,
 };
@@ -157,7 +157,7 @@ impl SendBatch<Vec<Message>, Sent> for Sender {
     }
 
     fn weight(&self, request: &Vec<Message>) -> usize {
-        request.iter().map(|message| 64 + message.size()).sum()
+        request.iter().map(|message| row(message.size())).sum()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::HashSet, error::Error as _, sync::Arc};
 use tokio_postgres::{Row, error::SqlState, types::Type};
 
 use super::{
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link},
     queue_send::{ATTEMPTS, Columns, micros},
 };
@@ -93,9 +93,12 @@ pub(super) struct Settler {
     complete: String,
 }
 
-/// The statement that completes messages without a group.
-const COMPLETE: &str = "DELETE FROM {s}.messages m USING unnest($2, $3) AS r (id, receipt)
-    WHERE m.queue = $1 AND m.id = r.id AND m.receipt = r.receipt AND m.receipt <> 0 AND m.grp IS NULL
+/// The statement that completes messages without a group. As a join, it might be planned as a scan
+/// of the queue, while that is short.
+const COMPLETE: &str = "DELETE FROM {s}.messages m WHERE m.ctid = ANY (ARRAY(
+        SELECT found.tid FROM unnest($2, $3) AS r (id, receipt) CROSS JOIN LATERAL (
+            SELECT m.ctid AS tid FROM {s}.messages m WHERE m.queue = $1 AND m.id = r.id
+            AND m.receipt = r.receipt AND r.receipt <> 0 AND m.grp IS NULL FOR UPDATE) AS found))
     RETURNING m.id, m.receipt";
 
 /// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
@@ -192,6 +195,6 @@ impl SendBatch<Vec<Ready>, Settled> for Settler {
 
     fn weight(&self, request: &Vec<Ready>) -> usize {
         let forwards = request.iter().flat_map(|ready| ready.effect.forwards());
-        64 * request.len() + forwards.map(|(_, message)| 64 + message.size()).sum::<usize>()
+        request.len() + forwards.map(|(_, message)| row(message.size())).sum::<usize>()
     }
 }

@@ -53,7 +53,7 @@ const CAN: Capabilities = Capabilities::of(
 /// A page ends with the row that reaches this many bytes.
 const PAGE_BYTES: i64 = 1 << 20;
 
-/// Maximum number of jobs in a statement.
+/// Maximum number of rows of several jobs in a statement.
 const JOBS: usize = 64;
 
 impl StoreCore {

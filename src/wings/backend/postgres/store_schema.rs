@@ -152,30 +152,21 @@ END $steadfast$;
 CREATE OR REPLACE FUNCTION {s}.store_puts(
   stripes int[], parts bytea[], keys bytea[], vals bytea[], wanted bigint[], ttls bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $steadfast$
-DECLARE
-  now bigint; are_free boolean[]; places int[]; versions bigint[];
-  done bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(stripes)]);
+DECLARE now bigint; done bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(stripes)]);
 BEGIN
-  are_free := ARRAY(SELECT pg_try_advisory_xact_lock({class}, s) FROM unnest(stripes) AS s);
-  now := {s}.now_us();
-  WITH updated AS (
-    UPDATE {s}.records r SET value = p.value, ends = now + p.ttl,
-      version = greatest(nextval('{s}.versions'), r.version + 1)
-    FROM unnest(are_free, parts, keys, vals, wanted, ttls) WITH ORDINALITY
-      AS p (is_free, part, key, value, wanted, ttl, place)
-    WHERE p.is_free AND r.part = p.part AND r.key = p.key
-      AND (p.wanted IS NULL OR r.version = p.wanted AND (r.ends IS NULL OR r.ends > now))
-    RETURNING p.place, r.version)
-  SELECT array_agg(u.place), array_agg(u.version) INTO places, versions FROM updated u;
-  FOR i IN 1 .. coalesce(cardinality(places), 0) LOOP done[places[i]] := versions[i]; END LOOP;
-  IF cardinality(places) = cardinality(stripes) THEN RETURN done; END IF;
+  -- A row at a time: a statement on all of them may be planned as a scan of the table, while that is small.
   FOR i IN 1 .. cardinality(stripes) LOOP
-    IF done[i] IS NOT NULL THEN
-      CONTINUE;
-    ELSIF NOT are_free[i] THEN
+    IF NOT pg_try_advisory_xact_lock({class}, stripes[i]) THEN
       done[i] := -1;
-    ELSIF wanted[i] IS NULL THEN
-      -- The row does not exist, or another put of this statement is to the same one.
+      CONTINUE;
+    END IF;
+    now := {s}.now_us();
+    UPDATE {s}.records r SET value = vals[i], ends = now + ttls[i],
+        version = greatest(nextval('{s}.versions'), r.version + 1)
+      WHERE r.part = parts[i] AND r.key = keys[i]
+        AND (wanted[i] IS NULL OR r.version = wanted[i] AND (r.ends IS NULL OR r.ends > now))
+      RETURNING r.version INTO done[i];
+    IF NOT FOUND AND wanted[i] IS NULL THEN
       INSERT INTO {s}.records AS r (part, key, value, version, ends)
         VALUES (parts[i], keys[i], vals[i], nextval('{s}.versions'), now + ttls[i])
         ON CONFLICT (part, key) DO UPDATE SET value = EXCLUDED.value, ends = EXCLUDED.ends,

@@ -5,7 +5,7 @@ use tokio_postgres::{Row, Transaction, types::Type};
 
 use super::{
     failure::failure,
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link, Param},
 };
 use crate::{
@@ -383,6 +383,6 @@ impl SendBatch<Job, Answer> for Arc<SendJobs> {
             Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
             Write::Delete { .. } | Write::Check { .. } => 0,
         };
-        job.writes.iter().map(|write| value(write) + 64).sum()
+        job.writes.iter().map(|write| row(value(write))).sum()
     }
 }
