@@ -2,8 +2,8 @@
 //!
 //! While a request of a handle is under way, the next one begins a batch in a task of its own, and
 //! those that come meanwhile gather for the batch after it, or fill one that begins at once. A lone
-//! request waits for nobody, and runs in its caller's future. Nothing depends on a caller's future being polled: a caller that is
-//! held up, or dropped, delays nobody else.
+//! request waits for nobody, and runs in its caller's future. Nothing depends on a caller's future
+//! being polled: a caller that is held up, or dropped, delays nobody else.
 use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::oneshot;

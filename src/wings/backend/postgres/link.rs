@@ -163,7 +163,7 @@ impl Link {
     }
 }
 
-/// Errors of a prepared statement that is unknown, or of other columns than it had. Nothing was run.
+/// Errors of a prepared statement that is unknown, or has other columns by now. Nothing was run.
 const STALE: [SqlState; 3] =
     [SqlState::UNDEFINED_PSTATEMENT, SqlState::DUPLICATE_PSTATEMENT, SqlState::FEATURE_NOT_SUPPORTED];
 
