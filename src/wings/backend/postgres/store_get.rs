@@ -33,8 +33,9 @@ const SHARED_BYTES: i64 = 1 << 20;
 const GET: &str = "SELECT value, version FROM {s}.records
     WHERE part = $1 AND key = $2 AND (ends IS NULL OR ends > {s}.now_us())";
 
-/// `LIMIT` keeps the plan: one look in the index for each record.
-const GETS: &str = "SELECT w.place, CASE WHEN sum(octet_length(r.value)) OVER (ROWS UNBOUNDED PRECEDING) <= $3
+/// `LIMIT` keeps the plan: one look in the index for each record. The small ones come first.
+const GETS: &str = "SELECT w.place, CASE WHEN $3 >=
+        sum(octet_length(r.value)) OVER (ORDER BY octet_length(r.value) ROWS UNBOUNDED PRECEDING)
         THEN r.value END, r.version
     FROM unnest($1, $2) WITH ORDINALITY AS w (part, key, place) CROSS JOIN LATERAL (
         SELECT r.value, r.version FROM {s}.records r
