@@ -13,12 +13,12 @@ use super::{
     connection::{Connection, Connector},
     failure::{Effect, failure, timed_out},
     pool::RECONNECT,
+    wake::listening,
 };
 use crate::{
     backend::{ConnectionEvent, ConnectionRole},
     backoff::{Backoff, BackoffConfig},
     entropy::Entropy,
-    hash::stable_hash,
     observe::Events,
     port::{PortError, PortErrorKind, within},
     race::race,
@@ -93,11 +93,6 @@ const UNREAD_BYTES: usize = 64 << 20;
 
 /// Interval at which an idle connection is probed.
 const PROBE: Duration = Duration::from_secs(60);
-
-/// Returns the advisory lock that each session holds, shared, as long as it listens on a channel.
-pub(super) fn listening(channel: &str) -> i64 {
-    stable_hash(channel.as_bytes()).cast_signed()
-}
 
 impl Listener {
     pub(super) fn new(
@@ -272,15 +267,14 @@ impl ListenerCore {
         };
         let mut statements = String::new();
         if !is_new {
-            removed.iter().for_each(|name| {
-                let lock = listening(name);
-                statements.push_str(&format!("UNLISTEN \"{name}\"; SELECT pg_advisory_unlock_shared({lock});"));
-            });
+            for name in &removed {
+                let unlock = format!("SELECT pg_advisory_unlock_shared({});", listening(name));
+                statements.push_str(&format!("UNLISTEN \"{name}\"; {unlock}"));
+            }
         }
-        added.iter().for_each(|name| {
-            let lock = listening(name);
-            statements.push_str(&format!("SELECT pg_advisory_lock_shared({lock}); LISTEN \"{name}\";"));
-        });
+        for name in &added {
+            statements.push_str(&format!("SELECT pg_advisory_lock_shared({}); LISTEN \"{name}\";", listening(name)));
+        }
         if !statements.is_empty() {
             self.execute(connection, &statements).await?;
         }

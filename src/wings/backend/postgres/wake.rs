@@ -3,11 +3,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio_postgres::types::Type;
 
-use super::{
-    link::{Effect, Link, Param},
-    listen::listening,
-};
-use crate::{spawn::Spawner, sync::Mutex};
+use super::link::{Effect, Link, Param};
+use crate::{hash::stable_hash, spawn::Spawner, sync::Mutex};
 
 /// Notices without payload. Those of one channel that meet become one, because a notice in each
 /// writing transaction would cost much of the rate of writes.
@@ -23,6 +20,11 @@ struct WakeState {
 /// Minimum time between two notices. Each is a transaction with a commit of its own; those that are
 /// wanted meanwhile become one.
 const APART: Duration = Duration::from_millis(10);
+
+/// Returns the advisory lock that each session holds, shared, as long as it listens on a channel.
+pub(super) fn listening(channel: &str) -> i64 {
+    stable_hash(channel.as_bytes()).cast_signed()
+}
 
 impl Wakes {
     /// Sends a notice to a channel soon. It may be lost along with a connection.
