@@ -56,10 +56,11 @@ pub struct PostgresConfig {
     /// must exist: [`Postgres::statements`](super::Postgres::statements) returns the statements.
     #[serde(default = "PostgresConfig::migrate_default")]
     pub migrate: bool,
-    /// If set, each connection prepares its statements once, which saves the server some parsing.
-    /// Off by default, because a pooler in transaction mode may not support it.
+    /// If `true`, each connection prepares its statements once, which saves the server the parsing
+    /// and planning of each request. If `false`, none does. By default a connection finds out: it
+    /// prepares unless a pooler is between it and the server.
     #[serde(default)]
-    pub prepare: bool,
+    pub prepare: Option<bool>,
     /// Interval at which a waiting receiver looks for messages without having been notified. 5 s by
     /// default. Notices arrive earlier; the interval matters only for those that were lost.
     #[serde(default = "PostgresConfig::poll_default", with = "human")]
@@ -81,7 +82,7 @@ setters! {
         tls: impl Into<Option<TlsConfig>>,
         notices_url: impl Into<Option<String>>,
         migrate: bool,
-        prepare: bool,
+        prepare: Option<bool>,
         poll: Duration,
         deduplication_window: Duration,
     }
@@ -100,7 +101,7 @@ impl PostgresConfig {
             tls: None,
             notices_url: None,
             migrate: Self::migrate_default(),
-            prepare: false,
+            prepare: None,
             poll: Self::poll_default(),
             deduplication_window: Self::window_default(),
         }

@@ -1,8 +1,9 @@
 //! Requests to the server: one statement and one round trip each.
-use std::{fmt, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
 use tokio_postgres::{
-    Row,
+    Client, Error, Row, Statement,
+    error::SqlState,
     types::{ToSql, Type},
 };
 
@@ -12,7 +13,7 @@ use super::{
     config::check_schema,
     connection::Connector,
     failure::{failure, timed_out},
-    pool::{Borrowed, Pool},
+    pool::{Borrowed, Pool, Pooled},
     server::Server,
 };
 use crate::{
@@ -57,7 +58,6 @@ pub(super) struct Link {
     /// Permits of requests that wait for other transactions, so that they leave connections to the
     /// others.
     patient: tokio::sync::Semaphore,
-    prepares: bool,
     pub(super) clock: Clock,
 }
 
@@ -74,7 +74,6 @@ impl Link {
             id: crate::hash::stable_hash(config.schema.as_bytes()),
             limit: config.request_timeout,
             patient: tokio::sync::Semaphore::new(config.connections.div_ceil(2)),
-            prepares: config.prepare,
             clock: clock.clone(),
         })
     }
@@ -118,12 +117,28 @@ impl Link {
     /// # Cancel safety
     /// If the future is dropped, the statement takes effect as a whole or not at all.
     pub(super) async fn query(&self, effect: Effect, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+        self.request(effect, sql, params, true).await
+    }
+
+    /// Same as [`query`](Self::query) for one of many texts, which are never prepared: each would
+    /// stay at the server.
+    pub(super) async fn read_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+        self.request(Effect::Read, sql, params, false).await
+    }
+
+    async fn request(
+        &self,
+        effect: Effect,
+        sql: &str,
+        params: &[Param<'_>],
+        stays: bool,
+    ) -> Result<Vec<Row>, PortError> {
         let mut borrowed = self.pool.core().borrow().await?;
-        match self.send(&mut borrowed, effect, sql, params).await {
+        match self.send(&mut borrowed, effect, sql, params, stays).await {
             Err(error) if effect == Effect::Read && error.kind() == PortErrorKind::Unavailable => {
                 drop(borrowed);
                 let mut borrowed = self.pool.core().borrow().await?;
-                self.send(&mut borrowed, effect, sql, params).await
+                self.send(&mut borrowed, effect, sql, params, stays).await
             }
             sent => sent,
         }
@@ -135,26 +150,10 @@ impl Link {
         effect: Effect,
         sql: &str,
         params: &[Param<'_>],
+        stays: bool,
     ) -> Result<Vec<Row>, PortError> {
         borrowed.is_busy = true;
-        let pooled = borrowed.pooled()?;
-        let answer = within(&self.clock, self.limit, async {
-            if !self.prepares {
-                return pooled.connection.client.query_typed(sql, params).await;
-            }
-            let statement = match pooled.prepared.get(sql) {
-                Some(statement) => statement.clone(),
-                None => {
-                    let types: Vec<Type> = params.iter().map(|(_, of)| of.clone()).collect();
-                    let prepared = pooled.connection.client.prepare_typed(sql, &types).await?;
-                    pooled.prepared.insert(sql.to_owned(), prepared.clone());
-                    prepared
-                }
-            };
-            let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
-            pooled.connection.client.query(&statement, &values).await
-        });
-        let answer = answer.await;
+        let answer = within(&self.clock, self.limit, borrowed.pooled()?.rows(sql, params, stays)).await;
         borrowed.is_busy = false;
         match answer {
             Some(Ok(rows)) => Ok(rows),
@@ -201,6 +200,43 @@ impl Link {
         i: usize,
     ) -> Result<T, PortError> {
         row.try_get(i).map_err(|error| failure(self.place(), error, Effect::Read))
+    }
+}
+
+/// Errors of a prepared statement that is unknown, or has other columns by now. Nothing was run.
+const STALE: [SqlState; 3] =
+    [SqlState::UNDEFINED_PSTATEMENT, SqlState::DUPLICATE_PSTATEMENT, SqlState::FEATURE_NOT_SUPPORTED];
+
+impl Pooled {
+    /// Sends a statement, and returns its rows. If it `stays`, it is prepared where this connection
+    /// prepares.
+    async fn rows(&mut self, sql: &str, params: &[Param<'_>], stays: bool) -> Result<Vec<Row>, Error> {
+        if stays && let Some(prepared) = &mut self.prepared {
+            match Self::rows_prepared(&self.connection.client, prepared, sql, params).await {
+                // Somebody made the session forget it, or replaced the schema.
+                Err(error) if error.code().is_some_and(|code| STALE.contains(code)) => self.prepared = None,
+                answer => return answer,
+            }
+        }
+        self.connection.client.query_typed(sql, params).await
+    }
+
+    async fn rows_prepared(
+        client: &Client,
+        prepared: &mut HashMap<String, Statement>,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        let statement = match prepared.get(sql) {
+            Some(statement) => statement,
+            None => {
+                let types: Vec<Type> = params.iter().map(|(_, of)| of.clone()).collect();
+                let statement = client.prepare_typed(sql, &types).await?;
+                prepared.entry(sql.to_owned()).or_insert(statement)
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+        client.query(statement, &values).await
     }
 }
 

@@ -49,8 +49,8 @@
 //! A handle opens up to [`connections`](field@PostgresConfig::connections) connections as requests
 //! need them, and one more that waits for notices as soon as there is a subscriber. Writes that
 //! meet share a statement: while one is under way, those that come gather, and go together with one
-//! commit, each with its own answer. A lone write waits for nobody. Two to eight connections
-//! therefore serve most processes.
+//! commit, each with its own answer. So do reads of single records. A lone request waits for
+//! nobody. Two to eight connections therefore serve most processes.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again,
@@ -61,9 +61,12 @@
 //! applied](crate::port::Failure::may_have_been_applied). Each new connection is checked like the
 //! first one, so that a fail-over never leads to a standby.
 //!
-//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works: there is no session state, and
-//! no prepared statement unless [`prepare`](field@PostgresConfig::prepare) is set. Notices need a
-//! direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
+//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works. A new connection finds out if
+//! one is between it and the server: the process that it was told at the login is then not that of
+//! its session. Without a pooler it prepares its statements, and sets `plan_cache_mode` and what
+//! the planner may use; behind one it keeps no session state, which costs the server some 50 to
+//! 100 µs more for each request. [`prepare`](field@PostgresConfig::prepare) decides otherwise.
+//! Notices need a direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
 //!
 //! # Time
 //!
@@ -146,6 +149,7 @@
 mod base64;
 mod config;
 mod connection;
+mod direct;
 mod failure;
 mod gather;
 mod handle;
@@ -165,6 +169,7 @@ mod queue_wait;
 mod schema;
 mod server;
 mod store;
+mod store_get;
 mod store_schema;
 mod store_sql;
 mod sweep;

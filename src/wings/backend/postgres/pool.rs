@@ -41,6 +41,8 @@ pub(super) struct PoolCore {
     waiting: AtomicUsize,
     max_waiting: usize,
     limit: Duration,
+    /// `None` if each connection finds out.
+    prepares: Option<bool>,
     state: Mutex<PoolState>,
     entropy: Entropy,
     pub(super) events: Events<ConnectionEvent>,
@@ -56,10 +58,11 @@ struct PoolState {
     server: Option<Server>,
 }
 
-/// An open connection with the statements that it prepared.
+/// An open connection.
 pub(super) struct Pooled {
     pub(super) connection: Connection,
-    pub(super) prepared: HashMap<String, Statement>,
+    /// The statements that it prepared; `None` if it does not prepare any.
+    pub(super) prepared: Option<HashMap<String, Statement>>,
 }
 
 /// A connection in use. Dropped while its request is under way, it waits for the answer, and then
@@ -83,6 +86,7 @@ impl Pool {
             waiting: AtomicUsize::new(0),
             max_waiting: config.max_waiting,
             limit: config.request_timeout,
+            prepares: config.prepare,
             state: Mutex::default(),
             entropy: Entropy::default(),
             events,
@@ -199,7 +203,8 @@ impl PoolCore {
         let server = server::inspect(&connection, &self.connector).await?;
         let first = *self.state.lock().server.get_or_insert(server);
         server.check_against(&first, &self.connector.place)?;
-        Ok((Pooled { connection, prepared: HashMap::new() }, server))
+        let prepared = self.prepares.unwrap_or(server.is_direct).then(HashMap::new);
+        Ok((Pooled { connection, prepared }, server))
     }
 
     /// Lets requests fail at once, until a task has reached the server.

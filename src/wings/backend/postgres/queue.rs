@@ -45,14 +45,14 @@ use crate::{
 /// [`send_within`](Self::send_within), is divided after 200 ms: only those of its groups wait on.
 ///
 /// A receiver that waits is woken by a notice soon after a send in any process, and looks by itself
-/// each [`poll`](field@super::PostgresConfig::poll). Notices are at least 10 ms apart.
+/// each [`poll`](field@super::PostgresConfig::poll). Notices cost a commit each. They are at least
+/// 10 ms apart, and begin with the first receiver that waits.
 ///
 /// # Order
 ///
 /// Messages that return (abandoned, expired, delayed, or the next of a group) are delivered in the
 /// order of their times, before those that were never delivered, and are at most half of a receive
-/// while others wait. A receive of one message therefore prefers those that return: receive several
-/// at once.
+/// while others wait. A receive of one message prefers those that return: receive several at once.
 ///
 /// # Long transactions
 ///
@@ -123,8 +123,8 @@ const PREFIX: &str = "postgres-";
 /// End of the addresses of dead letters.
 const DEAD: &str = "-dead";
 
-/// Maximum number of requests in a statement.
-const GATHERED: usize = 256;
+/// Maximum number of messages of several requests in a statement.
+const GATHERED: usize = 128;
 
 impl Postgres {
     /// Returns the queue with this name in this schema; creates it if it does not exist.
@@ -153,7 +153,7 @@ impl PostgresQueue {
         let window = micros(core.config.deduplication_window).max(1);
         let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
         let link = &core.link;
-        let receiver = Arc::new(Receiver::new(link.clone(), id, guard));
+        let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct));
         let (sender, settler) = (Sender::new(link.clone(), id, window), Settler::new(link.clone(), id, window));
         Self(Arc::new(QueueCore {
             sends: Gather::new(GATHERED, sender.clone()),
@@ -275,12 +275,12 @@ impl PostgresQueue {
             let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
             return Err(PortError::new(PortErrorKind::Unsupported, message).into());
         }
-        let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+        let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
         let effect = match how {
             Settle::Forward { messages } => Settlement::Forward(self.targets(messages).await?),
             other => Settlement::Settle(other),
         };
-        Ok(Ready { id, receipt, effect })
+        Ok(Ready { id, receipt, has_group, effect })
     }
 }
 
@@ -358,9 +358,9 @@ impl Queue for PostgresQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+            let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
             let effect = Settlement::Extend(micros(visibility).max(1));
-            match self.settle_ready(vec![Ready { id, receipt, effect }]).await?[..] {
+            match self.settle_ready(vec![Ready { id, receipt, has_group, effect }]).await?[..] {
                 [true] => Ok(()),
                 _ => Err(QueueError::LeaseLost),
             }

@@ -1,10 +1,14 @@
 //! Settling and extending: the settlements of several requests in one statement.
-use std::{collections::BTreeSet, error::Error as _, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    error::Error as _,
+    sync::Arc,
+};
 
-use tokio_postgres::{error::SqlState, types::Type};
+use tokio_postgres::{Row, error::SqlState, types::Type};
 
 use super::{
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link},
     queue::PostgresQueue,
     queue_send::{ATTEMPTS, Columns, HASTE, micros},
@@ -21,6 +25,7 @@ const PART_BYTES: usize = 16 << 20;
 pub(super) struct Ready {
     pub(super) id: i64,
     pub(super) receipt: i32,
+    pub(super) has_group: bool,
     pub(super) effect: Settlement,
 }
 
@@ -148,6 +153,7 @@ pub(super) struct Settler {
     window: i64,
     sql: String,
     hasty: String,
+    complete: String,
 }
 
 /// The answer to a request.
@@ -157,6 +163,14 @@ pub(super) enum Settled {
     Busy(Vec<Ready>),
 }
 
+/// The statement that completes messages without a group. As a join, it might be planned as a scan
+/// of the queue, while that is short.
+const COMPLETE: &str = "DELETE FROM {s}.messages m WHERE m.ctid = ANY (ARRAY(
+        SELECT found.tid FROM unnest($2, $3) AS r (id, receipt) CROSS JOIN LATERAL (
+            SELECT m.ctid AS tid FROM {s}.messages m WHERE m.queue = $1 AND m.id = r.id
+            AND m.receipt = r.receipt AND r.receipt <> 0 AND m.grp IS NULL FOR UPDATE) AS found))
+    RETURNING m.id, m.receipt";
+
 /// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
 /// of a group became visible.
 pub(super) type Made = (Vec<bool>, bool);
@@ -165,7 +179,34 @@ impl Settler {
     pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
         let settle = "SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
         let (sql, hasty) = (link.sql(settle), link.sql(&format!("{settle}{HASTE}")));
-        Arc::new(Self { link, queue, window, sql, hasty })
+        let complete = link.sql(COMPLETE);
+        Arc::new(Self { link, queue, window, sql, hasty, complete })
+    }
+
+    /// Sends a statement, again if it met a deadlock.
+    async fn query(&self, sql: &str, params: &[super::link::Param<'_>]) -> Result<Vec<Row>, PortError> {
+        let mut attempt = 1;
+        loop {
+            match self.link.query(Effect::Write, sql, params).await {
+                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Completes messages without a group.
+    async fn complete_all(&self, all: &[&Ready]) -> Result<Vec<bool>, PortError> {
+        let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
+        let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
+        let params: [super::link::Param<'_>; 3] =
+            [(&self.queue, Type::INT8), (&ids, Type::INT8_ARRAY), (&receipts, Type::INT4_ARRAY)];
+        let mut ended = HashSet::new();
+        for row in self.query(&self.complete, &params).await? {
+            ended.insert((self.link.column::<i64>(&row, 0)?, self.link.column::<i32>(&row, 1)?));
+        }
+        // Of two equal receipts the first one completes the message.
+        let done = all.iter().map(|ready| ended.remove(&(ready.id, ready.receipt)));
+        Ok(done.chain([false]).collect())
     }
 
     /// Settles one request of a batch that met a lock. If it meets one again, it waits for it.
@@ -184,6 +225,9 @@ impl Settler {
 
     async fn settle_all(&self, requests: &[Vec<Ready>], sql: &str) -> Result<Vec<bool>, PortError> {
         let all: Vec<&Ready> = requests.iter().flatten().collect();
+        if all.iter().all(|ready| !ready.has_group && matches!(ready.effect, Settlement::Settle(Settle::Complete))) {
+            return self.complete_all(&all).await;
+        }
         let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
         let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
         let kinds: Vec<i16> = all.iter().map(|ready| ready.effect.kind()).collect();
@@ -208,16 +252,8 @@ impl Settler {
         ];
         params.extend(columns.params());
         params.push((&self.window, Type::INT8));
-        let mut attempt = 1;
-        loop {
-            match self.link.query(Effect::Write, sql, &params).await {
-                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
-                answer => {
-                    let rows = answer?;
-                    return rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0));
-                }
-            }
-        }
+        let rows = self.query(sql, &params).await?;
+        rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0))
     }
 }
 
@@ -258,6 +294,6 @@ impl SendBatch<Vec<Ready>, Settled> for Arc<Settler> {
 
     fn weight(&self, request: &Vec<Ready>) -> usize {
         let forwards = request.iter().flat_map(|ready| ready.effect.forwards());
-        64 * request.len() + forwards.map(|(_, message)| 64 + message.size()).sum::<usize>()
+        request.len() + forwards.map(|(_, message)| row(message.size())).sum::<usize>()
     }
 }
