@@ -234,8 +234,9 @@ mod tests {
     #[tokio::test]
     async fn requests_that_meet_go_together_and_each_has_its_own_answer() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2, 3, 4, 5, 6]).await;
+        let mut tasks = spawn(&gather, &[1, 2, 3, 4]).await;
         assert_eq!(*server.batches.lock(), [vec![1], vec![2]]);
+        tasks.extend(spawn(&gather, &[5, 6]).await);
         server.permits.add_permits(9);
         for (task, answer) in tasks.into_iter().zip([10, 20, 30, 40, 50, 60]) {
             assert_eq!(task.await.unwrap(), answer);
