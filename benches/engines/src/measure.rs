@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use crate::{
     Engine, Work, apalis_jobs, by_hand_postgres, by_hand_redis, ours,
     server::{Postgres, Redis},
+    streams,
 };
 
 /// How long to measure.
@@ -65,6 +66,7 @@ pub async fn cell(work: Work, engine: Engine, callers: usize, effort: Effort) ->
             ];
             if work.is_queue() {
                 subjects.push(("apalis", apalis_jobs::redis(work, &format!("{url}/1")).await));
+                subjects.push(("raw", streams::subject(work, &format!("{url}/3")).await));
             }
             run_all(work, engine, callers, effort, &subjects).await
         }
@@ -132,8 +134,8 @@ impl Cell {
 
     pub fn head() -> String {
         format!(
-            "{:<8} {:<9} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
-            "work", "engine", "callers", "steadfast", "by hand", "ratio", "apalis", "ratio"
+            "{:<8} {:<9} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
+            "work", "engine", "callers", "steadfast", "by hand", "ratio", "apalis", "ratio", "raw", "ratio"
         )
     }
 
@@ -141,7 +143,7 @@ impl Cell {
         let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.0}"));
         let ratio = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2}"));
         format!(
-            "{:<8} {:<9} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6}",
+            "{:<8} {:<9} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}",
             self.work.name(),
             self.engine.name(),
             self.callers,
@@ -150,13 +152,15 @@ impl Cell {
             ratio(self.ratio("by hand")),
             number(self.rate("apalis")),
             ratio(self.ratio("apalis")),
+            number(self.rate("raw")),
+            ratio(self.ratio("raw")),
         )
     }
 
     pub fn json(&self) -> String {
         let number = |n: Option<f64>| n.map_or("null".into(), |n| format!("{n:.3}"));
         format!(
-            "{{\"work\":\"{}\",\"engine\":\"{}\",\"callers\":{},\"ours\":{},\"by_hand\":{},\"ratio_by_hand\":{},\"apalis\":{},\"ratio_apalis\":{}}}",
+            "{{\"work\":\"{}\",\"engine\":\"{}\",\"callers\":{},\"ours\":{},\"by_hand\":{},\"ratio_by_hand\":{},\"apalis\":{},\"ratio_apalis\":{},\"raw\":{},\"ratio_raw\":{}}}",
             self.work.name(),
             self.engine.name(),
             self.callers,
@@ -165,6 +169,8 @@ impl Cell {
             number(self.ratio("by hand")),
             number(self.rate("apalis")),
             number(self.ratio("apalis")),
+            number(self.rate("raw")),
+            number(self.ratio("raw")),
         )
     }
 }
