@@ -1,76 +1,149 @@
-//! The same by hand on Redis: one multiplexed connection, a hash and a script for records, a stream
-//! with a consumer group for messages.
+//! The same by hand on Redis: one multiplexed connection, and a script for each operation that needs
+//! one.
 //!
-//! A stream promises a receiver a time-out (by `XCLAIM`), settling by id and a count of deliveries.
-//! Nothing else of what the ports add: no fences, no groups, no delays, no ends of records, no restored
-//! connections, no classified errors.
+//! The promises are those of the port as one would write them by hand. The version of a record grows
+//! over deletions and fail-overs: it is the server's time, or the last version plus one. A delivery
+//! has a time-out, a receipt that ends with it, and a count. Nothing else of what the ports add: no
+//! fences, no scans, no batches, no groups, no delays, no de-duplication, no restored connections, no
+//! time limits, no classified errors.
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use redis::{Client, Pipeline, RedisResult, Script, Value, aio::MultiplexedConnection, cmd, pipe};
+use redis::{Client, RedisResult, Script, aio::MultiplexedConnection, cmd, pipe};
 
 use crate::{BODY, RECORDS, Work, measure::Subject};
 
-const CAS: &str = "
-    if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return false end
-    redis.call('HSET', KEYS[1], 'value', ARGV[2])
-    return redis.call('HINCRBY', KEYS[1], 'version', 1)";
+const PUT: &str = "
+    local known = redis.call('HGET', KEYS[1], 'version')
+    if ARGV[1] ~= '' and known ~= ARGV[1] then return false end
+    local time = redis.call('TIME')
+    local version = math.max((tonumber(known) or 0) + 1, time[1] * 1000000 + time[2])
+    version = string.format('%.0f', version)
+    redis.call('HSET', KEYS[1], 'value', ARGV[2], 'version', version)
+    return version";
+
+/// KEYS: messages (`b` and id -> body, `d` and id -> deliveries), ids that are ready, ids that are
+/// hidden, last id.
+const SEND: &str = "
+    local last, fields, ids = redis.call('INCRBY', KEYS[4], #ARGV), {}, {}
+    for i = 1, #ARGV do
+        ids[i] = last - #ARGV + i
+        fields[2 * i - 1], fields[2 * i] = 'b' .. ids[i], ARGV[i]
+    end
+    redis.call('HSET', KEYS[1], unpack(fields))
+    redis.call('RPUSH', KEYS[2], unpack(ids))
+    return ids";
+
+/// ARGV: most messages, visibility in microseconds. Returns id, count of deliveries and body of each.
+const TAKE: &str = "
+    local time = redis.call('TIME')
+    local now = time[1] * 1000000 + time[2]
+    local due = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now), 'LIMIT', 0, 100)
+    if #due > 0 then
+        redis.call('ZREM', KEYS[3], unpack(due))
+        redis.call('RPUSH', KEYS[2], unpack(due))
+    end
+    local ids = redis.call('LPOP', KEYS[2], ARGV[1])
+    if not ids then return {} end
+    local fields, counts, hidden, taken = {}, {}, {}, {}
+    for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = 'd' .. id, 'b' .. id end
+    local found = redis.call('HMGET', KEYS[1], unpack(fields))
+    local at = string.format('%.0f', now + ARGV[2])
+    for i, id in ipairs(ids) do
+        local count = (tonumber(found[2 * i - 1]) or 0) + 1
+        counts[2 * i - 1], counts[2 * i] = 'd' .. id, count
+        hidden[2 * i - 1], hidden[2 * i] = at, id
+        taken[3 * i - 2], taken[3 * i - 1], taken[3 * i] = id, count, found[2 * i]
+    end
+    redis.call('HSET', KEYS[1], unpack(counts))
+    redis.call('ZADD', KEYS[3], unpack(hidden))
+    return taken";
+
+/// ARGV: id and count of deliveries of each, which are its receipt. Returns the number of those that
+/// were settled.
+const DONE: &str = "
+    local fields, ids, gone = {}, {}, {}
+    for i = 1, #ARGV, 2 do fields[#fields + 1] = 'd' .. ARGV[i] end
+    local counts = redis.call('HMGET', KEYS[1], unpack(fields))
+    for i = 1, #counts do
+        if counts[i] == ARGV[2 * i] then
+            ids[#ids + 1] = ARGV[2 * i - 1]
+            gone[#gone + 1], gone[#gone + 2] = fields[i], 'b' .. ARGV[2 * i - 1]
+        end
+    end
+    if #ids == 0 then return 0 end
+    redis.call('HDEL', KEYS[1], unpack(gone))
+    return redis.call('ZREM', KEYS[3], unpack(ids))";
+
+const KEYS: [&str; 4] = ["jobs:messages", "jobs:ready", "jobs:hidden", "jobs:last"];
 
 struct ByHand {
     work: Work,
     connection: MultiplexedConnection,
-    cas: Script,
+    put: Script,
+    send: Script,
+    take: Script,
+    done: Script,
     versions: Mutex<Vec<String>>,
-    /// Messages that were received and not ended.
-    received: Mutex<Vec<Vec<u8>>>,
     rows: Vec<String>,
 }
 
 pub async fn subject(work: Work, url: &str) -> Arc<dyn Subject> {
     let client = Client::open(url).expect("a URL");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("it connects");
+    let connection = client.get_multiplexed_async_connection().await.expect("it connects");
     let rows: Vec<_> = (0..RECORDS).map(|i| format!("bench:row-{i:04}")).collect();
-    let cas = Script::new(CAS);
-    for row in &rows {
-        let put: RedisResult<i64> = cas.key(row).arg("").arg(&BODY[..]).invoke_async(&mut connection).await;
-        put.expect("a row");
-    }
-    Arc::new(ByHand {
-        work,
-        connection,
-        cas,
-        versions: Mutex::new(vec![String::new(); 64]),
-        received: Mutex::default(),
-        rows,
-    })
-}
-
-fn sends(n: usize) -> Pipeline {
-    let mut sends = pipe();
-    for _ in 0..n {
-        sends.cmd("XADD").arg("jobs").arg("*").arg("b").arg(&BODY[..]);
-    }
-    sends
-}
-
-/// Returns the ids of an answer of `XREADGROUP`.
-fn ids(answer: &Value) -> Vec<Vec<u8>> {
-    let parts = |value: &Value| match value {
-        Value::Array(parts) => parts.clone(),
-        _ => Vec::new(),
-    };
-    let mut ids = Vec::new();
-    for stream in parts(answer) {
-        for entry in parts(&stream).get(1).map(&parts).unwrap_or_default() {
-            if let Some(Value::BulkString(id)) = parts(&entry).first() {
-                ids.push(id.clone());
-            }
+    let [put, send, take, done] = [PUT, SEND, TAKE, DONE].map(Script::new);
+    let versions = Mutex::new(vec![String::new(); 64]);
+    let by_hand = ByHand { work, connection, put, send, take, done, versions, rows };
+    if !work.is_queue() {
+        for row in &by_hand.rows {
+            by_hand.put(row, "").await.expect("a row");
         }
     }
-    ids
+    Arc::new(by_hand)
 }
 
 impl ByHand {
+    async fn put(&self, row: &str, known: &str) -> RedisResult<String> {
+        self.put.key(row).arg(known).arg(&BODY[..]).invoke_async(&mut self.connection.clone()).await
+    }
+
+    async fn send(&self, n: usize) -> RedisResult<()> {
+        let mut call = self.send.prepare_invoke();
+        for key in KEYS {
+            call.key(key);
+        }
+        for _ in 0..n {
+            call.arg(&BODY[..]);
+        }
+        let sent: Vec<u64> = call.invoke_async(&mut self.connection.clone()).await?;
+        assert_eq!(sent.len(), n);
+        Ok(())
+    }
+
+    async fn take(&self, n: usize) -> RedisResult<()> {
+        let mut call = self.take.prepare_invoke();
+        for key in KEYS {
+            call.key(key);
+        }
+        call.arg(n).arg(60_000_000);
+        let taken: Vec<(String, u64, Vec<u8>)> = call.invoke_async(&mut self.connection.clone()).await?;
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let mut call = self.done.prepare_invoke();
+        for key in KEYS {
+            call.key(key);
+        }
+        for (id, count, body) in &taken {
+            assert_eq!(body.len(), BODY.len());
+            call.arg(id).arg(count);
+        }
+        let done: usize = call.invoke_async(&mut self.connection.clone()).await?;
+        assert_eq!(done, taken.len());
+        Ok(())
+    }
+
     async fn once(&self, caller: usize, i: usize) -> RedisResult<()> {
         let (mut connection, row) = (self.connection.clone(), &self.rows[(caller * 61 + i) % RECORDS]);
         match self.work {
@@ -79,49 +152,15 @@ impl ByHand {
                     cmd("HMGET").arg(row).arg("value").arg("version").query_async(&mut connection).await?;
                 assert_eq!(value.len(), BODY.len());
             }
-            Work::Put => {
-                let _: i64 = self.cas.key(row).arg("").arg(&BODY[..]).invoke_async(&mut connection).await?;
-            }
+            Work::Put => drop(self.put(row, "").await?),
             Work::Cas => {
                 let known = self.versions.lock().expect("no panic")[caller].clone();
-                let row = &self.rows[caller];
-                let version: i64 = self.cas.key(row).arg(known).arg(&BODY[..]).invoke_async(&mut connection).await?;
-                self.versions.lock().expect("no panic")[caller] = version.to_string();
+                let version = self.put(&self.rows[caller], &known).await?;
+                self.versions.lock().expect("no panic")[caller] = version;
             }
-            Work::Append => {
-                let _: String =
-                    cmd("XADD").arg("log").arg("*").arg("v").arg(&BODY[..]).query_async(&mut connection).await?;
-            }
-            Work::Send(n) => {
-                let sent: Vec<String> = sends(n).query_async(&mut connection).await?;
-                assert_eq!(sent.len(), n);
-            }
-            Work::Take(n) => {
-                let mut take = cmd("XREADGROUP");
-                take.arg("GROUP").arg("workers").arg(caller).arg("COUNT").arg(n).arg("STREAMS").arg("jobs").arg(">");
-                let ids = ids(&take.query_async(&mut connection).await?);
-                if !ids.is_empty() {
-                    // Settled, and deleted.
-                    let mut done = pipe();
-                    done.atomic().cmd("XACK").arg("jobs").arg("workers").arg(&ids).cmd("XDEL").arg("jobs").arg(&ids);
-                    let (settled, _): (usize, usize) = done.query_async(&mut connection).await?;
-                    assert_eq!(settled, ids.len());
-                }
-            }
-            Work::Forward(n) => {
-                let ids: Vec<Vec<u8>> = {
-                    let mut received = self.received.lock().expect("no panic");
-                    let left = received.len() - n;
-                    received.drain(left..).collect()
-                };
-                let mut done = pipe();
-                done.atomic().cmd("XACK").arg("jobs").arg("workers").arg(&ids).cmd("XDEL").arg("jobs").arg(&ids);
-                for _ in 0..n {
-                    done.cmd("XADD").arg("others").arg("*").arg("b").arg(&BODY[..]).ignore();
-                }
-                let (settled, _): (usize, usize) = done.query_async(&mut connection).await?;
-                assert_eq!(settled, n);
-            }
+            Work::Send(n) => self.send(n).await?,
+            Work::Take(n) => self.take(n).await?,
+            Work::Append | Work::Forward(_) => unreachable!("a stream does it"),
         }
         Ok(())
     }
@@ -133,31 +172,16 @@ impl Subject for ByHand {
             if !self.work.is_queue() {
                 return;
             }
-            let mut connection = self.connection.clone();
-            let mut fresh = pipe();
-            fresh.cmd("DEL").arg("jobs").arg("others").ignore();
-            fresh.cmd("XGROUP").arg("CREATE").arg("jobs").arg("workers").arg("0").arg("MKSTREAM").ignore();
-            let () = fresh.query_async(&mut connection).await.expect("a stream");
-            if let Work::Take(n) | Work::Forward(n) = self.work {
+            let mut purge = pipe();
+            purge.cmd("DEL").arg(&KEYS).ignore();
+            let () = purge.query_async(&mut self.connection.clone()).await.expect("a purge");
+            if let Work::Take(n) = self.work {
                 let mut left = operations * n;
                 while left > 0 {
                     let some = left.min(256);
-                    let _: Vec<String> = sends(some).query_async(&mut connection).await.expect("messages");
+                    self.send(some).await.expect("messages");
                     left -= some;
                 }
-            }
-            if let Work::Forward(n) = self.work {
-                let mut take = cmd("XREADGROUP");
-                take.arg("GROUP")
-                    .arg("workers")
-                    .arg(0)
-                    .arg("COUNT")
-                    .arg(operations * n)
-                    .arg("STREAMS")
-                    .arg("jobs")
-                    .arg(">");
-                *self.received.lock().expect("no panic") =
-                    ids(&take.query_async(&mut connection).await.expect("messages"));
             }
         })
     }

@@ -9,6 +9,7 @@ mod measure;
 mod ours;
 #[path = "../../../tests/engines/server/mod.rs"]
 mod server;
+mod streams;
 
 use std::{io::Write, process::ExitCode, time::Duration};
 

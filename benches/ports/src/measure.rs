@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use crate::{
     Mode, Work, apalis_jobs, by_hand_postgres, by_hand_redis, by_hand_sqlite, ours,
     server::{Postgres, Redis},
+    streams,
 };
 
 /// How long to measure.
@@ -83,7 +84,12 @@ pub async fn cell(work: Work, mode: Mode, callers: usize, effort: Effort) -> Cel
             if let Work::Forward(_) = work {
                 subjects.push(("two steps", ours::at(work, &url, true).await));
             }
-            subjects.push(("by hand", by_hand_redis::subject(work, &format!("{url}/2")).await));
+            if !matches!(work, Work::Append | Work::Forward(_)) {
+                subjects.push(("by hand", by_hand_redis::subject(work, &format!("{url}/2")).await));
+            }
+            if work.is_queue() || work == Work::Append {
+                subjects.push(("raw", streams::subject(work, &format!("{url}/3")).await));
+            }
             if has_apalis {
                 subjects.push(("apalis", apalis_jobs::redis(work, &format!("{url}/1")).await));
             }
@@ -144,7 +150,7 @@ impl Cell {
 
     pub fn head() -> String {
         format!(
-            "{:<9} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
+            "{:<9} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
             "work",
             "mode",
             "callers",
@@ -156,6 +162,8 @@ impl Cell {
             "apalis",
             "ratio",
             "two steps",
+            "ratio",
+            "raw",
             "ratio"
         )
     }
@@ -164,7 +172,7 @@ impl Cell {
         let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.0}"));
         let ratio = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2}"));
         format!(
-            "{:<9} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}",
+            "{:<9} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}",
             self.work.name(),
             self.mode.name(),
             self.callers,
@@ -177,13 +185,15 @@ impl Cell {
             ratio(self.ratio("apalis")),
             number(self.rate("two steps")),
             ratio(self.ratio("two steps")),
+            number(self.rate("raw")),
+            ratio(self.ratio("raw")),
         )
     }
 
     pub fn json(&self) -> String {
         let number = |n: Option<f64>| n.map_or("null".into(), |n| format!("{n:.3}"));
         format!(
-            "{{\"work\":\"{}\",\"mode\":\"{}\",\"callers\":{},\"ours\":{},\"by_hand\":{},\"ratio_by_hand\":{},\"blocking\":{},\"ratio_blocking\":{},\"apalis\":{},\"ratio_apalis\":{},\"two_steps\":{},\"ratio_two_steps\":{}}}",
+            "{{\"work\":\"{}\",\"mode\":\"{}\",\"callers\":{},\"ours\":{},\"by_hand\":{},\"ratio_by_hand\":{},\"blocking\":{},\"ratio_blocking\":{},\"apalis\":{},\"ratio_apalis\":{},\"two_steps\":{},\"ratio_two_steps\":{},\"raw\":{},\"ratio_raw\":{}}}",
             self.work.name(),
             self.mode.name(),
             self.callers,
@@ -196,6 +206,8 @@ impl Cell {
             number(self.ratio("apalis")),
             number(self.rate("two steps")),
             number(self.ratio("two steps")),
+            number(self.rate("raw")),
+            number(self.ratio("raw")),
         )
     }
 }

@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use super::{
     config::{RedisConfig, Target},
     failure::failure,
+    script::Request,
 };
 use crate::{
     backend::TlsConfig,
@@ -119,7 +120,12 @@ impl Connector {
                 }
             };
         }
-        Err(unavailable("cannot connect", last))
+        let what = match last.kind() {
+            // With `appendfsync always`, a full disk ends the server.
+            io::ErrorKind::ConnectionRefused => "cannot connect, does the server run? Its log tells why it ended",
+            _ => "cannot connect",
+        };
+        Err(unavailable(what, last))
     }
 }
 
@@ -153,5 +159,22 @@ pub(super) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
     match connection.send_packed_command(command).await? {
         Value::ServerError(refusal) => Err(refusal.into()),
         answer => Ok(answer),
+    }
+}
+
+/// Sends a request, and returns the server's refusal as an error.
+pub(super) async fn request(connection: &mut MultiplexedConnection, request: &Request) -> Result<Value, RedisError> {
+    match request {
+        Request::One(command) => send(connection, command).await,
+        Request::Both(both) => {
+            let mut answers = connection.send_packed_commands(both, 0, 2).await?;
+            match answers.iter().position(|answer| matches!(answer, Value::ServerError(_))) {
+                Some(refused) => match answers.swap_remove(refused) {
+                    Value::ServerError(refusal) => Err(refusal.into()),
+                    answer => Ok(answer),
+                },
+                None => Ok(Value::Array(answers)),
+            }
+        }
     }
 }

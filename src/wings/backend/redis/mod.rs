@@ -14,8 +14,8 @@
 //! # }
 //! ```
 //!
-//! All keys begin with [`prefix`](field@RedisConfig::prefix). Each operation is one script and one
-//! round trip.
+//! All keys begin with [`prefix`](field@RedisConfig::prefix). Each operation is one script, or one
+//! read of a hash, and one round trip.
 //!
 //! # Promises
 //!
@@ -69,7 +69,11 @@
 //!
 //! A handle has one connection for requests, and one for subscriptions, which is opened by the
 //! first subscriber or waiting receiver. Requests that meet share the writes and reads of the
-//! connection, and none waits for another's answer.
+//! connection. While one is under way, reads and writes of one
+//! partition, and requests of one queue, go together in one call of a script, as if they were made
+//! one after another: each is refused or made alone, and has its own answer. If the server then
+//! refuses the call, because its memory or disk is full, each is made again alone. A lone request
+//! waits for nobody; with three requests under way, further ones wait for the end of one.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again by
@@ -95,7 +99,7 @@
 //! | key | content |
 //! |---|---|
 //! | `PREFIX:meta` | form of the data, and its generated name |
-//! | `PREFIX:s:{PARTITION}:` `heads`, `values`, `index`, `ends`, `meta` | records of a partition; fences, sequences and the last version |
+//! | `PREFIX:s:{PARTITION}:` `rows`, `index`, `ends`, `meta` | records of a partition and its last version; fences and sequences |
 //! | `PREFIX:l:{NAME}:` | a lease |
 //! | `PREFIX:q:{NAME}:...` | a queue |
 //! | `PREFIX:DATABASE:n:TOPIC`, `PREFIX:q:{NAME}:...:w` | channels; databases share those of queues |
@@ -135,7 +139,7 @@
 //! | no connection, a restart, a server that became a replica or is loading | `Unavailable` | transient |
 //! | no answer within [`request_timeout`](field@RedisConfig::request_timeout), too few replicas | `TimedOut` | transient |
 //! | another script runs for long | `Throttled` | throttled |
-//! | `maxmemory` is reached, or the disk is full | `Full` | throttled |
+//! | `maxmemory` is reached, or the disk is full (with `appendfsync always` the server then ends) | `Full` | throttled |
 //! | a wrong password, a missing right, a certificate that is not trusted | `Denied` | permanent |
 //! | a server before version 6.2, a cluster, a sentinel, an eviction policy | `Unsupported` | permanent |
 //! | a key holds another program's data | `Corrupt` | permanent |
@@ -175,6 +179,7 @@ mod notifier;
 mod pubsub;
 mod queue;
 mod script;
+mod share;
 mod store;
 mod store_calls;
 

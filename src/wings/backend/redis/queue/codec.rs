@@ -6,9 +6,9 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
+use redis::{RedisWrite, ToRedisArgs, Value};
 
-use super::{Part, micros};
+use super::{Call, Part, micros};
 use crate::{
     hash::stable_hash,
     queue::{AttemptError, Delivery, ErrorHistory, Message, MessageId, Peeked, Receipt, Settle},
@@ -47,13 +47,13 @@ impl ToRedisArgs for EncodedMessage<'_> {
 }
 
 /// Adds a message, its delay and its de-duplication id to a call.
-pub(super) fn add_message(call: &mut Cmd, message: &Message) {
+pub(super) fn add_message(call: &mut Call, message: &Message) {
     let deduplication = message.deduplication_id.as_deref().unwrap_or_default();
     call.arg(EncodedMessage(message)).arg(micros(message.delay)).arg(deduplication);
 }
 
 /// Adds a settlement of this delivery to a call. The messages of a forward go to `targets`.
-pub(super) fn add_settlement(call: &mut Cmd, delivery: u64, how: &Settle, targets: &[(usize, Part)]) {
+pub(super) fn add_settlement(call: &mut Call, delivery: u64, how: &Settle, targets: &[(usize, Part)]) {
     let text = |error: &Option<Box<AttemptError>>| {
         let mut errors = ErrorHistory::default();
         error.iter().for_each(|error| errors.push((**error).clone()));
