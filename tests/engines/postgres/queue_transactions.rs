@@ -67,7 +67,7 @@ async fn the_commit_wakes_a_waiting_receiver() {
     let transaction = user.transaction().await.unwrap();
     queue.send_within(&transaction, vec![Message::new("a")]).await.unwrap();
     transaction.commit().await.unwrap();
-    // Long before the poll of 5 s.
+    // Long before the next poll.
     let taken = tokio::time::timeout(Duration::from_secs(3), waits).await.unwrap().unwrap();
     assert_eq!(taken.len(), 1);
 }

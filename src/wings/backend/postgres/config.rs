@@ -61,8 +61,9 @@ pub struct PostgresConfig {
     /// prepares unless a pooler is between it and the server.
     #[serde(default)]
     pub prepare: Option<bool>,
-    /// Interval at which a waiting receiver looks for messages without having been notified. 5 s by
-    /// default. Notices arrive earlier; the interval matters only for those that were lost.
+    /// Interval at which a waiting receiver looks for messages without having been notified. 30 s
+    /// by default. Notices arrive earlier; the interval matters only for those that were lost, such
+    /// as that of a sender that was killed behind its send.
     #[serde(default = "PostgresConfig::poll_default", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
@@ -132,7 +133,7 @@ impl PostgresConfig {
     }
 
     const fn poll_default() -> Duration {
-        Duration::from_secs(5)
+        Duration::from_secs(30)
     }
 
     const fn window_default() -> Duration {
