@@ -18,6 +18,7 @@ use crate::{
     backend::TlsConfig,
     config::ConfigError,
     port::{PortError, PortErrorKind},
+    race::both,
 };
 
 /// The work that moves bytes between a connection's requests and its socket.
@@ -171,4 +172,43 @@ pub(super) async fn request(connection: &mut MultiplexedConnection, request: &Re
             }
         }
     }
+}
+
+/// A request without a result.
+pub(super) enum Refused {
+    Server(RedisError),
+    /// The write was made, but too few replicas confirmed it.
+    Unconfirmed(PortError),
+}
+
+impl From<RedisError> for Refused {
+    fn from(error: RedisError) -> Self {
+        Self::Server(error)
+    }
+}
+
+/// Sends a call, and waits until replicas have its writes.
+pub(super) async fn confirmed(
+    connection: &mut MultiplexedConnection,
+    call: &Request,
+    replicas: u16,
+    (config, target): (&RedisConfig, &Target),
+) -> Result<Value, Refused> {
+    if replicas == 0 {
+        return Ok(request(connection, call).await?);
+    }
+    let mut wait = redis::cmd("WAIT");
+    // The server's limit ends before that of the request.
+    let limit = config.request_timeout.as_millis() * 3 / 4;
+    wait.arg(replicas).arg(u64::try_from(limit).unwrap_or(u64::MAX).max(1));
+    let mut same = connection.clone();
+    // Sent together: the second follows the first.
+    let (answer, confirmed) = both(request(connection, call), send(&mut same, &wait)).await;
+    let answer = answer?;
+    let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
+    if confirmed < i64::from(replicas) {
+        let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
+        return Err(Refused::Unconfirmed(failure(target, PortErrorKind::TimedOut, message).outcome_unknown()));
+    }
+    Ok(answer)
 }

@@ -1,15 +1,15 @@
 //! The connection of a handle: supervised, restored after a loss, shared by all requests.
 use std::sync::{Arc, Weak};
 
-use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Value, aio::MultiplexedConnection};
 use tokio::sync::oneshot;
 
 use super::{
     check::{self, Server},
-    config::{RedisConfig, Target},
-    connection::{self, Connector, Driver, OnPush},
+    config::RedisConfig,
+    connection::{self, Connector, Driver, OnPush, Refused, confirmed},
     failure::{failed, failure, is_unknown_script, unexpected},
-    script::{Call, Request},
+    script::Call,
     share::{Sharing, Waiting, Way},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     entropy::Entropy,
     observe::Events,
     port::{PortError, PortErrorKind, within},
-    race::{First, both, race, yield_now},
+    race::{First, race, yield_now},
     spawn::Spawner,
     sync::Mutex,
     time::{Clock, Instant},
@@ -206,45 +206,6 @@ impl Drop for Turn {
             drop(core.sharing.take());
         }
     }
-}
-
-/// A request without a result.
-enum Refused {
-    Server(RedisError),
-    /// The write was made, but too few replicas confirmed it.
-    Unconfirmed(PortError),
-}
-
-impl From<RedisError> for Refused {
-    fn from(error: RedisError) -> Self {
-        Self::Server(error)
-    }
-}
-
-/// Sends a call, and waits until replicas have its writes.
-async fn confirmed(
-    connection: &mut MultiplexedConnection,
-    request: &Request,
-    replicas: u16,
-    (config, target): (&RedisConfig, &Target),
-) -> Result<Value, Refused> {
-    if replicas == 0 {
-        return Ok(connection::request(connection, request).await?);
-    }
-    let mut wait = redis::cmd("WAIT");
-    // The server's limit ends before that of the request.
-    let limit = config.request_timeout.as_millis() * 3 / 4;
-    wait.arg(replicas).arg(u64::try_from(limit).unwrap_or(u64::MAX).max(1));
-    let mut same = connection.clone();
-    // Sent together: the second follows the first.
-    let (answer, confirmed) = both(connection::request(connection, request), connection::send(&mut same, &wait)).await;
-    let answer = answer?;
-    let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
-    if confirmed < i64::from(replicas) {
-        let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
-        return Err(Refused::Unconfirmed(failure(target, PortErrorKind::TimedOut, message).outcome_unknown()));
-    }
-    Ok(answer)
 }
 
 impl LinkCore {
