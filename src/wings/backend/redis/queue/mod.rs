@@ -71,8 +71,8 @@ use crate::{
 ///
 /// A `send`, a `receive` and a `settle` of one message run 6, 8 and 4 commands on the server in one
 /// script; of 1,000 messages a few more. A script of 1,000 messages of 100 bytes blocks the server
-/// for 1.5 ms in a send, 3 ms in a receive and 1.5 ms in a settle (Redis 7.0 on one core of a virtual
-/// machine): use smaller batches beside requests that must not wait for that long.
+/// for 1.5 ms in a send, 3 ms in a receive and 1.5 ms in a settle (Redis 7.0 on one core of a
+/// virtual machine): use smaller batches beside requests that must not wait for that long.
 ///
 /// # Limits
 ///
