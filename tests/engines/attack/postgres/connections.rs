@@ -251,7 +251,9 @@ async fn more_callers_than_may_wait_are_throttled_and_no_place_is_lost() {
     let store = postgres.store();
     proxy.delay(Duration::from_millis(10));
     for _ in 0..5 {
-        let reads = futures::future::join_all((0..50).map(|_| store.get(Key::new("p", "r")))).await;
+        // Scans share no request.
+        let scan = Scan::partition("p");
+        let reads = futures::future::join_all((0..50).map(|_| store.scan(&scan))).await;
         let refused = reads.iter().filter_map(|read| read.as_ref().err()).collect::<Vec<_>>();
         assert_eq!(refused.len(), 44, "one is under way, and five wait");
         assert!(refused.iter().all(|error| error.class() == ErrorClass::Throttled), "{refused:?}");
