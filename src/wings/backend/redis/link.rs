@@ -145,6 +145,9 @@ impl Link {
                 let _under_way = UnderWay(core);
                 LinkCore::exchange(core, &[&call], now).await
             }
+            Way::Refused => {
+                Err(failure(&core.base.connector.target, PortErrorKind::Throttled, "too many requests wait"))
+            }
             Way::Shared { answered, spawns } => {
                 if spawns {
                     Turn::spawn(core);
@@ -212,6 +215,10 @@ impl LinkCore {
     async fn send_group(core: Arc<Self>, group: Vec<(Call, Waiting)>) {
         core.sharing.begin_shared();
         let _under_way = UnderWay(&core);
+        let group = core.in_time(group);
+        if group.is_empty() {
+            return;
+        }
         let (calls, callers): (Vec<Call>, Vec<Waiting>) = group.into_iter().unzip();
         let calls: Vec<&Call> = calls.iter().collect();
         // None is answered later than its time limit.
@@ -240,6 +247,19 @@ impl LinkCore {
             // A caller whose future was dropped needs no answer.
             let _ = caller.answer.send(answer);
         }
+    }
+
+    /// Answers the calls that waited beyond their time limit, and returns the others. Sent with one
+    /// of them, a request would time out at once, and end the connection.
+    fn in_time(&self, group: Vec<(Call, Waiting)>) -> Vec<(Call, Waiting)> {
+        let (now, limit) = (self.base.clock.now(), self.base.config.request_timeout);
+        let (late, in_time): (Vec<_>, Vec<_>) = group.into_iter().partition(|(_, caller)| now >= caller.since + limit);
+        for (_, caller) in late {
+            let message = format_args!("not sent within {}", humantime::format_duration(limit));
+            let error = failure(&self.base.connector.target, PortErrorKind::TimedOut, message);
+            let _ = caller.answer.send(Err(error));
+        }
+        in_time
     }
 
     /// Sends a request of these calls, within the time limit of one that began `since`.

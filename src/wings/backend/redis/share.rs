@@ -12,6 +12,8 @@ use crate::{port::PortError, sync::Mutex, time::Instant};
 /// Number of requests under way from which calls wait for the end of one. With fewer, a distant or
 /// busy server would be idle; with more, fewer calls would share a request.
 const UNDER_WAY: usize = 3;
+/// Maximum number of calls that wait; further ones fail as throttled.
+const MAX_WAITING: usize = 16_384;
 
 /// The calls of a handle that gather.
 #[derive(Default)]
@@ -38,6 +40,8 @@ pub(super) enum Way {
     Alone(Call),
     /// A task sends it, which is to be spawned if that is said.
     Shared { answered: oneshot::Receiver<Result<redis::Value, PortError>>, spawns: bool },
+    /// Too many calls wait.
+    Refused,
 }
 
 impl State {
@@ -56,6 +60,9 @@ impl Sharing {
         if state.under_way == 0 && state.waiting.is_empty() {
             state.under_way = 1;
             return Way::Alone(call);
+        }
+        if state.waiting.len() >= MAX_WAITING {
+            return Way::Refused;
         }
         let (answer, answered) = oneshot::channel();
         state.waiting.push((call, Waiting { since: now, answer }));
@@ -98,7 +105,7 @@ mod tests {
 
     fn spawns(way: &Way) -> Option<bool> {
         match way {
-            Way::Alone(_) => None,
+            Way::Alone(_) | Way::Refused => None,
             Way::Shared { spawns, .. } => Some(*spawns),
         }
     }
@@ -124,6 +131,17 @@ mod tests {
         assert!(sharing.end(), "the end of a request spawns the task");
         assert!(!sharing.end(), "it was spawned");
         assert_eq!(sharing.take().len(), 1);
+    }
+
+    #[test]
+    fn no_more_calls_wait_than_the_maximum() {
+        let sharing = Sharing::default();
+        let _lone = begin(&sharing);
+        let waiting: Vec<Way> = (0..MAX_WAITING).map(|_| begin(&sharing)).collect();
+        assert!(waiting.iter().all(|way| matches!(way, Way::Shared { .. })));
+        assert!(matches!(begin(&sharing), Way::Refused));
+        assert_eq!(sharing.take().len(), MAX_WAITING);
+        assert!(matches!(begin(&sharing), Way::Shared { .. }));
     }
 
     #[test]
