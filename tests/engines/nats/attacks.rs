@@ -267,3 +267,31 @@ fn a_dead_server_among_several_delays_a_connection_and_does_not_refuse_it() {
         }
     });
 }
+
+#[test]
+fn a_full_queue_is_full_and_drains_when_an_operator_makes_room() {
+    run(async {
+        let server = server::Nats::start();
+        let queue = connect(server.url(), "full").await.queue("jobs").await.unwrap();
+        let stream = queue_stream(&server);
+        let limit = |bytes: u64| {
+            let mut config = api(&server, &format!("STREAM.INFO.{stream}"), "")["config"].take();
+            config["max_bytes"] = bytes.into();
+            api(&server, &format!("STREAM.UPDATE.{stream}"), &config.to_string());
+        };
+        limit(1_000_000);
+        let mut sent = BTreeSet::new();
+        let error = loop {
+            let body = format!("{:0>20000}", sent.len());
+            match queue.send_one(Message::new(body.clone())).await {
+                Ok(_) => sent.insert(body),
+                Err(error) => break error,
+            };
+            assert!(sent.len() < 100, "1 MB is never full");
+        };
+        assert_eq!(kind(&error), Some(PortErrorKind::Full), "{error}");
+        assert!(!error.may_have_been_applied(), "{error}");
+        limit(20_000_000);
+        assert_eq!(drained(&queue).await, sent);
+    });
+}
