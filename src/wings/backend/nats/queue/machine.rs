@@ -135,6 +135,8 @@ impl Machine {
             return known;
         }
         let until = now + message.delay;
+        // A part of the entry would hold all of it in memory.
+        message.body = Bytes::copy_from_slice(&message.body);
         let id = state.add(StoredMessage::new(number, message, (now, sent_at)), until, now);
         if let Some(text) = deduplication {
             // A request has one time, after which the shortest window ends.
@@ -272,6 +274,19 @@ mod tests {
             machine.advance(second(at));
             assert_eq!(taken(run(&mut machine, take())), is_visible, "{at} s");
         }
+    }
+
+    #[test]
+    fn a_message_holds_neither_its_entry_nor_a_checkpoint_in_memory() {
+        let messages = (0..3).map(|i| Message::new(format!("body {i}"))).collect();
+        let entry = Call::Send { messages, window: Duration::ZERO }.encode();
+        let mut machine = Machine::new();
+        machine.apply(Part::Messages, Call::decode(entry.clone()).unwrap(), &mut Numbers::of_entry(1), true);
+        assert!(entry.is_unique());
+        let state = machine.encode();
+        let copy = Machine::decode(state.clone()).unwrap();
+        assert!(state.is_unique());
+        assert_eq!(copy.encode(), state);
     }
 
     #[test]
