@@ -20,7 +20,7 @@ use super::{
     failure::{failure, refused, rejected},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, TlsConfig},
+    backend::{ConnectionEvent, ConnectionRole, TlsConfig, early_timer::EarlyTimer},
     backoff::Backoff,
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -53,6 +53,7 @@ pub(super) struct Base {
     /// The servers' addresses, as the source of events.
     source: Name,
     health: watch::Sender<Health>,
+    early: EarlyTimer,
     delays: Mutex<Backoff>,
     /// Number of attempts since the loss. Only the client's own task counts, so `Relaxed` suffices.
     attempts: AtomicU32,
@@ -96,7 +97,8 @@ impl Base {
         let delays = Mutex::new(Backoff::checked(config.reconnect, &entropy));
         let (health, _) = watch::channel(Health::default());
         let (clock, events, attempts) = (Clock::default(), Events::new(), AtomicU32::new(0));
-        Ok(Self { config, target, clock, entropy, events, source, health, delays, attempts })
+        let early = EarlyTimer::new(&clock, config.request_timeout);
+        Ok(Self { config, target, clock, entropy, events, source, health, early, delays, attempts })
     }
 
     fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
@@ -223,7 +225,8 @@ impl Link {
     /// Runs something that needs the connection, at most for the time limit of a request. Fails at
     /// once if the connection is lost, before or meanwhile.
     pub(super) async fn supervise<F: Future>(&self, effect: Effect, work: F) -> Result<F::Output, PortError> {
-        let Base { clock, config, .. } = &*self.0.base;
+        let Base { clock, config, early, .. } = &*self.0.base;
+        early.note_request();
         let mut health = self.health();
         let now = *health.borrow_and_update();
         if !now.is_up {
