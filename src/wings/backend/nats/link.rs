@@ -97,7 +97,7 @@ impl Base {
         let delays = Mutex::new(Backoff::checked(config.reconnect, &entropy));
         let (health, _) = watch::channel(Health::default());
         let (clock, events, attempts) = (Clock::default(), Events::new(), AtomicU32::new(0));
-        let early = EarlyTimer::new(&clock, config.request_timeout);
+        let early = EarlyTimer::new(&clock, config.request_timeout.min(AGAIN));
         Ok(Self { config, target, clock, entropy, events, source, health, early, delays, attempts })
     }
 
@@ -324,7 +324,11 @@ impl Link {
         answer: &[u8],
         effect: Effect,
     ) -> Result<Result<T, ApiError>, PortError> {
-        if let Ok(Refusal { error: Some(error) }) = serde_json::from_slice(answer) {
+        // A refusal may have the fields of an answer, too. Text in an answer has its quotes escaped.
+        let key = br#""error":"#;
+        if answer.windows(key.len()).any(|found| found == key)
+            && let Ok(Refusal { error: Some(error) }) = serde_json::from_slice(answer)
+        {
             return Ok(Err(error));
         }
         serde_json::from_slice(answer).map(Ok).map_err(|_| {
