@@ -4,6 +4,25 @@
 #[path = "../../tests/engines/server/mod.rs"]
 mod server;
 
+#[cfg(not(any(feature = "postgres", feature = "redis")))]
+mod server {
+    /// No server, so no proxy.
+    #[derive(Debug)]
+    pub(crate) enum Proxy {}
+
+    impl Proxy {
+        pub(crate) fn cut(&self) {
+            match *self {}
+        }
+        pub(crate) fn hold(&self) {
+            match *self {}
+        }
+        pub(crate) fn pass(&self) {
+            match *self {}
+        }
+    }
+}
+
 use std::{
     env, fmt, io,
     path::{Path, PathBuf},
@@ -206,8 +225,70 @@ impl Engine {
         }
     }
 
+    /// Returns the number of servers that are this example's own.
+    pub(crate) fn servers(&self) -> usize {
+        usize::from(self.private.is_some())
+    }
+
+    /// Kills one of its servers.
+    pub(crate) fn kill_server(&self, _server: usize) -> io::Result<()> {
+        self.kill()
+    }
+
+    /// Starts that server again.
+    pub(crate) fn start_server_again(&self, _server: usize) {
+        self.start_again();
+    }
+
     /// Returns `true` if the server is this example's own, and may be killed.
     pub(crate) fn is_private(&self) -> bool {
         self.private.is_some()
+    }
+}
+
+/// The way of one process to a backend: through proxies of its own, if the server is this example's.
+pub(crate) struct Detour {
+    engine: Engine,
+    proxies: Vec<server::Proxy>,
+}
+
+impl Engine {
+    /// Returns a way to the backend that can be disturbed without the others.
+    pub(crate) fn detour(&self) -> Detour {
+        let (url, proxies) = match &self.private {
+            #[cfg(feature = "postgres")]
+            Some(Private::Postgres(server)) => {
+                let proxy = server::Proxy::start(server.port());
+                (server.url_at(proxy.port()), vec![proxy])
+            }
+            #[cfg(feature = "redis")]
+            Some(Private::Redis(server)) => {
+                let proxy = server::Proxy::start(server.port());
+                (server.url_at(proxy.port()), vec![proxy])
+            }
+            _ => (self.url.clone(), Vec::new()),
+        };
+        Detour { engine: Self { url, run: self.run.clone(), private: None }, proxies }
+    }
+}
+
+impl Detour {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Closes all connections. New ones are accepted.
+    pub(crate) fn cut(&self) {
+        self.proxies.iter().for_each(server::Proxy::cut);
+    }
+
+    /// Lets nothing pass, while the connections stay open.
+    pub(crate) fn hold(&self) {
+        self.proxies.iter().for_each(server::Proxy::hold);
+    }
+
+    /// Lets everything pass again.
+    pub(crate) fn pass(&self) {
+        self.proxies.iter().for_each(server::Proxy::pass);
     }
 }
