@@ -67,10 +67,8 @@ impl Prices {
     async fn raise(&self, node: &Node, product: u64) {
         let raised = node.http.get(node.world, &format!("/raise/{product}")).await;
         // It may have been raised although there is no answer.
-        let reached = match node.args.plant {
-            Some(Plant::Cache) => Reached::Everywhere,
-            _ => self.0.invalidate(&product).await,
-        };
+        let planted = node.has(Plant::Cache);
+        let reached = if planted { Reached::Everywhere } else { self.0.invalidate(&product).await };
         if let Some(price) = raised.ok().and_then(|answer| number(&answer)) {
             node.log.say(Fact::Invalidated { product, price, everywhere: reached == Reached::Everywhere });
         }

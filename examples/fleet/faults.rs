@@ -77,7 +77,9 @@ pub async fn disturb(
         let at = |share: f64| begin + time.mul_f64((f64::from(round) + share) / f64::from(rounds));
         clock.sleep_until(at(0.1 + 0.3 * entropy.unit())).await;
         if round < args.kills {
-            let (disturber, node) = (disturber.clone(), any());
+            // Each third kill is the leader's.
+            let leader = logs_of(logs).leader().filter(|_| round % 3 == 2);
+            let (disturber, node) = (disturber.clone(), leader.unwrap_or_else(any));
             running.spawn(async move { disturber.kill(node).await });
         }
         clock.sleep_until(at(0.6 + 0.3 * entropy.unit())).await;

@@ -129,7 +129,9 @@ impl Run<'_> {
         let by = |fault: &Fault| {
             let (here, long) = (fault.node == node, fault.until - fault.from >= pause);
             let mended = match fault.kind {
-                Kind::Kill | Kind::Cut if here => fault.until + self.mending(),
+                Kind::Kill if here => fault.until,
+                // The client connects again.
+                Kind::Cut if here => fault.until + 1_000,
                 // A process that is stopped within a transaction keeps the lock of a file from all others.
                 Kind::Pause if long && (here || is_file) => fault.until + 1_000,
                 Kind::Restart => fault.until + self.mending(),

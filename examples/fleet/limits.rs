@@ -71,7 +71,7 @@ impl std::error::Error for Failed {}
 
 pub fn open(node: &Node, backend: &Backend) -> Result<Arc<Limits>> {
     let counted = |limit: Limit| -> Result<Counted, ConfigError> {
-        if node.args.plant == Some(Plant::Limit) {
+        if node.has(Plant::Limit) {
             return Ok(Counted::Alone(RateLimiter::new(config(limit).quota())?));
         }
         let name = node.engine.name(&format!("{limit:?}").to_lowercase());

@@ -61,8 +61,7 @@ impl Handler<'_> {
         };
         let delivery = work.deliveries;
         self.node.log.say(Fact::Began { order, delivery });
-        let plant = self.node.args.plant.filter(|_| order % 20 == 7);
-        if plant == Some(Plant::Listener) {
+        if order % 20 == 6 && self.node.has(Plant::Listener) {
             return Disposition::Complete;
         }
         let cents = match self.prices.get(self.node, u64::from(order) % PRODUCTS).await {
@@ -85,7 +84,7 @@ impl Handler<'_> {
             return Disposition::retry(error);
         }
         self.node.log.say(Fact::Done { order, delivery });
-        if plant == Some(Plant::Twice) && delivery == 1 {
+        if order % 20 == 7 && delivery == 1 && self.node.has(Plant::Twice) {
             return Disposition::retry_after(MS(50), "planted");
         }
         Disposition::Complete

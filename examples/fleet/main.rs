@@ -63,8 +63,8 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const VIRTUAL: u32 = 4_096;
 /// Maximum number of shards; each is owned by one process.
 const SHARDS: usize = 4;
-/// Time for what was accepted to be done, after the last fault.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Maximum time for the processes to start, and then for one more order to be done.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A service of several processes over one engine that are killed, paused and cut off: nothing that was accepted is lost.
 #[derive(Parser, Clone)]
@@ -96,7 +96,7 @@ struct Args {
     logs: Option<PathBuf>,
     /// A defect that is planted, which the judge has to find.
     #[arg(long, value_name = "DEFECT")]
-    plant: Option<Plant>,
+    plant: Vec<Plant>,
     #[arg(long, hide = true)]
     node: Option<usize>,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -168,10 +168,7 @@ async fn show(args: &Args) -> Result<(serde_json::Value, bool)> {
     clock.sleep(MS(left)).await;
     processes.drain().await;
     let close = clock.wall().as_millis();
-    let drained = wait("what was accepted is done", PATIENCE, || logs_of(&logs).undone() == 0).await;
-    if let Err(error) = drained {
-        say(format!("  {error}"));
-    }
+    finish(&logs).await;
     // Late duplicates, late writes and stale values still show.
     clock.sleep(MS(3_000)).await;
     let rows = audit(&engine).await?;
@@ -198,6 +195,17 @@ async fn read(logs: Arc<Mutex<Logs>>) {
     loop {
         logs_of(&logs).read();
         Clock::tokio().sleep(MS(100)).await;
+    }
+}
+
+/// Waits until what was accepted is done, or no more is done.
+async fn finish(logs: &Mutex<Logs>) {
+    let undone = || logs_of(logs).undone();
+    loop {
+        let before = undone();
+        if before == 0 || wait("one more order is done", PATIENCE, || undone() < before).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use steadfast::{backend::Backend, sharding::ShardId, time::Clock};
 
 use crate::{
-    Args, MS, Result, cache,
+    Args, MS, Plant, Result, cache,
     common::Http,
     engine::Engine,
     ingest, limits, listener,
@@ -36,6 +36,11 @@ impl Node {
     /// Returns `true` when no more orders are accepted.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(SeqCst)
+    }
+
+    /// Returns `true` if this defect is planted.
+    pub fn has(&self, plant: Plant) -> bool {
+        self.args.plant.contains(&plant)
     }
 
     pub fn next_order(&self) -> u32 {

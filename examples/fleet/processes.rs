@@ -54,7 +54,7 @@ impl Processes {
         command.args(["--node", &node.to_string(), "--life", &life.to_string(), "--world", &self.world.to_string()]);
         command.args(["--processes", &self.args.processes.to_string(), "--rate", &self.args.rate.to_string()]);
         command.arg("--logs").arg(logs.folder());
-        if let Some(plant) = self.args.plant {
+        for plant in &self.args.plant {
             command.args(["--plant", &format!("{plant:?}").to_lowercase()]);
         }
         command.envs(self.detours[node].engine().variables());

@@ -5,7 +5,6 @@ use futures::future::join_all;
 use steadfast::{
     backend::Backend,
     leader_election::{LeaderElection, LeaderElectionConfig, Term},
-    port::Failure,
     store::{DeleteOptions, Key, PutOptions, Scan, Store, StoreError},
     time::Clock,
 };
@@ -14,7 +13,7 @@ use crate::{MS, Plant, Result, listener::RECEIPTS, log::Fact, mover, node::Node,
 
 pub const TERM: Duration = Duration::from_secs(2);
 /// Duration of the leader's work between the check of its term and its write. Most pauses fall here.
-const WORK: Duration = Duration::from_millis(50);
+const WORK: Duration = Duration::from_millis(150);
 /// Receipts that are swept at a time.
 const SWEEP: usize = 50;
 
@@ -44,7 +43,7 @@ async fn sweep(node: Arc<Node>, store: Arc<dyn Store>, term: Term) {
     let (clock, receipts, mark) = (Clock::tokio(), node.engine.name(RECEIPTS), node.engine.name("sweeps"));
     let token = term.token();
     let fenced = PutOptions::new().fence(token);
-    let put = if node.args.plant == Some(Plant::Leader) { PutOptions::new() } else { fenced };
+    let put = if node.has(Plant::Leader) { PutOptions::new() } else { fenced };
     while term.is_leader() {
         clock.sleep(WORK).await;
         // Receipts that stay are swept at the next time.
@@ -59,8 +58,6 @@ async fn sweep(node: Arc<Node>, store: Arc<dyn Store>, term: Term) {
         match store.put(Key::new(&mark, "mark"), text.into(), put).await {
             Ok(version) => node.log.say(Fact::Wrote { token: token.as_u64(), version: version.as_u64() }),
             Err(StoreError::Fenced { .. }) => node.log.say(Fact::Refused { token: token.as_u64() }),
-            // Without an answer nothing is known; the engine is not there.
-            Err(error) if error.backend().is_some() => {}
             Err(error) => node.log.say(Fact::Failed { part: "sweep".to_owned(), why: error.to_string() }),
         }
     }
