@@ -1,10 +1,10 @@
 //! The backend that an example's `--backend` chooses: memory, a file, a server, or a server that the example starts itself.
 #![allow(dead_code, reason = "no example uses all of it")]
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "nats"))]
 #[path = "../../tests/engines/server/mod.rs"]
 mod server;
 
-#[cfg(not(any(feature = "postgres", feature = "redis")))]
+#[cfg(not(any(feature = "postgres", feature = "redis", feature = "nats")))]
 mod server {
     /// No server, so no proxy.
     #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) enum EngineAt {
     Sqlite(PathBuf),
     /// A server that runs already, by its URL.
     Server(String),
-    /// A server that the example starts, and ends: `postgres` or `redis`.
+    /// A server that the example starts, and ends: `postgres`, `redis`, or `nats`, a cluster of three.
     Private(&'static str),
 }
 
@@ -60,12 +60,13 @@ impl FromStr for EngineAt {
             None if text == "memory" => Ok(Self::Memory),
             None if text == "postgres" => Ok(Self::Private("postgres")),
             None if text == "redis" => Ok(Self::Private("redis")),
+            None if text == "nats" => Ok(Self::Private("nats")),
             Some(("sqlite", file)) if !file.is_empty() => Ok(Self::Sqlite(file.into())),
-            Some(("postgres" | "postgresql" | "redis" | "rediss", rest)) if rest.starts_with("//") => {
+            Some(("postgres" | "postgresql" | "redis" | "rediss" | "nats" | "tls", rest)) if rest.starts_with("//") => {
                 Ok(Self::Server(text.to_owned()))
             }
             _ => Err(
-                "must be `memory`, `sqlite:FILE`, `postgres` or `redis` for a server of its own, or the URL of a server",
+                "must be `memory`, `sqlite:FILE`, `postgres`, `redis` or `nats` for servers of its own, or the URL of a server",
             ),
         }
     }
@@ -96,6 +97,8 @@ enum Private {
     Postgres(server::Postgres),
     #[cfg(feature = "redis")]
     Redis(server::Redis),
+    #[cfg(feature = "nats")]
+    Nats(server::NatsCluster),
 }
 
 impl EngineAt {
@@ -119,6 +122,13 @@ impl EngineAt {
                 // Each write is synced before its answer.
                 let server = server::Redis::durable();
                 of(server.url(), Some(Private::Redis(server)))
+            }
+            #[cfg(feature = "nats")]
+            Self::Private("nats") => {
+                server::Nats::installed()?;
+                // The servers do not tell clients of each other, so that those behind a proxy stay there.
+                let cluster = server::NatsCluster::with("no_advertise: true");
+                of(cluster.url(), Some(Private::Nats(cluster)))
             }
             Self::Private(name) => {
                 let example = env!("CARGO_CRATE_NAME");
@@ -177,6 +187,11 @@ impl Engine {
                 let config = backend::redis::RedisConfig::at(&self.url).prefix(format!("steadfast-{name}"));
                 Ok(Arc::new(backend::redis::Redis::connect(config).await?.store()))
             }
+            #[cfg(feature = "nats")]
+            Some("nats" | "tls") => {
+                let config = backend::nats::NatsConfig::at(&self.url).prefix(format!("steadfast-{name}"));
+                Ok(Arc::new(backend::nats::Nats::connect(config).await?.store()))
+            }
             _ => Ok(self.open().await?.store()),
         }
     }
@@ -197,6 +212,7 @@ impl Engine {
             Some("memory") => "memory",
             Some("sqlite") => "file",
             Some("redis" | "rediss") => "Redis server",
+            Some("nats" | "tls") => "NATS cluster",
             _ => "PostgreSQL server",
         }
     }
@@ -208,6 +224,8 @@ impl Engine {
             Some(Private::Postgres(server)) => server.kill(),
             #[cfg(feature = "redis")]
             Some(Private::Redis(server)) => server.kill(),
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(cluster)) => cluster.servers().iter().for_each(server::Nats::kill),
             _ => return Err(io::Error::other("the server is not this example's own")),
         }
         #[allow(unreachable_code, reason = "without servers there is nothing to kill")]
@@ -221,23 +239,44 @@ impl Engine {
             Some(Private::Postgres(server)) => server.start_again(),
             #[cfg(feature = "redis")]
             Some(Private::Redis(server)) => server.start_again(),
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(cluster)) => cluster.servers().iter().for_each(server::Nats::start_again),
             _ => {}
         }
     }
 
     /// Returns the number of servers that are this example's own.
     pub(crate) fn servers(&self) -> usize {
-        usize::from(self.private.is_some())
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(cluster)) => cluster.servers().len(),
+            private => usize::from(private.is_some()),
+        }
     }
 
     /// Kills one of its servers.
-    pub(crate) fn kill_server(&self, _server: usize) -> io::Result<()> {
-        self.kill()
+    pub(crate) fn kill_server(
+        &self,
+        #[allow(unused_variables, reason = "only a cluster has several")] at: usize,
+    ) -> io::Result<()> {
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(cluster)) => cluster.servers()[at].kill(),
+            _ => self.kill()?,
+        }
+        Ok(())
     }
 
     /// Starts that server again.
-    pub(crate) fn start_server_again(&self, _server: usize) {
-        self.start_again();
+    pub(crate) fn start_server_again(
+        &self,
+        #[allow(unused_variables, reason = "only a cluster has several")] at: usize,
+    ) {
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(cluster)) => cluster.servers()[at].start_again(),
+            _ => self.start_again(),
+        }
     }
 
     /// Returns `true` if the server is this example's own, and may be killed.
@@ -265,6 +304,13 @@ impl Engine {
             Some(Private::Redis(server)) => {
                 let proxy = server::Proxy::start(server.port());
                 (server.url_at(proxy.port()), vec![proxy])
+            }
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(cluster)) => {
+                let proxies: Vec<_> =
+                    cluster.servers().iter().map(|server| server::Proxy::start(server.port())).collect();
+                let hosts: Vec<_> = proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
+                (format!("nats://{}", hosts.join(",")), proxies)
             }
             _ => (self.url.clone(), Vec::new()),
         };

@@ -9,13 +9,7 @@ use steadfast::{
     time::Clock,
 };
 
-use crate::{
-    MS, Plant, Result,
-    common::number,
-    log::Fact,
-    node::Node,
-    world::PRODUCTS,
-};
+use crate::{MS, Plant, Result, common::number, log::Fact, node::Node, world::PRODUCTS};
 
 /// Longest life of a price without an invalidation, and its jitter.
 pub const TTL: Duration = Duration::from_secs(3);
@@ -35,8 +29,7 @@ pub struct Prices(CacheAside<u64, u64>);
 pub fn open(node: &Node, backend: &Backend) -> Result<Prices> {
     let config = CacheAsideConfig::default().ttl(TTL).jitter(JITTER).hard_timeout(Some(LOAD));
     let config = config.remote(RemoteConfig::default().local_ttl(LOCAL).timeout(MS(300)));
-    let builder =
-        || CacheAside::builder(config).name(node.engine.name("prices")).backplane(backend.notifier());
+    let builder = || CacheAside::builder(config).name(node.engine.name("prices")).backplane(backend.notifier());
     let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
     match builder().remote(backend.store(), codec).build() {
         Ok(cache) => Ok(Prices(cache)),

@@ -92,7 +92,7 @@ pub async fn disturb(
                 // The leader stands still for longer than its term, and writes late.
                 0 => disturber.pause(leader, LONG).await,
                 1 if servers > 0 => disturber.cut(node, if is_cut { Duration::ZERO } else { short }).await,
-                2 if servers > 0 => disturber.restart(server, MS(100)).await,
+                2 if servers > 0 => disturber.restart(server, short).await,
                 _ => disturber.pause(node, short).await,
             }
         });

@@ -257,7 +257,10 @@ impl Run<'_> {
                 let (at, most) = most_in(&permits, window);
                 if most > allowed {
                     over += most - allowed;
-                    say(format!("  {limit:?}: {most} permits within {window:?} at {}, {allowed} allowed", self.second(at)));
+                    say(format!(
+                        "  {limit:?}: {most} permits within {window:?} at {}, {allowed} allowed",
+                        self.second(at)
+                    ));
                 }
             }
         }
@@ -299,9 +302,10 @@ impl Run<'_> {
                 continue;
             }
             for (process, changes) in &states {
-                let lives = self.told().find(|fact| (fact.node, fact.life) == *process).is_some_and(|first| {
-                    first.at + 2_000 < told.at && ends[process] > told.at + within
-                });
+                let lives = self
+                    .told()
+                    .find(|fact| (fact.node, fact.life) == *process)
+                    .is_some_and(|first| first.at + 2_000 < told.at && ends[process] > told.at + within);
                 // A breaker that has opened by itself a little earlier is left as it is.
                 let follows = changes.iter().any(|(at, open)| *open && *at + 3_000 > told.at && *at < told.at + within);
                 let from = told.at.saturating_sub(3_000);

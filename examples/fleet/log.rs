@@ -18,30 +18,70 @@ use crate::Result;
 pub enum Fact {
     Started,
     /// A part does without the engine, which lacks a capability.
-    Without { part: String, why: String },
+    Without {
+        part: String,
+        why: String,
+    },
     /// A part failed, and was started again.
-    Failed { part: String, why: String },
+    Failed {
+        part: String,
+        why: String,
+    },
     /// The process stood still for so long without a fault that was asked for.
-    Stalled { millis: u64 },
+    Stalled {
+        millis: u64,
+    },
     /// The client of the order was told that it is accepted.
-    Accepted { order: u32 },
-    Began { order: u32, delivery: u32 },
-    Done { order: u32, delivery: u32 },
-    Elected { token: u64 },
-    Deposed { token: u64 },
+    Accepted {
+        order: u32,
+    },
+    Began {
+        order: u32,
+        delivery: u32,
+    },
+    Done {
+        order: u32,
+        delivery: u32,
+    },
+    Elected {
+        token: u64,
+    },
+    Deposed {
+        token: u64,
+    },
     /// The leader's write was accepted as this version, or refused for its token.
-    Wrote { token: u64, version: u64 },
-    Refused { token: u64 },
+    Wrote {
+        token: u64,
+        version: u64,
+    },
+    Refused {
+        token: u64,
+    },
     /// A call was admitted that had asked at this time.
-    Permit { limit: Limit, asked: u64 },
+    Permit {
+        limit: Limit,
+        asked: u64,
+    },
     /// An invalidation was acknowledged: no older price is served after it.
-    Invalidated { product: u64, price: u64, everywhere: bool },
+    Invalidated {
+        product: u64,
+        price: u64,
+        everywhere: bool,
+    },
     /// A read that began at this time gave this price.
-    Read { product: u64, price: u64, asked: u64 },
+    Read {
+        product: u64,
+        price: u64,
+        asked: u64,
+    },
     /// The breaker opened by its own rules for so long, and the others were told.
-    Reported { millis: u64 },
+    Reported {
+        millis: u64,
+    },
     /// The breaker changed its state.
-    Breaker { open: bool },
+    Breaker {
+        open: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -46,8 +46,12 @@ impl World {
         let (what, number) = (words.next(), words.next().and_then(|number| number.parse::<u64>().ok()));
         // An answer has the price from the beginning of the request: a change in between makes it stale.
         let response = match (what, number) {
-            (Some("price"), Some(product)) => self.price(product, 0).map_or_else(|| answer(404, ""), |p| answer(200, p)),
-            (Some("raise"), Some(product)) => self.price(product, 1).map_or_else(|| answer(404, ""), |p| answer(200, p)),
+            (Some("price"), Some(product)) => {
+                self.price(product, 0).map_or_else(|| answer(404, ""), |p| answer(200, p))
+            }
+            (Some("raise"), Some(product)) => {
+                self.price(product, 1).map_or_else(|| answer(404, ""), |p| answer(200, p))
+            }
             (Some("pay"), Some(_)) if self.is_down.load(SeqCst) => answer(503, "the gateway is down"),
             (Some("pay"), Some(order)) => answer(200, order),
             _ => answer(404, ""),

@@ -189,13 +189,18 @@ impl NatsCluster {
 
     /// Starts three servers, and waits until they have a leader.
     pub(crate) fn start() -> Self {
+        Self::with("")
+    }
+
+    /// Starts three servers with further settings of the cluster.
+    pub(crate) fn with(settings: &str) -> Self {
         let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
         let routes: Vec<_> = ports.iter().map(|(_, port)| format!("\"nats://127.0.0.1:{port}\"")).collect();
         let server = |at: usize| {
             let (port, of_cluster) = ports[at];
             let routes = routes.join(", ");
-            let settings =
-                format!("cluster {{ name: C\n listen: \"127.0.0.1:{of_cluster}\"\n routes: [{routes}]\n }}\n");
+            let listen = format!("listen: \"127.0.0.1:{of_cluster}\"");
+            let settings = format!("cluster {{ name: C\n {listen}\n routes: [{routes}]\n {settings}\n }}\n");
             Nats::of(Folder::new("nats"), port, &settings, "", false)
         };
         let cluster = Self { servers: [server(0), server(1), server(2)] };
