@@ -115,6 +115,7 @@ impl Disturber {
     }
 
     async fn kill(&self, node: usize) -> Result<()> {
+        let node = self.processes.running(node).await;
         let from = self.now();
         self.processes.kill(node).await?;
         self.record(Kind::Kill, node, from);

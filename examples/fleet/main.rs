@@ -110,7 +110,7 @@ struct Args {
 enum Plant {
     /// A listener that completes some orders without handling them.
     Listener,
-    /// A leader that writes without its token.
+    /// A leader that writes without its token, also for some time after it was deposed.
     Leader,
     /// A cache that does not invalidate what was changed.
     Cache,

@@ -66,6 +66,16 @@ impl Processes {
         &self.detours[node]
     }
 
+    /// Returns this process, or the next one that is not stopped: those that are shall go on late.
+    pub async fn running(&self, node: usize) -> usize {
+        for next in (0..self.places.len()).map(|step| (node + step) % self.places.len()) {
+            if !self.places[next].lock().await.is_paused {
+                return next;
+            }
+        }
+        node
+    }
+
     /// Kills a process with `kill -9`, and starts another in its place a little later.
     pub async fn kill(&self, node: usize) -> Result<()> {
         let mut place = self.places[node].lock().await;

@@ -43,8 +43,11 @@ async fn sweep(node: Arc<Node>, store: Arc<dyn Store>, term: Term) {
     let (clock, receipts, mark) = (Clock::tokio(), node.engine.name(RECEIPTS), node.engine.name("sweeps"));
     let token = term.token();
     let fenced = PutOptions::new().fence(token);
-    let put = if node.has(Plant::Leader) { PutOptions::new() } else { fenced };
-    while term.is_leader() {
+    let ignores = node.has(Plant::Leader);
+    let put = if ignores { PutOptions::new() } else { fenced };
+    let mut deposed = 0;
+    while term.is_leader() || ignores && deposed < 20 {
+        deposed += usize::from(!term.is_leader());
         clock.sleep(WORK).await;
         // Receipts that stay are swept at the next time.
         if let Ok(page) = store.scan(&Scan::partition(&receipts).limit(SWEEP)).await {
