@@ -98,7 +98,7 @@ enum Private {
     #[cfg(feature = "redis")]
     Redis(server::Redis),
     #[cfg(feature = "nats")]
-    Nats(server::NatsCluster),
+    Nats(Box<server::NatsCluster>),
 }
 
 impl EngineAt {
@@ -128,7 +128,7 @@ impl EngineAt {
                 server::Nats::installed()?;
                 // The servers do not tell clients of each other, so that those behind a proxy stay there.
                 let cluster = server::NatsCluster::with("no_advertise: true");
-                of(cluster.url(), Some(Private::Nats(cluster)))
+                of(cluster.url(), Some(Private::Nats(Box::new(cluster))))
             }
             Self::Private(name) => {
                 let example = env!("CARGO_CRATE_NAME");
