@@ -86,12 +86,14 @@ pub async fn disturb(
         let (disturber, node, servers) = (disturber.clone(), any(), engine.servers());
         let server = entropy.up_to(servers.saturating_sub(1) as u64) as usize;
         let (short, is_cut) = (MS(300 + entropy.up_to(2_000)), entropy.up_to(1) == 0);
+        // Some connections are half-open for longer than a request may take.
+        let held = if entropy.up_to(3) == 0 { MS(6_000) } else { short };
         let leader = logs_of(logs).leader().unwrap_or(node);
         running.spawn(async move {
             match round % 3 {
                 // The leader stands still for longer than its term, and writes late.
                 0 => disturber.pause(leader, LONG).await,
-                1 if servers > 0 => disturber.cut(node, if is_cut { Duration::ZERO } else { short }).await,
+                1 if servers > 0 => disturber.cut(node, if is_cut { Duration::ZERO } else { held }).await,
                 2 if servers > 0 => disturber.restart(server, short).await,
                 _ => disturber.pause(node, short).await,
             }

@@ -53,7 +53,11 @@ pub fn judge(run: &Run<'_>) -> (Value, bool) {
     let missing = accepted.iter().filter(is_missing).count();
     let misplaced = run.rows.values().filter(|owners| **owners > 1).count();
     let doubles = run.doubles();
-    let unexplained = doubles.values().filter(|explained| !**explained).count();
+    let unexplained = doubles.values().filter(|fault| fault.is_none()).count();
+    let mut doubled_by: BTreeMap<String, usize> = BTreeMap::new();
+    for kind in doubles.values().flatten() {
+        *doubled_by.entry(format!("{kind:?}").to_lowercase()).or_default() += 1;
+    }
     let (late, refused) = run.late_writes();
     let stale = run.stale_reads();
     let over = run.permits_over();
@@ -74,7 +78,7 @@ pub fn judge(run: &Run<'_>) -> (Value, bool) {
     let summary = json!({
         "accepted": accepted.len(), "done": done, "lost": lost, "doubled": doubles.len(), "doubled_unexplained": unexplained,
         "late_writes_accepted": late, "stale_reads": stale, "permits_over": over, "kills": kills,
-        "late_writes_refused": refused, "misplaced": misplaced, "openings": openings, "openings_missed": missed,
+        "doubled_by": doubled_by, "late_writes_refused": refused, "misplaced": misplaced, "openings": openings, "openings_missed": missed,
         "terms": terms, "pauses": run.count(Kind::Pause), "cuts": run.count(Kind::Cut), "restarts": run.count(Kind::Restart),
         "ended_by_themselves": run.ended, "reads": run.number_of(|fact| matches!(fact, Fact::Read { .. })),
         "permits": run.number_of(|fact| matches!(fact, Fact::Permit { .. })),
@@ -122,8 +126,8 @@ impl Run<'_> {
         all.into_iter().map(|((part, why), times)| (part, why, times)).collect()
     }
 
-    /// Returns `true` if a fault of this process, or of the engine, lies in this time. A pause shorter than `pause` is none.
-    fn is_disturbed(&self, (node, life): Process, pause: Duration, from: u64, until: u64) -> bool {
+    /// Returns the first fault of this process, or of the engine, in this time. A pause shorter than `pause` is none.
+    fn fault_of(&self, (node, life): Process, pause: Duration, from: u64, until: u64) -> Option<Kind> {
         let pause = pause.as_millis() as u64;
         let is_file = self.engine.file().is_some();
         let by = |fault: &Fault| {
@@ -145,12 +149,17 @@ impl Run<'_> {
             }
             _ => false,
         };
-        self.faults.iter().any(by) || self.told().any(stalled)
+        let fault = self.faults.iter().find(|fault| by(fault)).map(|fault| fault.kind);
+        fault.or_else(|| self.told().any(stalled).then_some(Kind::Pause))
     }
 
-    /// Returns the orders that were done more than once, and whether a fault explains each further time: the process of an
-    /// earlier time was killed or stood still before it could settle, or it or the engine could not be reached.
-    fn doubles(&self) -> BTreeMap<u32, bool> {
+    fn is_disturbed(&self, process: Process, from: u64, until: u64) -> bool {
+        self.fault_of(process, Duration::ZERO, from, until).is_some()
+    }
+
+    /// Returns the orders that were done more than once, with the fault that explains it: the process of an earlier time was
+    /// killed before it could settle, or one of both stood still, or it or the engine could not be reached.
+    fn doubles(&self) -> BTreeMap<u32, Option<Kind>> {
         let mut begun: HashMap<(u32, Process, u32), u64> = HashMap::new();
         let mut times: BTreeMap<u32, Vec<(u64, u64, Process)>> = BTreeMap::new();
         for told in self.told() {
@@ -167,29 +176,31 @@ impl Run<'_> {
         times.retain(|_, times| times.len() > 1);
         // A lease is renewed after a third of its time.
         let lease = VISIBILITY / 2;
-        let explained = |order: &u32, times: &mut Vec<(u64, u64, Process)>| {
+        let explain = |order: u32, mut times: Vec<(u64, u64, Process)>| {
             times.sort_unstable();
-            let explains = |pair: &[(u64, u64, Process)]| {
+            let explain = |pair: &[(u64, u64, Process)]| {
                 let (from, until) = (pair[0].0, pair[0].1.max(pair[1].0));
-                [pair[0].2, pair[1].2].into_iter().any(|process| self.is_disturbed(process, lease, from, until))
+                let later = || self.fault_of(pair[1].2, lease, from, until).filter(|kind| *kind != Kind::Kill);
+                self.fault_of(pair[0].2, lease, from, until).or_else(later)
             };
-            let all = times.windows(2).all(explains);
-            if !all {
+            let faults: Option<Vec<Kind>> = times.windows(2).map(explain).collect();
+            if faults.is_none() {
                 say(format!("  order {order} was done again without a fault: {times:?}"));
             }
-            all
+            (order, faults.and_then(|faults| faults.first().copied()))
         };
-        times.into_iter().map(|(order, mut times)| (order, explained(&order, &mut times))).collect()
+        times.into_iter().map(|(order, times)| explain(order, times)).collect()
     }
 
     /// Returns the number of leaders' writes that lie behind a write of a later leader, and of writes that were refused.
     fn late_writes(&self) -> (usize, usize) {
         let of = |told: &Told| match told.fact {
-            Fact::Wrote { token, version } => Some((version, token)),
+            Fact::Wrote { token, version } | Fact::Saw { token, version } => Some((version, token)),
             _ => None,
         };
         let mut writes: Vec<(u64, u64)> = self.told().filter_map(of).collect();
         writes.sort_unstable();
+        writes.dedup();
         let (mut highest, mut late) = (0, 0);
         for (version, token) in writes {
             if token < highest {
@@ -298,7 +309,7 @@ impl Run<'_> {
             let Fact::Reported { millis } = told.fact else { continue };
             openings += 1;
             // A short rest of an opening may be over before others read of it.
-            if millis < 800 || self.is_disturbed((told.node, told.life), MS(0), told.at, told.at + within) {
+            if millis < 800 || self.is_disturbed((told.node, told.life), told.at, told.at + within) {
                 continue;
             }
             for (process, changes) in &states {
@@ -309,7 +320,7 @@ impl Run<'_> {
                 // A breaker that has opened by itself a little earlier is left as it is.
                 let follows = changes.iter().any(|(at, open)| *open && *at + 3_000 > told.at && *at < told.at + within);
                 let from = told.at.saturating_sub(3_000);
-                if lives && !follows && !self.is_disturbed(*process, MS(0), from, told.at + within) {
+                if lives && !follows && !self.is_disturbed(*process, from, told.at + within) {
                     missed += 1;
                     say(format!("  process {process:?} did not follow the opening at {}", self.second(told.at)));
                 }

@@ -57,6 +57,11 @@ pub enum Fact {
     Refused {
         token: u64,
     },
+    /// The leader has read this write, which may have had no answer.
+    Saw {
+        token: u64,
+        version: u64,
+    },
     /// A call was admitted that had asked at this time.
     Permit {
         limit: Limit,

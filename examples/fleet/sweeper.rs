@@ -49,6 +49,12 @@ async fn sweep(node: Arc<Node>, store: Arc<dyn Store>, term: Term) {
     while term.is_leader() || ignores && deposed < 20 {
         deposed += usize::from(!term.is_leader());
         clock.sleep(WORK).await;
+        // A write without an answer is seen here.
+        if let Ok(Some(record)) = store.get(Key::new(&mark, "mark")).await
+            && let Ok(token) = String::from_utf8_lossy(&record.value).parse()
+        {
+            node.log.say(Fact::Saw { token, version: record.version.as_u64() });
+        }
         // Receipts that stay are swept at the next time.
         if let Ok(page) = store.scan(&Scan::partition(&receipts).limit(SWEEP)).await {
             let delete = |row: &String| {
@@ -57,7 +63,7 @@ async fn sweep(node: Arc<Node>, store: Arc<dyn Store>, term: Term) {
             };
             join_all(page.rows.iter().map(|row| delete(&row.row))).await;
         }
-        let text = format!("{} by process {}", token.as_u64(), node.number);
+        let text = token.as_u64().to_string();
         match store.put(Key::new(&mark, "mark"), text.into(), put).await {
             Ok(version) => node.log.say(Fact::Wrote { token: token.as_u64(), version: version.as_u64() }),
             Err(StoreError::Fenced { .. }) => node.log.say(Fact::Refused { token: token.as_u64() }),
