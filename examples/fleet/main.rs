@@ -36,7 +36,6 @@ mod wire;
 mod world;
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
@@ -44,9 +43,12 @@ use std::{
 };
 
 use clap::{Parser, ValueEnum};
+use futures::future::try_join_all;
 use steadfast::{
+    Pipeline,
     sharding::{ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap},
     time::Clock,
+    timeout::Timeout,
 };
 
 use common::{end, say};
@@ -54,8 +56,8 @@ use engine::{Engine, EngineAt};
 use judge::{Rows, Run};
 use log::Logs;
 use processes::Processes;
-use router::Router;
-use wire::{Answer, Ask};
+use shard::Shared;
+use wire::{Answer, Ask, Http};
 
 type Result<T, E = common::Failure> = std::result::Result<T, E>;
 
@@ -224,17 +226,25 @@ async fn wait(what: &str, patience: Duration, holds: impl Fn() -> bool) -> Resul
 
 /// Reads every order from the shards, with the number of shards that own it: one.
 async fn audit(engine: &Engine) -> Result<Rows> {
-    let router = Router::open(engine).await?;
-    let clock = Clock::tokio();
-    let until = clock.now() + Duration::from_secs(30);
+    let (clock, shared, http) = (Clock::tokio(), Shared::open(engine).await?, Http::new());
+    let directory = shared.directory().await?;
+    let until = clock.now() + Duration::from_secs(60);
     loop {
-        let map = router.directory.refresh().await?;
-        match router.ask_all(&Ask::Everything).await.complete() {
+        let map = directory.refresh().await?;
+        let read = async |shard: ShardId| {
+            let address = shared.address(shard).await?.ok_or("a shard that was not started")?;
+            // All rows of a shard take longer than a request of the service may.
+            let ask = Pipeline::new().then(Timeout::new(Duration::from_secs(20)));
+            match ask.call(|| http.ask(address, &Ask::Everything)).await.map_err(|error| format!("{shard}: {error}"))? {
+                Answer::Orders(orders) => Ok((shard, orders)),
+                other => Err(format!("{shard} answers {other:?}").into()),
+            }
+        };
+        match try_join_all(map.shards().into_iter().map(read)).await {
             // During a move, rows are at two shards.
-            Ok(answers) if map.moving().is_none() => {
-                let mut rows: Rows = BTreeMap::new();
-                for (shard, answer) in answers {
-                    let Answer::Orders(orders) = answer else { continue };
+            Ok(answers) if map.moving().is_none() && directory.refresh().await?.version() == map.version() => {
+                let mut rows = Rows::new();
+                for (shard, orders) in answers {
                     for order in orders {
                         let owned = map.shard_of(&order.tenant) == Some(shard);
                         *rows.entry(order.number).or_default() += usize::from(owned);
@@ -242,8 +252,8 @@ async fn audit(engine: &Engine) -> Result<Rows> {
                 }
                 return Ok(rows);
             }
-            Err(error) if clock.now() > until => return Err(error.to_string().into()),
-            _ if clock.now() > until => return Err("a move does not end".into()),
+            Err(error) if clock.now() > until => return Err(error),
+            _ if clock.now() > until => return Err("the moves of shards do not end".into()),
             _ => clock.sleep(MS(200)).await,
         }
     }
