@@ -57,8 +57,8 @@ struct Args {
     /// Number of times that the leader is killed, paused, and asked to resign (each).
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis`
-    /// for a server of this run. A temporary file by default.
+    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or
+    /// `postgres`, `redis` or `nats` for a server of this run. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     #[arg(long, hide = true)]

@@ -1,10 +1,10 @@
 //! The backend that an example's `--backend` chooses: memory, a file, a server, or a server that the example starts itself.
 #![allow(dead_code, reason = "no example uses all of it")]
-#[cfg(any(feature = "postgres", feature = "redis", feature = "nats"))]
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 #[path = "../../tests/engines/server/mod.rs"]
 mod server;
 
-#[cfg(not(any(feature = "postgres", feature = "redis", feature = "nats")))]
+#[cfg(not(any(feature = "nats", feature = "postgres", feature = "redis")))]
 mod server {
     /// No server, so no proxy.
     #[derive(Debug)]
@@ -41,6 +41,9 @@ use steadfast::{
 const URL: &str = "STEADFAST_EXAMPLE_BACKEND";
 const RUN: &str = "STEADFAST_EXAMPLE_RUN";
 
+/// Name of the private servers of `nats`, where an example takes several.
+const NATS_CLUSTER: &str = "nats: a cluster of three";
+
 /// A backend, as `--backend` names it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum EngineAt {
@@ -48,7 +51,7 @@ pub(crate) enum EngineAt {
     Sqlite(PathBuf),
     /// A server that runs already, by its URL.
     Server(String),
-    /// A server that the example starts, and ends: `postgres`, `redis`, or `nats`, a cluster of three.
+    /// A server that the example starts, and ends: `postgres`, `redis` or `nats`.
     Private(&'static str),
 }
 
@@ -66,7 +69,7 @@ impl FromStr for EngineAt {
                 Ok(Self::Server(text.to_owned()))
             }
             _ => Err(
-                "must be `memory`, `sqlite:FILE`, `postgres`, `redis` or `nats` for servers of its own, or the URL of a server",
+                "must be `memory`, `sqlite:FILE`, `postgres`, `redis` or `nats` for a server of its own, or the URL of a server",
             ),
         }
     }
@@ -93,15 +96,22 @@ pub(crate) struct Engine {
 }
 
 enum Private {
+    #[cfg(feature = "nats")]
+    Nats(server::Nats),
     #[cfg(feature = "postgres")]
     Postgres(server::Postgres),
     #[cfg(feature = "redis")]
     Redis(server::Redis),
     #[cfg(feature = "nats")]
-    Nats(Box<server::NatsCluster>),
+    NatsCluster(Box<server::NatsCluster>),
 }
 
 impl EngineAt {
+    /// Returns the same backend on several servers, if the engine replicates what it holds, and the servers are the example's.
+    pub(crate) fn replicated(self) -> Self {
+        if self == Self::Private("nats") { Self::Private(NATS_CLUSTER) } else { self }
+    }
+
     /// Returns the backend; starts its server if it has none yet.
     pub(crate) fn start(&self) -> Result<Engine, String> {
         let run = format!("{:x}-{:x}", process::id(), steadfast::time::Clock::tokio().wall().as_millis());
@@ -110,6 +120,12 @@ impl EngineAt {
             Self::Memory => of("memory:".to_owned(), None),
             Self::Sqlite(file) => of(sqlite(file), None),
             Self::Server(url) => of(url.clone(), None),
+            #[cfg(feature = "nats")]
+            Self::Private("nats") => {
+                server::Nats::installed()?;
+                let server = server::Nats::durable();
+                of(server.url(), Some(Private::Nats(server)))
+            }
             #[cfg(feature = "postgres")]
             Self::Private("postgres") => {
                 server::Postgres::installed()?;
@@ -124,13 +140,14 @@ impl EngineAt {
                 of(server.url(), Some(Private::Redis(server)))
             }
             #[cfg(feature = "nats")]
-            Self::Private("nats") => {
+            Self::Private(NATS_CLUSTER) => {
                 server::Nats::installed()?;
                 // The servers do not tell clients of each other, so that those behind a proxy stay there.
                 let cluster = server::NatsCluster::with("no_advertise: true");
-                of(cluster.url(), Some(Private::Nats(Box::new(cluster))))
+                of(cluster.url(), Some(Private::NatsCluster(Box::new(cluster))))
             }
             Self::Private(name) => {
+                let name = name.split(':').next().unwrap_or_default();
                 let example = env!("CARGO_CRATE_NAME");
                 return Err(format!(
                     "`{name}` needs the feature `{name}` of the crate, which this build has not: cargo run --features {name} \
@@ -212,7 +229,8 @@ impl Engine {
             Some("memory") => "memory",
             Some("sqlite") => "file",
             Some("redis" | "rediss") => "Redis server",
-            Some("nats" | "tls") => "NATS cluster",
+            Some("nats" | "tls") if self.servers() > 1 => "NATS cluster",
+            Some("nats" | "tls") => "NATS server",
             _ => "PostgreSQL server",
         }
     }
@@ -220,12 +238,14 @@ impl Engine {
     /// Kills its server, if it is this example's own.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(server)) => server.kill(),
             #[cfg(feature = "postgres")]
             Some(Private::Postgres(server)) => server.kill(),
             #[cfg(feature = "redis")]
             Some(Private::Redis(server)) => server.kill(),
             #[cfg(feature = "nats")]
-            Some(Private::Nats(cluster)) => cluster.servers().iter().for_each(server::Nats::kill),
+            Some(Private::NatsCluster(cluster)) => cluster.servers().iter().for_each(server::Nats::kill),
             _ => return Err(io::Error::other("the server is not this example's own")),
         }
         #[allow(unreachable_code, reason = "without servers there is nothing to kill")]
@@ -235,12 +255,14 @@ impl Engine {
     /// Starts its server again after a kill.
     pub(crate) fn start_again(&self) {
         match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(server)) => server.start_again(),
             #[cfg(feature = "postgres")]
             Some(Private::Postgres(server)) => server.start_again(),
             #[cfg(feature = "redis")]
             Some(Private::Redis(server)) => server.start_again(),
             #[cfg(feature = "nats")]
-            Some(Private::Nats(cluster)) => cluster.servers().iter().for_each(server::Nats::start_again),
+            Some(Private::NatsCluster(cluster)) => cluster.servers().iter().for_each(server::Nats::start_again),
             _ => {}
         }
     }
@@ -249,7 +271,7 @@ impl Engine {
     pub(crate) fn servers(&self) -> usize {
         match &self.private {
             #[cfg(feature = "nats")]
-            Some(Private::Nats(cluster)) => cluster.servers().len(),
+            Some(Private::NatsCluster(cluster)) => cluster.servers().len(),
             private => usize::from(private.is_some()),
         }
     }
@@ -261,7 +283,7 @@ impl Engine {
     ) -> io::Result<()> {
         match &self.private {
             #[cfg(feature = "nats")]
-            Some(Private::Nats(cluster)) => cluster.servers()[at].kill(),
+            Some(Private::NatsCluster(cluster)) => cluster.servers()[at].kill(),
             _ => self.kill()?,
         }
         Ok(())
@@ -274,7 +296,7 @@ impl Engine {
     ) {
         match &self.private {
             #[cfg(feature = "nats")]
-            Some(Private::Nats(cluster)) => cluster.servers()[at].start_again(),
+            Some(Private::NatsCluster(cluster)) => cluster.servers()[at].start_again(),
             _ => self.start_again(),
         }
     }
@@ -295,6 +317,11 @@ impl Engine {
     /// Returns a way to the backend that can be disturbed without the others.
     pub(crate) fn detour(&self) -> Detour {
         let (url, proxies) = match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(server)) => {
+                let proxy = server::Proxy::start(server.port());
+                (server.url_at(proxy.port()), vec![proxy])
+            }
             #[cfg(feature = "postgres")]
             Some(Private::Postgres(server)) => {
                 let proxy = server::Proxy::start(server.port());
@@ -306,7 +333,7 @@ impl Engine {
                 (server.url_at(proxy.port()), vec![proxy])
             }
             #[cfg(feature = "nats")]
-            Some(Private::Nats(cluster)) => {
+            Some(Private::NatsCluster(cluster)) => {
                 let proxies: Vec<_> =
                     cluster.servers().iter().map(|server| server::Proxy::start(server.port())).collect();
                 let hosts: Vec<_> = proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();

@@ -74,8 +74,9 @@ struct Args {
     /// Number of processes.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=16))]
     processes: u32,
-    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis`
-    /// for servers of this run, which are restarted, and whose connections are cut. A temporary file by default.
+    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or `postgres`,
+    /// `redis` or `nats` (a cluster of three) for servers of this run, which are restarted, and whose connections are cut. A
+    /// temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     /// Seconds for which orders are accepted.
@@ -146,7 +147,8 @@ async fn show(args: &Args) -> Result<(serde_json::Value, bool)> {
     let (folder, clock) = (tempfile::tempdir()?, Clock::tokio());
     let place = args.logs.clone().unwrap_or_else(|| folder.path().join("logs"));
     std::fs::create_dir_all(&place).map_err(|error| format!("--logs {}: {error}", place.display()))?;
-    let engine = Arc::new(EngineAt::start_shared(args.backend.as_ref(), folder.path(), "fleet.db")?);
+    let chosen = args.backend.clone().map(EngineAt::replicated);
+    let engine = Arc::new(EngineAt::start_shared(chosen.as_ref(), folder.path(), "fleet.db")?);
     let store = engine.open().await?.store();
     let builder = ShardDirectory::builder(store, engine.name("orders"), ShardDirectoryConfig::default());
     builder.create(&ShardMap::hashed(VIRTUAL, &shards(args.processes))?).await?;

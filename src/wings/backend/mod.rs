@@ -7,6 +7,8 @@
 #[cfg(any(feature = "nats", feature = "postgres"))]
 mod base64;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
+mod early_timer;
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 mod event;
 #[cfg(feature = "nats")]
 pub mod nats;

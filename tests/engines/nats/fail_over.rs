@@ -103,7 +103,8 @@ async fn insert(store: Arc<dyn Store>, seen: Arc<Seen>) {
         if !seen.goes_on() {
             return;
         }
-        match store.insert(Key::new("records", &number.to_string()), "x").await {
+        // Pages are for partitions of some thousand rows.
+        match store.insert(Key::new(&format!("records {}", number / 1_000), &number.to_string()), "x").await {
             Ok(_) => drop(seen.records.lock().unwrap().insert(number)),
             Err(error) => seen.failed("insert", &error).await,
         }
@@ -247,15 +248,21 @@ fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paus
         assert!(unanswered <= seen.failures.load(SeqCst), "{unanswered} messages were lost");
         assert_eq!(twice, 0, "completed twice");
         // A server that has just come back may have to catch up before it lists them.
-        let began = Instant::now();
-        let records = loop {
-            match stores[1].scan_all(Scan::partition("records").limit(1_000)).await {
-                Ok(records) => break records,
-                Err(error) => seen.failed("scan", &error).await,
-            }
-            assert!(began.elapsed() < PATIENCE, "the records cannot be read");
-        };
-        let found: BTreeSet<u64> = records.iter().map(|row| row.row.parse().unwrap()).collect();
+        let last = seen.records.lock().unwrap().last().copied().unwrap_or_default();
+        let mut found = BTreeSet::<u64>::new();
+        for partition in 0..=last / 1_000 {
+            let (scan, began) = (Scan::partition(format!("records {partition}")), Instant::now());
+            let records = loop {
+                match stores[1].scan_all(scan.clone()).await {
+                    Ok(records) => break records,
+                    Err(error) => {
+                        assert!(began.elapsed() < PATIENCE, "the records cannot be read: {error}");
+                        seen.failed("scan", &error).await;
+                    }
+                }
+            };
+            found.extend(records.iter().map(|row| row.row.parse::<u64>().unwrap()));
+        }
         let lost: Vec<_> = seen.records.lock().unwrap().difference(&found).copied().collect();
         assert_eq!(lost, [0; 0], "accepted records are lost");
         let tokens = seen.tokens.lock().unwrap();

@@ -1,4 +1,6 @@
 //! NATS JetStream.
+mod attacks;
+mod backlog;
 mod fail_over;
 mod server_facts;
 mod setups;

@@ -1,4 +1,6 @@
 //! The state of a queue as bytes, so that another process can go on with it.
+use bytes::Bytes;
+
 use super::{
     super::{
         ErrorHistory, MessageId,
@@ -80,7 +82,8 @@ impl StoredMessage {
     fn decode(input: &mut In) -> Option<Self> {
         Some(Self {
             number: input.number()?,
-            body: input.bytes()?,
+            // A part of the image would hold all of it in memory.
+            body: Bytes::copy_from_slice(&input.bytes()?),
             headers: input.list(|input| Some((input.text()?, input.text()?)))?.into_iter().collect(),
             group: input.option(In::text)?,
             deliveries: count(input)?,

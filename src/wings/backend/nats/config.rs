@@ -24,7 +24,8 @@ pub struct NatsConfig {
     /// `steadfast` by default. Several prefixes of one account are independent.
     #[serde(default = "NatsConfig::prefix_default")]
     pub prefix: String,
-    /// Time limit of a connection attempt. 2 s by default.
+    /// Time limit of a connection attempt to one server. 2 s by default. The servers of the URL
+    /// are tried in random order until one answers.
     #[serde(default = "NatsConfig::connect_timeout_default", with = "human")]
     pub connect_timeout: Duration,
     /// Time limit of a request. 5 s by default.

@@ -20,7 +20,7 @@ use super::{
     failure::{failure, refused, rejected},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, TlsConfig},
+    backend::{ConnectionEvent, ConnectionRole, TlsConfig, early_timer::EarlyTimer},
     backoff::Backoff,
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -53,6 +53,7 @@ pub(super) struct Base {
     /// The servers' addresses, as the source of events.
     source: Name,
     health: watch::Sender<Health>,
+    early: EarlyTimer,
     delays: Mutex<Backoff>,
     /// Number of attempts since the loss. Only the client's own task counts, so `Relaxed` suffices.
     attempts: AtomicU32,
@@ -73,13 +74,17 @@ pub(super) struct Health {
 pub(super) enum Effect {
     /// None: an unanswered request is sent again.
     Reads,
-    /// None that is kept, but the request is sent once.
+    /// None that is kept, but an unanswered request is not sent again.
     Once,
     Writes,
 }
 
 /// Time after which a read is sent again: a stream that elects a leader does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Pauses, in milliseconds, before a write that no server took is sent again: the servers of a cluster tell each
+/// other of a new stream. Nothing was applied meanwhile.
+const SPREADS: [u64; 5] = [10, 40, 150, 300, 500];
 
 /// Delay between attempts to connect after the handle was dropped: the client notices at the next.
 const ABANDONED: Duration = Duration::from_secs(3600);
@@ -92,7 +97,8 @@ impl Base {
         let delays = Mutex::new(Backoff::checked(config.reconnect, &entropy));
         let (health, _) = watch::channel(Health::default());
         let (clock, events, attempts) = (Clock::default(), Events::new(), AtomicU32::new(0));
-        Ok(Self { config, target, clock, entropy, events, source, health, delays, attempts })
+        let early = EarlyTimer::new(&clock, config.request_timeout);
+        Ok(Self { config, target, clock, entropy, events, source, health, early, delays, attempts })
     }
 
     fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
@@ -172,8 +178,11 @@ impl Link {
     /// Connects to one of the servers.
     pub(super) async fn connect(base: Arc<Base>) -> Result<Self, PortError> {
         let connect = base.options()?.connect(base.target.servers.clone());
-        let Some(connected) = within(&base.clock, base.config.connect_timeout, connect).await else {
-            let limit = humantime::format_duration(base.config.connect_timeout);
+        // The client tries one server after the other, each for the time limit at most.
+        let servers = u32::try_from(base.target.servers.len()).unwrap_or(u32::MAX);
+        let limit = base.config.connect_timeout.saturating_mul(servers);
+        let Some(connected) = within(&base.clock, limit, connect).await else {
+            let limit = humantime::format_duration(limit);
             let message = format_args!("no connection within {limit}: is the server running, and reachable?");
             return Err(failure(&base.target, PortErrorKind::TimedOut, message));
         };
@@ -216,7 +225,8 @@ impl Link {
     /// Runs something that needs the connection, at most for the time limit of a request. Fails at
     /// once if the connection is lost, before or meanwhile.
     pub(super) async fn supervise<F: Future>(&self, effect: Effect, work: F) -> Result<F::Output, PortError> {
-        let Base { clock, config, .. } = &*self.0.base;
+        let Base { clock, config, early, .. } = &*self.0.base;
+        early.note_request();
         let mut health = self.health();
         let now = *health.borrow_and_update();
         if !now.is_up {
@@ -248,9 +258,18 @@ impl Link {
             let request = headers.iter().fold(request, |request, headers| request.headers(headers.clone()));
             self.0.client.send_request(subject.clone(), request)
         };
+        let is_cluster = self.0.client.server_info().cluster.is_some();
         let answer = self.supervise(effect, async {
             if effect != Effect::Reads {
-                return send().await;
+                let mut pauses = SPREADS.iter();
+                loop {
+                    let answer = send().await;
+                    let is_taken = !matches!(&answer, Err(error) if error.kind() == RequestErrorKind::NoResponders);
+                    match pauses.next() {
+                        Some(pause) if is_cluster && !is_taken => clock.sleep(Duration::from_millis(*pause)).await,
+                        _ => return answer,
+                    }
+                }
             }
             loop {
                 if let Some(answer) = within(clock, AGAIN, send()).await {
@@ -261,7 +280,8 @@ impl Link {
         let answer = answer.await?;
         answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
-                let message = "no stream takes the request: is JetStream on, and has the cluster a leader?";
+                let message =
+                    "no stream takes the request: is JetStream on, has the cluster a leader, was the stream deleted?";
                 self.failure(PortErrorKind::Unavailable, message)
             }
             RequestErrorKind::MaxPayloadExceeded => {

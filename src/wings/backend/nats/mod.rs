@@ -51,7 +51,8 @@
 //! shorter than that ends with the leader.
 //!
 //! New streams have three replicas in a cluster, one on a single server, or
-//! [`replicas`](field@NatsConfig::replicas). To change a stream, use `nats stream edit --replicas`.
+//! [`replicas`](field@NatsConfig::replicas). To change a stream, use `nats stream edit --replicas`,
+//! and connect all handles anew: they confirm reads by the number of replicas that they found.
 //!
 //! # Connections
 //!
@@ -85,8 +86,9 @@
 //! digits; names that become longer than 1,400 bytes are `=` and base 64.
 //!
 //! A record takes about 70 bytes beside its value and its key. These stay for ever: one mark of
-//! each record that was read in a cluster, one of each partition that was scanned, and the fence of
-//! each deleted key that was written with a token.
+//! each record that was read in a cluster, one of each partition that was scanned, the fence of
+//! each deleted key that was written with a token, and the mark of each deleted record whose handle
+//! ended before it could remove it (a minute, and a later write).
 //!
 //! # Settings that matter
 //!
@@ -108,13 +110,13 @@
 //!
 //! | cause | kind | class |
 //! |---|---|---|
-//! | no connection, no leader, JetStream is switched off | `Unavailable` | transient |
+//! | no connection, no leader, JetStream is switched off, a write to a deleted stream | `Unavailable` | transient |
 //! | no answer within [`request_timeout`](field@NatsConfig::request_timeout) | `TimedOut` | transient |
 //! | a partition that is written all the time cannot be scanned | `Throttled` | throttled |
 //! | the server's or the account's storage is full | `Full` | throttled |
 //! | a wrong password or token, a certificate that is not trusted | `Denied` | permanent |
 //! | a server before version 2.10, too few servers for the replicas, a changed stream | `Unsupported` | permanent |
-//! | a stream was deleted, or is another program's | `Corrupt` | permanent |
+//! | a stream was deleted, is another program's, or has lost entries | `Corrupt` | permanent |
 //! | a newer release's data | `TooNew` | permanent |
 //!
 //! A right that is missing shows as `TimedOut`: the server does not answer what it refuses.
@@ -127,7 +129,8 @@
 //!
 //! - Connect within the runtime that uses the handle: its connection is a task of that runtime.
 //! - Do not delete or purge the streams while handles use them: versions, tokens and numbers would
-//!   begin anew.
+//!   begin anew. Do not delete single entries of a queue's log: the queue is then corrupt. If its
+//!   messages may be lost, end all handles and purge the stream.
 //! - A queue is held in memory by each handle that receives from it: [`NatsQueue`] has the figures.
 //! - Credential files and NKeys are not supported.
 //!

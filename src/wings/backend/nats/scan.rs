@@ -5,6 +5,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::{
     api::GetMessage,
+    link::Effect,
     names::text,
     reader::{Range, Reader},
     store::{DELETED, NatsStore},
@@ -16,6 +17,8 @@ use crate::{
 
 /// Number of requests of a page that are under way at once.
 const AT_ONCE: usize = 64;
+/// Number of names that are read within the time limit of a request.
+const NAMES: usize = 1_000;
 /// Size of a page, after which it ends.
 const PAGE_BYTES: usize = 4 << 20;
 /// First pause before a page is read again; the later ones are longer.
@@ -171,8 +174,10 @@ impl NatsStore {
         let mut listing = Listing { rows: BTreeMap::new(), last: 0 };
         if reader.pending > 0 {
             let (from, to) = scan.bounds();
-            let read = self.core.link.supervise(super::link::Effect::Reads, async {
-                while let Some(entry) = reader.next().await {
+            // The time limit of a request is for so many names, since a partition may be long.
+            let mut some = async || {
+                for _ in 0..NAMES {
+                    let Some(entry) = reader.next().await else { return Some(false) };
                     listing.last = entry.place.sequence;
                     let name = entry.message.subject.rsplit('.').nth(1).and_then(text);
                     let is_deleted = entry.header(DELETED).is_some();
@@ -184,12 +189,17 @@ impl NatsStore {
                         listing.rows.insert(name, (entry.place.sequence, size));
                     }
                     if entry.place.pending == 0 || entry.place.sequence >= until {
-                        return true;
+                        return Some(true);
                     }
                 }
-                false
-            });
-            if !read.await? {
+                None
+            };
+            let is_whole = loop {
+                if let Some(is_whole) = self.core.link.supervise(Effect::Reads, some()).await? {
+                    break is_whole;
+                }
+            };
+            if !is_whole {
                 return Ok(None);
             }
         }

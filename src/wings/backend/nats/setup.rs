@@ -1,6 +1,10 @@
 //! Checks of a server, and the streams that the ports need.
+use serde::de::IgnoredAny;
+
 use super::{
-    api::{Metadata, NO_STREAM, NewStream, Nothing, STREAM_EXISTS, StreamInfo},
+    api::{
+        GetMessage, Metadata, NO_MESSAGE, NO_STREAM, NewStream, Nothing, SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
+    },
     link::{Effect, Link},
 };
 use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
@@ -80,6 +84,16 @@ pub(super) async fn find(link: &Link, name: &str) -> Result<Option<StreamInfo>, 
     match link.api(&call, &Nothing {}, Effect::Reads).await? {
         Ok(info) => Ok(Some(info)),
         Err(error) if error.err_code == NO_STREAM => Ok(None),
+        Err(error) => Err(link.rejected("the stream cannot be read", &error)),
+    }
+}
+
+/// Returns `true` if the stream has the message with this number.
+pub(super) async fn has_message(link: &Link, name: &str, seq: u64) -> Result<bool, PortError> {
+    let get = GetMessage { seq: Some(seq), ..GetMessage::default() };
+    match link.api::<IgnoredAny>(&format!("STREAM.MSG.GET.{name}"), &get, Effect::Reads).await? {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.err_code, NO_MESSAGE | SEQUENCE_NOT_FOUND) => Ok(false),
         Err(error) => Err(link.rejected("the stream cannot be read", &error)),
     }
 }

@@ -145,6 +145,10 @@ impl NatsStore {
         let both = format!("{record}.*");
         // Each turn is behind another write, and that of the mark is the last before the mark.
         loop {
+            // A server that knows a message behind the mark knew all before the mark.
+            if last.as_ref().is_some_and(|message| message.seq > marked) {
+                return last.map(|message| self.head(&message)).transpose();
+            }
             let from = last.as_ref().map_or(0, |message| message.seq) + 1;
             let next = self.message(GetMessage { seq: Some(from), next_by_subj: Some(&both), ..GetMessage::default() });
             match next.await? {
@@ -243,6 +247,19 @@ impl NatsStore {
             deleted.drain(..due).map(|(_, number)| number).collect()
         };
         for seq in due {
+            // A server that has lost its last writes gives their numbers to others: look first.
+            let is_mark = match self.message(GetMessage { seq: Some(seq), ..GetMessage::default() }).await {
+                Ok(found) => {
+                    found.is_some_and(|found| found.header(DELETED).is_some() && found.header(FENCE).is_none())
+                }
+                Err(_) => {
+                    self.core.deleted.lock().push_back((now, seq));
+                    continue;
+                }
+            };
+            if !is_mark {
+                continue;
+            }
             let call = format!("STREAM.MSG.DELETE.{}", self.core.stream.name);
             let request = DeleteMessage { seq, no_erase: true };
             let done = self.core.link.api::<serde::de::IgnoredAny>(&call, &request, Effect::Writes).await;

@@ -11,6 +11,8 @@ use crate::{
     time::nanos,
 };
 
+/// First bytes of each entry.
+const MAGIC: &[u8] = b"sfq";
 /// Form of the entries. A later release that changes it raises the number.
 const FORM: u64 = 1;
 
@@ -63,6 +65,8 @@ pub(super) enum Entry {
 /// The reason for which an entry cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unreadable {
+    /// It is another program's.
+    Foreign,
     TooNew(u64),
     Damaged,
 }
@@ -99,6 +103,7 @@ pub(super) fn frame(number: u64, part: Part, call: &[u8]) -> Bytes {
 /// Creates an entry of framed calls.
 pub(super) fn calls<'a>(origin: u64, frames: impl ExactSizeIterator<Item = &'a Bytes>) -> Bytes {
     let mut out = Out::default();
+    out.append(MAGIC);
     out.number(FORM);
     out.number(0);
     out.number(origin);
@@ -109,6 +114,7 @@ pub(super) fn calls<'a>(origin: u64, frames: impl ExactSizeIterator<Item = &'a B
 /// Creates an entry of a part of a checkpoint.
 pub(super) fn checkpoint(writer: u64, at: u64, (part, parts): (u64, u64), bytes: &[u8]) -> Bytes {
     let mut out = Out::default();
+    out.append(MAGIC);
     [FORM, 1, writer, at, part, parts].into_iter().for_each(|number| out.number(number));
     out.bytes(bytes);
     out.into_bytes()
@@ -116,7 +122,10 @@ pub(super) fn checkpoint(writer: u64, at: u64, (part, parts): (u64, u64), bytes:
 
 impl Entry {
     pub(super) fn decode(bytes: Bytes) -> Result<Self, Unreadable> {
-        let mut input = In::new(bytes);
+        if !bytes.starts_with(MAGIC) {
+            return Err(Unreadable::Foreign);
+        }
+        let mut input = In::new(bytes.slice(MAGIC.len()..));
         match input.number() {
             Some(FORM) => {}
             Some(form) if form > FORM => return Err(Unreadable::TooNew(form)),
@@ -310,7 +319,8 @@ mod tests {
         assert_eq!(read, all);
         let part = Entry::Checkpoint { writer: 1, at: 2, part: 3, parts: 4, bytes: "x".into() };
         assert_eq!(Entry::decode(checkpoint(1, 2, (3, 4), b"x")), Ok(part));
-        assert_eq!(Entry::decode(Bytes::from_static(&[2, 0])), Err(Unreadable::TooNew(2)));
-        assert_eq!(Entry::decode(Bytes::new()), Err(Unreadable::Damaged));
+        assert_eq!(Entry::decode(Bytes::from_static(b"sfq\x02\x00")), Err(Unreadable::TooNew(2)));
+        assert_eq!(Entry::decode(Bytes::from_static(b"sfq\x01\x00")), Err(Unreadable::Damaged));
+        assert_eq!(Entry::decode(Bytes::new()), Err(Unreadable::Foreign));
     }
 }

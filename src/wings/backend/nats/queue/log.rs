@@ -1,4 +1,4 @@
-//! The log of a queue: calls are written to it, and the calls of all handles are read from it.
+//! The log of a queue: calls are written to it together, and wait until they are read back.
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -13,14 +13,12 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::{
     super::{
-        api::Purge,
-        link::{Effect, Link},
-        reader::{Range, Reader},
-        setup,
+        link::{Base, Effect, Link},
+        setup::Stream,
     },
     entry::{self, Call, FRAME, Part, Unreadable},
     machine::{Numbers, Outcome},
-    replica::{Applied, Broken, Replica},
+    replica::{Broken, Replica},
 };
 use crate::{
     port::{PortError, PortErrorKind, within},
@@ -32,27 +30,27 @@ use crate::{
 /// The log of a queue, and the handle's copy of the state.
 pub(super) struct Log {
     pub(super) link: Link,
-    stream: String,
-    subject: String,
+    pub(super) stream: Stream,
+    pub(super) subject: String,
     /// Number that distinguishes the calls of this handle from those of others.
-    origin: u64,
+    pub(super) origin: u64,
     /// Number of the last call.
     last: AtomicU64,
     /// Largest size of an entry.
-    largest: usize,
+    pub(super) largest: usize,
     waiting: Mutex<Waiting>,
     /// Callers that wait for an outcome, by the number of their call.
-    callers: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
-    replica: Mutex<Replica>,
+    pub(super) callers: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
+    pub(super) replica: Mutex<Replica>,
     /// Sent after each change of the copy.
     pub(super) changed: watch::Sender<()>,
     /// Number of messages that receives of this handle are about to take, by part.
     pub(super) wanted: [AtomicUsize; 2],
-    is_followed: AtomicBool,
-    /// Ends the reader, which then opens another consumer.
-    is_checkpointing: AtomicBool,
-    reopen: Notify,
-    stopped: watch::Sender<bool>,
+    pub(super) is_followed: AtomicBool,
+    pub(super) is_checkpointing: AtomicBool,
+    /// Ends the reader's consumer: it then opens another one.
+    pub(super) reopen: Notify,
+    pub(super) stopped: watch::Sender<bool>,
 }
 
 /// Calls that wait to be written together.
@@ -71,13 +69,9 @@ struct WaitingCall {
 
 /// Time after which a written call that was not read back makes the reader open another consumer.
 const UNHEARD: Duration = Duration::from_secs(1);
-/// First and longest pause between attempts to read the log.
-const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-/// Largest part of a checkpoint.
-const PART: usize = 512 << 10;
 
 impl Log {
-    pub(super) fn new(link: Link, stream: String, subject: String) -> Arc<Self> {
+    pub(super) fn new(link: Link, stream: Stream, subject: String) -> Arc<Self> {
         let origin = link.base().entropy.next_u64();
         let largest = link.client().max_payload().saturating_sub(FRAME);
         let (changed, stopped) = (watch::Sender::new(()), watch::Sender::new(false));
@@ -134,58 +128,72 @@ impl Log {
         let (answer, outcome) = oneshot::channel();
         let _caller = Caller { log: self, number };
         if !is_told {
-            self.follow();
+            self.complete().await?;
             self.callers.lock().insert(number, answer);
         }
         let written = self.write(frame, sent.map_or(0, Vec::len));
-        let mut outcome = outcome;
-        let written = async {
-            // A writer that is gone has not said what became of the call.
-            let lost = || self.link.failure(PortErrorKind::Unavailable, "the writer ended").outcome_unknown();
-            written.await.unwrap_or_else(|_| Err(lost()))
-        };
-        let mut numbers = if is_told {
-            written.await?
-        } else {
+        let answered = async {
+            let mut outcome = outcome;
+            let written = async {
+                // A writer that is gone has not said what became of the call.
+                let lost = || self.link.failure(PortErrorKind::Unavailable, "the writer ended").outcome_unknown();
+                written.await.unwrap_or_else(|_| Err(lost()))
+            };
+            if let (true, Some(messages)) = (is_told, sent) {
+                let mut numbers = written.await?;
+                return Ok(Outcome::Sent(messages.iter().map(|_| numbers.next_id()).collect()));
+            }
             match race(&mut outcome, written).await {
-                First::One(Ok(outcome)) => return Ok(outcome),
-                First::One(Err(_)) => return Err(self.unheard()),
-                First::Other(written) => written?,
+                First::One(outcome) => outcome.map_err(|_| self.unheard()),
+                First::Other(Err(error)) => Err(error),
+                First::Other(Ok(_)) => self.hear(outcome).await,
             }
         };
-        if let (true, Some(messages)) = (is_told, sent) {
-            return Ok(Outcome::Sent(messages.iter().map(|_| numbers.next_id()).collect()));
+        let Base { clock, config, .. } = &**self.link.base();
+        within(clock, config.request_timeout, answered).await.unwrap_or_else(|| Err(self.unheard()))
+    }
+
+    /// Waits until the copy has all messages of the log. A call that is written earlier would be
+    /// answered too late, and a `receive` would hide messages for nobody.
+    async fn complete(self: &Arc<Self>) -> Result<(), PortError> {
+        self.follow();
+        if self.replica.lock().is_complete() {
+            return Ok(());
         }
-        self.hear(outcome).await
+        let mut changed = self.changed.subscribe();
+        let is_ready = |replica: &Replica| replica.is_complete() || replica.broken().is_some();
+        let ready = changed.wait_for(|()| is_ready(&self.replica.lock()));
+        match self.link.supervise(Effect::Once, ready).await {
+            Ok(_) => self.check(),
+            Err(error) if error.kind() == PortErrorKind::TimedOut => {
+                let left = self.replica.lock().left();
+                let message = format_args!("the log of the queue is being read, {left} entries are left");
+                Err(self.link.failure(PortErrorKind::TimedOut, message))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until a written call is read back.
     async fn hear(&self, mut outcome: oneshot::Receiver<Outcome>) -> Result<Outcome, PortError> {
-        let (clock, limit) = (&self.link.base().clock, self.link.base().config.request_timeout);
-        let first = within(clock, UNHEARD.min(limit), &mut outcome).await;
-        let heard = match first {
-            Some(heard) => Some(heard),
+        let clock = &self.link.base().clock;
+        let heard = match within(clock, UNHEARD, &mut outcome).await {
+            Some(heard) => heard,
             None => {
-                let is_silent = self.replica.lock().silence(clock.now()) >= UNHEARD;
                 // A copy that is behind, and reads, is not helped by another consumer.
-                if is_silent {
+                if self.replica.lock().silence(clock.now()) >= UNHEARD {
                     self.reopen.notify_one();
                 }
-                within(clock, limit, outcome).await
+                outcome.await
             }
         };
-        match heard {
-            Some(Ok(outcome)) => Ok(outcome),
-            _ => Err(self.unheard()),
-        }
+        heard.map_err(|_| self.unheard())
     }
 
     fn unheard(&self) -> PortError {
-        let error = self.check().err();
-        let error = error.unwrap_or_else(|| {
-            self.link.failure(PortErrorKind::TimedOut, "the call was written, and its outcome was not read in time")
-        });
-        error.outcome_unknown()
+        let limit = humantime::format_duration(self.link.base().config.request_timeout);
+        let late = || self.link.failure(PortErrorKind::TimedOut, format_args!("no outcome of the call within {limit}"));
+        self.check().err().unwrap_or_else(late).outcome_unknown()
     }
 
     /// Refuses calls if the log cannot be applied.
@@ -195,10 +203,13 @@ impl Log {
             Broken::Unreadable(Unreadable::TooNew(form)) => {
                 (PortErrorKind::TooNew, format!("has entries of form {form}: use the newer release"))
             }
-            Broken::Unreadable(Unreadable::Damaged) => (PortErrorKind::Corrupt, "has a damaged entry".to_owned()),
-            Broken::Incomplete => (PortErrorKind::Corrupt, "has lost its first messages: was it purged?".to_owned()),
+            Broken::Unreadable(_) => (PortErrorKind::Corrupt, "has a damaged entry".to_owned()),
+            Broken::Incomplete => {
+                (PortErrorKind::Corrupt, "has lost messages: were some deleted? purge it to begin anew".to_owned())
+            }
+            Broken::Deleted => (PortErrorKind::Corrupt, "was deleted: connect anew".to_owned()),
         };
-        Err(self.link.failure(kind, format_args!("the stream `{}` {message}", self.stream)))
+        Err(self.link.failure(kind, format_args!("the stream `{}` {message}", self.stream.name)))
     }
 
     /// Adds a call to those that wait to be written.
@@ -210,16 +221,29 @@ impl Log {
             !std::mem::replace(&mut waiting.is_writing, true)
         };
         if begins {
-            Spawner::Tokio.spawn(self.clone().write_all());
+            let task = Task::new(self, |log| {
+                let calls = {
+                    let mut waiting = log.waiting.lock();
+                    waiting.is_writing = false;
+                    std::mem::take(&mut waiting.calls)
+                };
+                drop(calls);
+            });
+            Spawner::Tokio.spawn(async move {
+                task.log.write_all().await;
+                task.end();
+            });
         }
         written
     }
 
     /// Writes the calls that wait, all that fit in one entry, until none waits.
-    async fn write_all(self: Arc<Self>) {
+    async fn write_all(&self) {
         loop {
             let calls = {
                 let mut waiting = self.waiting.lock();
+                // Nobody waits for the outcome of a call that was dropped.
+                waiting.calls.retain(|call| !call.written.is_closed());
                 let mut size = 0;
                 let fits = waiting.calls.iter().take_while(|call| {
                     size += call.frame.len();
@@ -250,94 +274,30 @@ impl Log {
             }
         }
     }
+}
 
-    /// Starts the reader, unless it runs.
-    pub(super) fn follow(self: &Arc<Self>) {
-        if !self.is_followed.swap(true, Ordering::AcqRel) {
-            Spawner::Tokio.spawn(self.clone().read_all());
-        }
+/// Work of a task, which runs something at its end: also if its runtime ends first.
+pub(super) struct Task {
+    pub(super) log: Arc<Log>,
+    at_end: Option<fn(&Log)>,
+}
+
+impl Task {
+    pub(super) fn new(log: &Arc<Log>, at_end: fn(&Log)) -> Self {
+        Self { log: log.clone(), at_end: Some(at_end) }
     }
 
-    /// Reads the log until the queue is dropped.
-    async fn read_all(self: Arc<Self>) {
-        let mut stopped = self.stopped.subscribe();
-        let read = async {
-            let mut pause = PAUSE[0];
-            loop {
-                // Another attempt follows, also after an error.
-                pause = if self.read().await.is_ok() { PAUSE[0] } else { (pause * 2).min(PAUSE[1]) };
-                self.link.base().clock.sleep(pause).await;
-            }
-        };
-        race(read, stopped.wait_for(|stopped| *stopped)).await;
+    /// Ends without the function.
+    fn end(mut self) {
+        self.at_end = None;
     }
+}
 
-    /// Reads the log by one consumer, until messages may be missing.
-    async fn read(self: &Arc<Self>) -> Result<(), PortError> {
-        if self.replica.lock().is_new() {
-            let found = setup::find(&self.link, &self.stream).await?;
-            let Some(info) = found else {
-                return Err(self.link.failure(PortErrorKind::Corrupt, "the stream was deleted, connect anew"));
-            };
-            self.replica.lock().begin(info.state.messages, info.state.first_seq, info.state.last_seq);
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(at_end) = self.at_end {
+            at_end(&self.log);
         }
-        let from = self.replica.lock().next();
-        let mut reader = Reader::open(&self.link, &self.stream, Range::From(from)).await?;
-        while let First::One(Some(entry)) = race(reader.next(), self.reopen.notified()).await {
-            let (place, now) = (entry.place, self.link.base().clock.now());
-            let (applied, is_due) = {
-                let mut replica = self.replica.lock();
-                let payload = entry.message.payload;
-                let applied = replica.apply(place.sequence, place.stored_at, now, payload, self.origin);
-                (applied, replica.is_due())
-            };
-            match applied {
-                Applied::Done(done) => self.answer(done),
-                Applied::Gap => break,
-            }
-            if is_due && !self.is_checkpointing.swap(true, Ordering::AcqRel) {
-                Spawner::Tokio.spawn(self.clone().checkpoint());
-            }
-        }
-        reader.close().await;
-        Ok(())
-    }
-
-    /// Stores the state in the log, and removes the messages before it.
-    async fn checkpoint(self: Arc<Self>) {
-        let base = self.link.base();
-        // All handles see at the same time that one is due. Most often the first spares the others.
-        base.clock.sleep(Duration::from_micros(base.entropy.up_to(300_000))).await;
-        let image = self.replica.lock().image();
-        if let Some((at, state)) = image {
-            // An attempt that fails is repeated with a later entry.
-            let _ = self.store_checkpoint(at, &state).await;
-        }
-        self.is_checkpointing.store(false, Ordering::Release);
-    }
-
-    async fn store_checkpoint(&self, at: u64, state: &[u8]) -> Result<(), PortError> {
-        let size = self.largest.min(PART);
-        let parts = state.len().div_ceil(size) as u64;
-        let writer = self.link.base().entropy.next_u64();
-        for (part, bytes) in (0..).zip(state.chunks(size)) {
-            let entry = entry::checkpoint(writer, at, (part, parts), bytes);
-            let stored = self.link.store(self.subject.clone(), None, entry).await?;
-            stored.map_err(|error| self.link.rejected("the queue cannot be written", &error))?;
-        }
-        let call = format!("STREAM.PURGE.{}", self.stream);
-        let purged = self.link.api::<serde::de::IgnoredAny>(&call, &Purge { seq: at + 1 }, Effect::Writes).await?;
-        purged.map(drop).map_err(|error| self.link.rejected("the log cannot be shortened", &error))
-    }
-
-    fn answer(&self, done: Vec<(u64, Outcome)>) {
-        for (number, outcome) in done {
-            if let Some(caller) = self.callers.lock().remove(&number) {
-                // The caller may be gone.
-                let _ = caller.send(outcome);
-            }
-        }
-        self.changed.send_replace(());
     }
 }
 

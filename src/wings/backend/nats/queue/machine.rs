@@ -17,8 +17,10 @@ use crate::{
 pub(super) struct Machine {
     messages: QueueState,
     letters: QueueState,
-    /// Time of the last entry by the server's clock. It never goes back.
+    /// Time of the queue: that of the server's clock without its steps back.
     now: Instant,
+    /// Time of the last entry by the server's clock.
+    stamp: Instant,
 }
 
 /// Result of a call.
@@ -66,16 +68,19 @@ impl Numbers {
 impl Machine {
     pub(super) fn new() -> Self {
         let letters = QueueState::numbering_receipts_from(1 << 63);
-        Self { messages: QueueState::default(), letters, now: Instant::default() }
+        let (now, stamp) = (Instant::default(), Instant::default());
+        Self { messages: QueueState::default(), letters, now, stamp }
     }
 
     pub(super) const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Sets the time to that of an entry.
-    pub(super) fn advance(&mut self, to: Instant) {
-        self.now = self.now.max(to);
+    /// Takes up the time of an entry. If the server's clock was set back, the time goes on from
+    /// where it was, so that nothing waits until the clock has caught up.
+    pub(super) fn advance(&mut self, stamp: Instant) {
+        self.now = self.now + (stamp - self.stamp);
+        self.stamp = stamp;
     }
 
     fn part(&mut self, part: Part) -> &mut QueueState {
@@ -123,13 +128,15 @@ impl Machine {
 
     fn send(&mut self, part: Part, mut message: Message, window: std::time::Duration, number: u64) -> MessageId {
         let now = self.now;
+        let sent_at = Timestamp::from_millis(self.stamp.as_nanos() / 1_000_000);
         let state = self.part(part);
         let deduplication = message.deduplication_id.take();
         if let Some(known) = deduplication.as_deref().and_then(|id| state.duplicate(id, now)) {
             return known;
         }
         let until = now + message.delay;
-        let sent_at = Timestamp::from_millis(now.as_nanos() / 1_000_000);
+        // A part of the entry would hold all of it in memory.
+        message.body = Bytes::copy_from_slice(&message.body);
         let id = state.add(StoredMessage::new(number, message, (now, sent_at)), until, now);
         if let Some(text) = deduplication {
             // A request has one time, after which the shortest window ends.
@@ -164,6 +171,7 @@ impl Machine {
     pub(super) fn encode(&self) -> Bytes {
         let mut out = Out::default();
         out.number(self.now.as_nanos());
+        out.number(self.stamp.as_nanos());
         self.messages.encode(&mut out);
         self.letters.encode(&mut out);
         out.into_bytes()
@@ -171,9 +179,9 @@ impl Machine {
 
     pub(super) fn decode(bytes: Bytes) -> Option<Self> {
         let mut input = In::new(bytes);
-        let now = Instant::from_nanos(input.number()?);
+        let (now, stamp) = (Instant::from_nanos(input.number()?), Instant::from_nanos(input.number()?));
         let (messages, letters) = (QueueState::decode(&mut input)?, QueueState::decode(&mut input)?);
-        input.is_empty().then_some(Self { messages, letters, now })
+        input.is_empty().then_some(Self { messages, letters, now, stamp })
     }
 }
 
@@ -249,6 +257,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_time_goes_on_when_the_clock_is_set_back() {
+        let mut machine = Machine::new();
+        let second = |n: u64| Instant::from_nanos(n * 1_000_000_000);
+        let run = |machine: &mut Machine, call| machine.apply(Part::Messages, call, &mut Numbers::of_entry(1), true);
+        machine.advance(second(10_000));
+        let messages = vec![Message::new("a").delay(Duration::from_secs(5))];
+        run(&mut machine, Call::Send { messages, window: Duration::ZERO });
+        let take = || Call::Take { max: 1, visibility: Duration::from_secs(1) };
+        let taken = |outcome| matches!(outcome, Some(Outcome::Taken(taken)) if taken.len() == 1);
+        // The clock is set back by an hour.
+        for (at, is_visible) in [(6_400, false), (6_404, false), (6_405, true)] {
+            machine.advance(second(at));
+            assert_eq!(taken(run(&mut machine, take())), is_visible, "{at} s");
+        }
+    }
+
+    #[test]
+    fn a_message_holds_neither_its_entry_nor_a_checkpoint_in_memory() {
+        let messages = (0..3).map(|i| Message::new(format!("body {i}"))).collect();
+        let entry = Call::Send { messages, window: Duration::ZERO }.encode();
+        let mut machine = Machine::new();
+        machine.apply(Part::Messages, Call::decode(entry.clone()).unwrap(), &mut Numbers::of_entry(1), true);
+        assert!(entry.is_unique());
+        let state = machine.encode();
+        let copy = Machine::decode(state.clone()).unwrap();
+        assert!(state.is_unique());
+        assert_eq!(copy.encode(), state);
     }
 
     #[test]

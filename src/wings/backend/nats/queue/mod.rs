@@ -1,5 +1,6 @@
 //! The queue on NATS.
 mod entry;
+mod follow;
 mod log;
 mod machine;
 mod replica;
@@ -49,16 +50,28 @@ use crate::{
 /// it sends de-duplication ids. A receiver whose part of a cluster is lost waits for 12 s at most,
 /// until it reads the log at another server; a call of the handle meanwhile notices within 1 s.
 ///
-/// **Memory.** Each handle that receives holds all messages of the queue and their ids within the
-/// window: some 300 bytes and the message for each. A queue is for work that is done soon: keep it
-/// below some 100,000 messages, and large bodies elsewhere ([`claim_check`](crate::claim_check)).
+/// **Memory.** Each handle that receives, asks for the depth, peeks or purges holds all messages of
+/// the queue and their ids within the window: some 300 bytes and the message for each. Nothing
+/// bounds it. A queue is for work that is done soon: keep it below some 100,000 messages, and large
+/// bodies elsewhere ([`claim_check`](crate::claim_check)).
+///
+/// **The first request** of a handle waits until the handle has read the log. Until then requests
+/// are [`TimedOut`](crate::port::PortErrorKind::TimedOut) with the number of entries that are left,
+/// and have hidden nothing.
+///
+/// **Many receivers.** A message wakes the waiting receivers of all handles, and one of each handle
+/// asks for it.
 ///
 /// **Checkpoints.** When the log has grown by 4 MiB and by twice the size of the last checkpoint, a
 /// handle stores its copy in the log, and removes the entries before it. A new handle begins there.
 ///
-/// **Time** is the server's: that of the stream's leader as it stores an entry. It never goes back.
-/// If the clock of a new leader is ahead, hidden messages and delays end earlier by that step; if
-/// it is behind, they end later.
+/// **Damage.** A log that has lost its end is read anew, such as that of a machine that failed
+/// before a sync. A queue whose stream was deleted, has a damaged entry or a hole is
+/// [`Corrupt`](crate::port::PortErrorKind::Corrupt). A message of another program is passed over.
+///
+/// **Time** is the server's: that of the stream's leader as it stores an entry. If the clock is set
+/// forward, or that of a new leader is ahead, hidden messages and delays end earlier by that step.
+/// A step back changes nothing: the time of the queue goes on from where it was.
 ///
 /// # Limits
 ///
@@ -68,7 +81,8 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// A request whose future is dropped is made as a whole or not at all. A `receive` that is dropped
+/// A request whose future is dropped is made as a whole or not at all. One that still waits for its
+/// turn is not made. A `receive` that is dropped
 /// leaves the messages of a request under way hidden, for at most their visibility time-out.
 #[derive(Clone)]
 pub struct NatsQueue {
@@ -130,7 +144,7 @@ impl NatsQueue {
         let link = &nats.link;
         let can = stream.grant(CAN).largest_value(link.client().max_payload().saturating_sub(HEADROOM));
         let can = can.deduplicating_for(link.base().config.deduplication_window);
-        let log = Log::new(link.clone(), stream.name.clone(), subject);
+        let log = Log::new(link.clone(), stream.clone(), subject);
         let core = Arc::new(QueueCore { nats: nats.clone(), name: name.to_owned(), stream, log, can });
         let mut queues = nats.queues.lock();
         queues.retain(|_, queue| queue.strong_count() > 0);

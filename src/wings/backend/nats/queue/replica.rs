@@ -18,6 +18,12 @@ pub(super) struct Replica {
     phase: Phase,
     /// Number of the next message.
     next: u64,
+    /// Number of the last message that was there at the beginning.
+    until: u64,
+    /// Number and time of the last message that was read.
+    last: Option<(u64, u64)>,
+    /// `true` until the reader has shown that the log still has the last message.
+    is_resuming: bool,
     /// Time on the local clock at which the last message arrived.
     heard: Instant,
     /// Number of bytes since the last checkpoint.
@@ -36,7 +42,6 @@ enum Phase {
     /// Messages are kept until a checkpoint is complete.
     Loading {
         first: u64,
-        until: u64,
         kept: Vec<(u64, Instant, Bytes)>,
     },
     Live(Box<Machine>),
@@ -48,8 +53,10 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
     Unreadable(Unreadable),
-    /// Its first messages are missing, and no checkpoint replaces them.
+    /// Messages are missing, and no checkpoint replaces them.
     Incomplete,
+    /// It is another log by now, or none.
+    Deleted,
 }
 
 /// Result of a message of the log.
@@ -57,8 +64,10 @@ pub(super) enum Broken {
 pub(super) enum Applied {
     /// Outcomes of calls of this handle, by their numbers.
     Done(Vec<(u64, Outcome)>),
-    /// A message is missing: begin anew.
-    Gap,
+    /// The message with this number is missing: begin anew.
+    Gap(u64),
+    /// The log is not the one that was read: begin anew.
+    Another,
 }
 
 /// Parts of checkpoints that are not complete, by their writer and place.
@@ -83,17 +92,54 @@ impl Checkpoints {
 
 impl Replica {
     pub(super) fn new() -> Self {
-        let (phase, next, heard) = (Phase::Begin, 1, Instant::default());
-        Self { phase, next, heard, bytes: 0, checkpoint: 0, checkpoints: Checkpoints::default() }
+        Self {
+            phase: Phase::Begin,
+            next: 1,
+            until: 0,
+            last: None,
+            is_resuming: false,
+            heard: Instant::default(),
+            bytes: 0,
+            checkpoint: 0,
+            checkpoints: Checkpoints::default(),
+        }
     }
 
-    /// Returns `true` if it has to [`begin`](Self::begin).
-    pub(super) const fn is_new(&self) -> bool {
-        matches!(self.phase, Phase::Begin)
+    /// Returns the number of the message with which a new reader begins: the last one that was
+    /// read, so that a log that has lost its end is noticed. `None` if the copy has to
+    /// [`begin`](Self::begin).
+    pub(super) fn resume(&mut self) -> Option<u64> {
+        let (last, _) = self.last?;
+        self.is_resuming = true;
+        Some(last)
+    }
+
+    /// Returns `true`, and forgets everything, if the log was to show its last message.
+    pub(super) fn has_lost_its_end(&mut self) -> bool {
+        let is_resuming = self.is_resuming;
+        if is_resuming {
+            self.reset();
+        }
+        is_resuming
+    }
+
+    /// Forgets everything.
+    pub(super) fn reset(&mut self) {
+        *self = Self::new();
     }
 
     pub(super) const fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Live(_))
+    }
+
+    /// Returns `true` if it has all messages that were there at the beginning.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.is_live() && self.next > self.until
+    }
+
+    /// Returns the number of messages of the beginning that were not read yet.
+    pub(super) const fn left(&self) -> u64 {
+        (self.until + 1).saturating_sub(self.next)
     }
 
     /// Returns the reason for which the log cannot be applied.
@@ -104,28 +150,28 @@ impl Replica {
         }
     }
 
-    /// Returns the number of the next message.
-    pub(super) const fn next(&self) -> u64 {
-        self.next
-    }
-
-    /// Begins with a log of these first and last messages.
-    pub(super) fn begin(&mut self, messages: u64, first: u64, last: u64) {
-        *self = Self::new();
+    /// Begins with a log of these first and last messages. Returns the number of the first one to
+    /// read.
+    pub(super) fn begin(&mut self, messages: u64, first: u64, last: u64) -> u64 {
+        *self = Self { until: last, ..Self::new() };
         // A log that an operator has emptied is the log of an empty queue.
         if messages == 0 {
             (self.phase, self.next) = (Phase::Live(Box::new(Machine::new())), last + 1);
         } else if first <= 1 {
             self.phase = Phase::Live(Box::new(Machine::new()));
         } else {
-            (self.phase, self.next) = (Phase::Loading { first, until: last, kept: Vec::new() }, first);
+            (self.phase, self.next) = (Phase::Loading { first, kept: Vec::new() }, first);
         }
+        self.next
     }
 
     /// Returns the number of messages that are visible now, as far as the copy can tell, and the
     /// time until another one returns.
     pub(super) fn outlook(&self, part: Part, now: Instant) -> Option<(usize, Option<Duration>)> {
         let Phase::Live(machine) = &self.phase else { return None };
+        if !self.is_complete() {
+            return None;
+        }
         let at = machine.now() + (now - self.heard);
         let (visible, next) = machine.outlook(part, at);
         Some((visible, next.map(|next| next - at)))
@@ -133,32 +179,50 @@ impl Replica {
 
     /// Applies a message of the log.
     pub(super) fn apply(&mut self, number: u64, stored_at: u64, now: Instant, message: Bytes, origin: u64) -> Applied {
+        if std::mem::take(&mut self.is_resuming) {
+            if self.last == Some((number, stored_at)) {
+                self.heard = now;
+                return Applied::Done(Vec::new());
+            }
+            self.reset();
+            return Applied::Another;
+        }
         if number != self.next {
-            *self = Self::new();
-            return Applied::Gap;
+            let missing = self.next;
+            self.reset();
+            return Applied::Gap(missing);
         }
         self.next += 1;
         self.heard = now;
-        self.bytes += message.len();
+        self.last = Some((number, stored_at));
         let stored_at = Instant::from_nanos(stored_at);
         let entry = match Entry::decode(message.clone()) {
             Ok(entry) => entry,
+            Err(Unreadable::Foreign) => return self.give_up_loading(number),
             Err(reason) => return self.give_up(Broken::Unreadable(reason)),
         };
         match (&mut self.phase, entry) {
-            (_, Entry::Checkpoint { writer, at, part, parts, bytes }) => {
-                if let Phase::Live(machine) = &mut self.phase {
-                    machine.advance(stored_at);
-                } else if let Phase::Loading { kept, .. } = &mut self.phase {
-                    kept.push((number, stored_at, message));
+            (Phase::Live(machine), Entry::Checkpoint { part, parts, bytes, .. }) => {
+                machine.advance(stored_at);
+                // A checkpoint that another handle has begun need not be written twice.
+                if part == 0 {
+                    self.checkpoint = bytes.len().saturating_mul(usize::try_from(parts).unwrap_or(usize::MAX));
+                    self.bytes = 0;
                 }
-                let whole = self.checkpoints.add((writer, at), (part, parts), bytes);
-                if let Some(whole) = whole {
-                    return self.checkpoint(at, whole, origin);
+                Applied::Done(Vec::new())
+            }
+            (Phase::Loading { kept, .. }, Entry::Checkpoint { writer, at, part, parts, bytes }) => {
+                // Its place alone is kept: it sets the time.
+                kept.push((number, stored_at, Bytes::new()));
+                if let Some(whole) = self.checkpoints.add((writer, at), (part, parts), bytes)
+                    && let Some(done) = self.load(at, whole, origin)
+                {
+                    return done;
                 }
                 self.give_up_loading(number)
             }
             (Phase::Live(machine), Entry::Calls { origin: of, calls }) => {
+                self.bytes += message.len();
                 match run(machine, number, stored_at, calls, of == origin) {
                     Some(done) => Applied::Done(done),
                     None => self.give_up(Broken::Unreadable(Unreadable::Damaged)),
@@ -172,48 +236,46 @@ impl Replica {
         }
     }
 
-    /// Takes up the state that a checkpoint contains, unless the copy has one.
-    fn checkpoint(&mut self, at: u64, whole: Bytes, own: u64) -> Applied {
-        (self.bytes, self.checkpoint) = (0, whole.len());
-        let Phase::Loading { first, kept, .. } = &mut self.phase else {
-            // Parts of writers that are gone are not kept for ever. A copy that is live needs none.
-            self.checkpoints.0.clear();
-            return Applied::Done(Vec::new());
-        };
+    /// Takes up the state that a checkpoint contains. `None` if it is too old, or damaged: another
+    /// one may follow.
+    fn load(&mut self, at: u64, whole: Bytes, own: u64) -> Option<Applied> {
+        let Phase::Loading { first, kept } = &mut self.phase else { return None };
         if at + 1 < *first {
-            return Applied::Done(Vec::new());
+            return None;
         }
+        let size = whole.len();
+        let mut machine = Machine::decode(whole)?;
         let kept = std::mem::take(kept);
-        let Some(mut machine) = Machine::decode(whole) else {
-            return self.give_up(Broken::Unreadable(Unreadable::Damaged));
-        };
+        (self.bytes, self.checkpoint) = (0, size);
+        // Parts of writers that are gone. A copy that is live needs none.
+        self.checkpoints.0.clear();
         // Calls of this handle may be among those that were kept, and their callers wait.
         let mut all = Vec::new();
         for (number, stored_at, message) in kept.into_iter().filter(|(number, ..)| *number > at) {
             let done = match Entry::decode(message) {
                 Ok(Entry::Calls { origin, calls }) => run(&mut machine, number, stored_at, calls, origin == own),
-                Ok(Entry::Checkpoint { .. }) => {
+                _ => {
                     machine.advance(stored_at);
                     Some(Vec::new())
                 }
-                Err(_) => None,
             };
-            let Some(done) = done else { return self.give_up(Broken::Unreadable(Unreadable::Damaged)) };
+            let Some(done) = done else { return Some(self.give_up(Broken::Unreadable(Unreadable::Damaged))) };
             all.extend(done);
         }
         self.phase = Phase::Live(Box::new(machine));
-        Applied::Done(all)
+        Some(Applied::Done(all))
     }
 
     /// Gives up if the messages that were there at the beginning had no checkpoint.
     fn give_up_loading(&mut self, number: u64) -> Applied {
         match &self.phase {
-            Phase::Loading { until, .. } if number >= *until => self.give_up(Broken::Incomplete),
+            Phase::Loading { .. } if number >= self.until => self.give_up(Broken::Incomplete),
             _ => Applied::Done(Vec::new()),
         }
     }
 
-    fn give_up(&mut self, broken: Broken) -> Applied {
+    /// Refuses all calls from now on.
+    pub(super) fn give_up(&mut self, broken: Broken) -> Applied {
         self.phase = Phase::Broken(broken);
         Applied::Done(Vec::new())
     }
@@ -258,133 +320,4 @@ fn run(
 }
 
 #[cfg(all(test, not(steadfast_loom)))]
-mod tests {
-    use super::{
-        super::entry::{calls, checkpoint, frame},
-        *,
-    };
-    use crate::queue::Message;
-
-    /// A log as the server keeps it.
-    struct Log(Vec<Bytes>);
-
-    impl Log {
-        fn call(&mut self, call: &Call) {
-            self.0.push(calls(7, [frame(self.0.len() as u64, Part::Messages, &call.encode())].iter()));
-        }
-
-        /// Stores the state of a copy in so many parts.
-        fn checkpoint(&mut self, of: &Replica, writer: u64, parts: u64) -> u64 {
-            let Phase::Live(machine) = &of.phase else { panic!("the copy is live") };
-            let (at, whole) = (of.next - 1, machine.encode());
-            let size = whole.len().div_ceil(parts as usize);
-            let chunks: Vec<_> = whole.chunks(size).collect();
-            for (part, chunk) in chunks.iter().enumerate() {
-                self.0.push(checkpoint(writer, at, (part as u64, chunks.len() as u64), chunk));
-            }
-            at
-        }
-
-        /// Lets a copy read on, as far as the log goes.
-        fn read(&self, copy: &mut Replica) {
-            while let Some(message) = self.0.get(copy.next as usize - 1) {
-                let number = copy.next;
-                copy.apply(number, number * 1_000, Instant::default(), message.clone(), 0);
-            }
-        }
-
-        /// Returns a copy that begins at this message.
-        fn from(&self, first: u64) -> Replica {
-            let mut copy = Replica::new();
-            copy.begin(self.0.len() as u64 - first + 1, first, self.0.len() as u64);
-            self.read(&mut copy);
-            copy
-        }
-    }
-
-    fn bytes(copy: &Replica) -> Option<Bytes> {
-        let Phase::Live(machine) = &copy.phase else { return None };
-        Some(machine.encode())
-    }
-
-    fn send(body: &str) -> Call {
-        Call::Send { messages: vec![Message::new(body.to_owned())], window: Duration::ZERO }
-    }
-
-    #[test]
-    fn a_copy_that_begins_at_a_checkpoint_is_as_one_that_read_all() {
-        let mut log = Log(Vec::new());
-        (0..20).for_each(|i| log.call(&send(&i.to_string())));
-        log.call(&Call::Take { max: 3, visibility: Duration::from_secs(1) });
-        let mut first = log.from(1);
-        // Calls of others come between the parts, and one checkpoint is never completed.
-        let at = log.checkpoint(&first, 1, 4);
-        let torn = log.0.pop().unwrap();
-        log.call(&send("between"));
-        log.checkpoint(&first, 2, 4);
-        log.call(&send("behind"));
-        log.read(&mut first);
-        let second = log.from(at + 1);
-        assert!(second.is_live());
-        assert_eq!(bytes(&second), bytes(&first));
-        // The missing part comes late, behind another complete one.
-        log.0.push(torn);
-        log.read(&mut first);
-        assert_eq!(bytes(&log.from(at + 1)), bytes(&first));
-    }
-
-    #[test]
-    fn a_call_that_was_read_before_the_checkpoint_was_complete_is_answered() {
-        let mut log = Log(Vec::new());
-        (0..5).for_each(|i| log.call(&send(&i.to_string())));
-        let first = log.from(1);
-        log.call(&send("own"));
-        let at = log.checkpoint(&first, 1, 1);
-        let mut copy = Replica::new();
-        copy.begin(2, at + 1, at + 2);
-        let mut answered = Vec::new();
-        for number in at + 1..=at + 2 {
-            // The log's calls are of the handle 7.
-            let message = log.0[number as usize - 1].clone();
-            let Applied::Done(done) = copy.apply(number, number, Instant::default(), message, 7) else {
-                panic!("a gap")
-            };
-            answered.extend(done.into_iter().map(|(number, _)| number));
-        }
-        assert!(copy.is_live());
-        assert_eq!(answered, [5], "its number");
-    }
-
-    #[test]
-    fn a_log_without_its_beginning_and_without_a_checkpoint_is_refused() {
-        let mut log = Log(Vec::new());
-        (0..5).for_each(|i| log.call(&send(&i.to_string())));
-        assert_eq!(log.from(3).broken(), Some(Broken::Incomplete));
-        // A checkpoint that is too old does not replace what is missing.
-        let mut early = Replica::new();
-        early.begin(1, 1, 1);
-        early.apply(1, 1_000, Instant::default(), log.0[0].clone(), 0);
-        log.checkpoint(&early, 1, 1);
-        log.call(&send("behind"));
-        assert_eq!(log.from(3).broken(), Some(Broken::Incomplete));
-        assert!(log.from(2).is_live());
-    }
-
-    #[test]
-    fn a_missing_message_is_a_gap() {
-        let mut log = Log(Vec::new());
-        (0..3).for_each(|i| log.call(&send(&i.to_string())));
-        let mut copy = Replica::new();
-        copy.begin(1, 1, 3);
-        assert!(matches!(copy.apply(1, 1, Instant::default(), log.0[0].clone(), 0), Applied::Done(_)));
-        assert!(matches!(copy.apply(3, 3, Instant::default(), log.0[2].clone(), 0), Applied::Gap));
-        assert!(copy.is_new());
-    }
-
-    #[test]
-    fn a_log_that_was_emptied_is_that_of_an_empty_queue() {
-        let mut copy = Replica::new();
-        copy.begin(0, 8, 7);
-        assert_eq!((copy.is_live(), copy.next()), (true, 8));
-    }
-}
+mod tests;
