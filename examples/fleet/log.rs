@@ -27,7 +27,7 @@ pub enum Fact {
         part: String,
         why: String,
     },
-    /// The process stood still for so long without a fault that was asked for.
+    /// The process stood still for so long: it was paused, or the machine was busy.
     Stalled {
         millis: u64,
     },
