@@ -82,8 +82,8 @@ pub(super) enum Effect {
 /// Time after which a read is sent again: a stream that elects a leader does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Pauses, in milliseconds, before a write that no server took is sent again: the servers of a cluster tell each
-/// other of a new stream. Nothing was applied meanwhile.
+/// Pauses, in milliseconds, before a write that no server took is sent again: the servers of a
+/// cluster tell each other of a new stream. Nothing was applied meanwhile.
 const SPREADS: [u64; 5] = [10, 40, 150, 300, 500];
 
 /// Delay between attempts to connect after the handle was dropped: the client notices at the next.

@@ -287,7 +287,7 @@ impl Replica {
 
     /// Returns `true` if the log has grown enough since the last checkpoint for another one.
     pub(super) fn is_due(&self) -> bool {
-        self.is_live() && self.bytes > CHECKPOINT.max(self.checkpoint * 2)
+        self.is_complete() && self.bytes > CHECKPOINT.max(self.checkpoint * 2)
     }
 
     /// Returns the state and its place, if a checkpoint is [due](Self::is_due).
