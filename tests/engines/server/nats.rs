@@ -209,9 +209,16 @@ impl NatsCluster {
         });
         // The leader learns of the others a little later.
         let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
+        let mut seen = None;
         wait_until("the cluster places a stream", || {
             let created = cluster.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
-            created.is_ok_and(|answer| !answer.contains("\"error\""))
+            let is_placed = created.as_ref().is_ok_and(|answer| !answer.contains("\"error\""));
+            let told = format!("{created:?}");
+            if !is_placed && seen.as_ref() != Some(&told) {
+                eprintln!("a cluster without a place for a stream: {told}");
+                seen = Some(told);
+            }
+            is_placed
         });
         wait_until("the stream is deleted", || cluster.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
         cluster
