@@ -59,8 +59,8 @@ struct Args {
     /// Number of price changes while both processes read.
     #[arg(long, default_value_t = 20)]
     updates: u64,
-    /// Place of the remote tier: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or
-    /// `postgres`, `redis` or `nats` for a server of this run. A temporary file by default.
+    /// Place of the remote tier: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis` for
+    /// a server of this run. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     #[arg(long, hide = true)]

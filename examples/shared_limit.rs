@@ -48,8 +48,8 @@ struct Args {
     /// Seconds of counting in each mode.
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or
-    /// `postgres`, `redis` or `nats` for a server of this run, which also fails. A temporary file by default.
+    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis`
+    /// for a server of this run, which also fails. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     /// The configuration of a process, as JSON.

@@ -56,8 +56,8 @@ struct Args {
     /// Number of movers that are killed, each at another step, before one may finish.
     #[arg(long, default_value_t = 3)]
     kills: u32,
-    /// Place of the map and the shards: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or
-    /// `postgres`, `redis` or `nats` for a server of this run. Temporary files by default.
+    /// Place of the map and the shards: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or
+    /// `redis` for a server of this run. Temporary files by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     #[arg(long, hide = true)]

@@ -200,7 +200,9 @@ impl NatsCluster {
             let (port, of_cluster) = ports[at];
             let routes = routes.join(", ");
             let listen = format!("listen: \"127.0.0.1:{of_cluster}\"");
-            let settings = format!("cluster {{ name: C\n {listen}\n routes: [{routes}]\n {settings}\n }}\n");
+            // A name of its own: servers of another cluster try the ports of their dead for long.
+            let settings =
+                format!("cluster {{ name: C{}\n {listen}\n routes: [{routes}]\n {settings}\n }}\n", ports[0].1);
             Nats::of(Folder::new("nats"), port, &settings, "", false)
         };
         let cluster = Self { servers: [server(0), server(1), server(2)] };
