@@ -79,8 +79,27 @@ fn impossible_arguments_of_a_bill_are_refused_by_name() {
     }
 }
 
+#[test]
+fn the_judge_of_a_fleet_finds_each_defect_that_is_planted() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("fleet.svg");
+    let run_of = ["--seconds", "8", "--kills", "2", "--processes", "3", "--plot", plot.to_str().unwrap()];
+    let plants = ["listener", "twice", "cache", "limit", "leader"].map(|plant| ["--plant", plant]).concat();
+    let judged = run("fleet", &[&run_of[..], &plants].concat());
+    let told = String::from_utf8(judged.stdout).unwrap();
+    assert_eq!(judged.status.code(), Some(1), "{told}\n{}", String::from_utf8_lossy(&judged.stderr));
+    let summary = told.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap_or_else(|| panic!("{told}"));
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    for found in ["lost", "doubled_unexplained", "late_writes_accepted", "stale_reads", "permits_over"] {
+        assert!(summary[found].as_u64() > Some(0), "{found}: {told}");
+    }
+    assert_eq!(summary["kills"], 2, "{told}");
+    let svg = fs::read_to_string(plot).unwrap();
+    assert!(svg.contains("<title>3 processes over one file</title>") && svg.contains("orders done a second"), "{svg}");
+}
+
 /// Examples of several processes, which share their state on a backend.
-const SHARED: [&str; 5] = ["leader_election", "cache_aside", "shared_limit", "sharding", "billing"];
+const SHARED: [&str; 6] = ["leader_election", "cache_aside", "shared_limit", "sharding", "billing", "fleet"];
 
 #[test]
 fn processes_that_share_their_state_refuse_the_memory_of_one() {

@@ -4,6 +4,25 @@
 #[path = "../../tests/engines/server/mod.rs"]
 mod server;
 
+#[cfg(not(any(feature = "nats", feature = "postgres", feature = "redis")))]
+mod server {
+    /// No server, so no proxy.
+    #[derive(Debug)]
+    pub(crate) enum Proxy {}
+
+    impl Proxy {
+        pub(crate) fn cut(&self) {
+            match *self {}
+        }
+        pub(crate) fn hold(&self) {
+            match *self {}
+        }
+        pub(crate) fn pass(&self) {
+            match *self {}
+        }
+    }
+}
+
 use std::{
     env, fmt, io,
     path::{Path, PathBuf},
@@ -21,6 +40,9 @@ use steadfast::{
 /// Variables that lead the processes of an example to its backend. A URL may hold a password, which arguments would show.
 const URL: &str = "STEADFAST_EXAMPLE_BACKEND";
 const RUN: &str = "STEADFAST_EXAMPLE_RUN";
+
+/// Name of the private servers of `nats`, where an example takes several.
+const NATS_CLUSTER: &str = "nats: a cluster of three";
 
 /// A backend, as `--backend` names it.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,9 +102,16 @@ enum Private {
     Postgres(server::Postgres),
     #[cfg(feature = "redis")]
     Redis(server::Redis),
+    #[cfg(feature = "nats")]
+    NatsCluster(Box<server::NatsCluster>),
 }
 
 impl EngineAt {
+    /// Returns the same backend on several servers, if the engine replicates what it holds, and the servers are the example's.
+    pub(crate) fn replicated(self) -> Self {
+        if self == Self::Private("nats") { Self::Private(NATS_CLUSTER) } else { self }
+    }
+
     /// Returns the backend; starts its server if it has none yet.
     pub(crate) fn start(&self) -> Result<Engine, String> {
         let run = format!("{:x}-{:x}", process::id(), steadfast::time::Clock::tokio().wall().as_millis());
@@ -110,7 +139,15 @@ impl EngineAt {
                 let server = server::Redis::durable();
                 of(server.url(), Some(Private::Redis(server)))
             }
+            #[cfg(feature = "nats")]
+            Self::Private(NATS_CLUSTER) => {
+                server::Nats::installed()?;
+                // The servers do not tell clients of each other, so that those behind a proxy stay there.
+                let cluster = server::NatsCluster::with("no_advertise: true");
+                of(cluster.url(), Some(Private::NatsCluster(Box::new(cluster))))
+            }
             Self::Private(name) => {
+                let name = name.split(':').next().unwrap_or_default();
                 let example = env!("CARGO_CRATE_NAME");
                 return Err(format!(
                     "`{name}` needs the feature `{name}` of the crate, which this build has not: cargo run --features {name} \
@@ -156,11 +193,6 @@ impl Engine {
     pub(crate) async fn store_aside(&self, name: &str) -> Result<Arc<dyn Store>, PortError> {
         match self.url.split(':').next() {
             Some("sqlite") => Ok(backend::open(&format!("{}.{name}", self.url)).await?.store()),
-            #[cfg(feature = "nats")]
-            Some("nats" | "tls") => {
-                let config = backend::nats::NatsConfig::at(&self.url).prefix(format!("steadfast-{name}"));
-                Ok(Arc::new(backend::nats::Nats::connect(config).await?.store()))
-            }
             #[cfg(feature = "postgres")]
             Some("postgres" | "postgresql") => {
                 let config = backend::postgres::PostgresConfig::at(&self.url).schema(format!("steadfast-{name}"));
@@ -171,6 +203,11 @@ impl Engine {
             Some("redis" | "rediss") => {
                 let config = backend::redis::RedisConfig::at(&self.url).prefix(format!("steadfast-{name}"));
                 Ok(Arc::new(backend::redis::Redis::connect(config).await?.store()))
+            }
+            #[cfg(feature = "nats")]
+            Some("nats" | "tls") => {
+                let config = backend::nats::NatsConfig::at(&self.url).prefix(format!("steadfast-{name}"));
+                Ok(Arc::new(backend::nats::Nats::connect(config).await?.store()))
             }
             _ => Ok(self.open().await?.store()),
         }
@@ -192,6 +229,7 @@ impl Engine {
             Some("memory") => "memory",
             Some("sqlite") => "file",
             Some("redis" | "rediss") => "Redis server",
+            Some("nats" | "tls") if self.servers() > 1 => "NATS cluster",
             Some("nats" | "tls") => "NATS server",
             _ => "PostgreSQL server",
         }
@@ -206,6 +244,8 @@ impl Engine {
             Some(Private::Postgres(server)) => server.kill(),
             #[cfg(feature = "redis")]
             Some(Private::Redis(server)) => server.kill(),
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => cluster.servers().iter().for_each(server::Nats::kill),
             _ => return Err(io::Error::other("the server is not this example's own")),
         }
         #[allow(unreachable_code, reason = "without servers there is nothing to kill")]
@@ -221,12 +261,107 @@ impl Engine {
             Some(Private::Postgres(server)) => server.start_again(),
             #[cfg(feature = "redis")]
             Some(Private::Redis(server)) => server.start_again(),
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => cluster.servers().iter().for_each(server::Nats::start_again),
             _ => {}
+        }
+    }
+
+    /// Returns the number of servers that are this example's own.
+    pub(crate) fn servers(&self) -> usize {
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => cluster.servers().len(),
+            private => usize::from(private.is_some()),
+        }
+    }
+
+    /// Kills one of its servers.
+    pub(crate) fn kill_server(
+        &self,
+        #[allow(unused_variables, reason = "only a cluster has several")] at: usize,
+    ) -> io::Result<()> {
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => cluster.servers()[at].kill(),
+            _ => self.kill()?,
+        }
+        Ok(())
+    }
+
+    /// Starts that server again.
+    pub(crate) fn start_server_again(
+        &self,
+        #[allow(unused_variables, reason = "only a cluster has several")] at: usize,
+    ) {
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => cluster.servers()[at].start_again(),
+            _ => self.start_again(),
         }
     }
 
     /// Returns `true` if the server is this example's own, and may be killed.
     pub(crate) fn is_private(&self) -> bool {
         self.private.is_some()
+    }
+}
+
+/// The way of one process to a backend: through proxies of its own, if the server is this example's.
+pub(crate) struct Detour {
+    engine: Engine,
+    proxies: Vec<server::Proxy>,
+}
+
+impl Engine {
+    /// Returns a way to the backend that can be disturbed without the others.
+    pub(crate) fn detour(&self) -> Detour {
+        let (url, proxies) = match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(server)) => {
+                let proxy = server::Proxy::start(server.port());
+                (server.url_at(proxy.port()), vec![proxy])
+            }
+            #[cfg(feature = "postgres")]
+            Some(Private::Postgres(server)) => {
+                let proxy = server::Proxy::start(server.port());
+                (server.url_at(proxy.port()), vec![proxy])
+            }
+            #[cfg(feature = "redis")]
+            Some(Private::Redis(server)) => {
+                let proxy = server::Proxy::start(server.port());
+                (server.url_at(proxy.port()), vec![proxy])
+            }
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => {
+                let proxies: Vec<_> =
+                    cluster.servers().iter().map(|server| server::Proxy::start(server.port())).collect();
+                let hosts: Vec<_> = proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
+                (format!("nats://{}", hosts.join(",")), proxies)
+            }
+            _ => (self.url.clone(), Vec::new()),
+        };
+        Detour { engine: Self { url, run: self.run.clone(), private: None }, proxies }
+    }
+}
+
+impl Detour {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Closes all connections. New ones are accepted.
+    pub(crate) fn cut(&self) {
+        self.proxies.iter().for_each(server::Proxy::cut);
+    }
+
+    /// Lets nothing pass, while the connections stay open.
+    pub(crate) fn hold(&self) {
+        self.proxies.iter().for_each(server::Proxy::hold);
+    }
+
+    /// Lets everything pass again.
+    pub(crate) fn pass(&self) {
+        self.proxies.iter().for_each(server::Proxy::pass);
     }
 }

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use steadfast::{
+    port::Capability,
     sharding::{
         Access, KeyBytes, Move, Refused, ShardDirectory, ShardDirectoryConfig, ShardGuard, ShardId, ShardPermit,
     },
@@ -184,6 +185,21 @@ impl Shard {
     }
 
     async fn write(&self, writes: Vec<Write>) -> Result<()> {
+        if !self.rows.capabilities().has(Capability::AtomicBatch) {
+            // A mover that is interrupted makes all its writes again.
+            for write in writes {
+                match write {
+                    Write::Put { row, value, options } => {
+                        self.rows.put(Key::new(&self.orders, &row), value, options).await?;
+                    }
+                    Write::Delete { row, options } => {
+                        self.rows.delete(Key::new(&self.orders, &row), options).await?;
+                    }
+                    _ => return Err("a write that no shard makes".into()),
+                }
+            }
+            return Ok(());
+        }
         for batch in writes.chunks(self.rows.capabilities().max_batch()) {
             self.rows.batch(&self.orders, batch.to_vec()).await?;
         }

@@ -189,13 +189,20 @@ impl NatsCluster {
 
     /// Starts three servers, and waits until they have a leader.
     pub(crate) fn start() -> Self {
+        Self::with("")
+    }
+
+    /// Starts three servers with further settings of the cluster.
+    pub(crate) fn with(settings: &str) -> Self {
         let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
         let routes: Vec<_> = ports.iter().map(|(_, port)| format!("\"nats://127.0.0.1:{port}\"")).collect();
         let server = |at: usize| {
             let (port, of_cluster) = ports[at];
             let routes = routes.join(", ");
+            let listen = format!("listen: \"127.0.0.1:{of_cluster}\"");
+            // A name of its own: servers of another cluster try the ports of their dead for long.
             let settings =
-                format!("cluster {{ name: C\n listen: \"127.0.0.1:{of_cluster}\"\n routes: [{routes}]\n }}\n");
+                format!("cluster {{ name: C{}\n {listen}\n routes: [{routes}]\n {settings}\n }}\n", ports[0].1);
             Nats::of(Folder::new("nats"), port, &settings, "", false)
         };
         let cluster = Self { servers: [server(0), server(1), server(2)] };
@@ -204,9 +211,16 @@ impl NatsCluster {
         });
         // The leader learns of the others a little later.
         let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
+        let mut seen = None;
         wait_until("the cluster places a stream", || {
             let created = cluster.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
-            created.is_ok_and(|answer| !answer.contains("\"error\""))
+            let is_placed = created.as_ref().is_ok_and(|answer| !answer.contains("\"error\""));
+            let told = format!("{created:?}");
+            if !is_placed && seen.as_ref() != Some(&told) {
+                eprintln!("a cluster without a place for a stream: {told}");
+                seen = Some(told);
+            }
+            is_placed
         });
         wait_until("the stream is deleted", || cluster.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
         cluster
