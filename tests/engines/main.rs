@@ -7,4 +7,5 @@ mod faults;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+mod sagas;
 mod server;

@@ -1,0 +1,208 @@
+//! Running sagas: one message for each, until it ends.
+use std::{future::Future, time::Duration};
+
+use tokio::sync::watch;
+
+use super::{
+    STATUS, Scheduler, SchedulerEvent as Event,
+    scheduler::SchedulerInner,
+    submission::{Kind, Parts, SAGA_ID, number_of},
+};
+use crate::{
+    port::{Capability, PortError},
+    queue::{Message, QueueError},
+    queue_listener::{Disposition, Work},
+    race::{First, race},
+    saga::{SagaError, SagaPhase, Turn, Turned},
+};
+
+/// Delay after which a message looks again for a saga that runs elsewhere, to keep its place in its
+/// group.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Delay of a message that this process cannot handle, and perhaps another one can.
+const ELSEWHERE: Duration = Duration::from_secs(30);
+
+const LATE: &str = "the deadline has passed";
+const STALLED: &str = "no process carried the saga on";
+
+impl<T: Send + Sync + 'static> Scheduler<T> {
+    /// Runs submitted sagas until `shutdown` is ready; then hands each back at its next step. Run
+    /// it in any number of processes.
+    ///
+    /// # Errors
+    /// Permanent failures of the queue, such as a missing permission.
+    ///
+    /// # Cancel safety
+    /// A dropped future is a crash of its executions: their messages are delivered again after
+    /// their visibility time-out.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), PortError> {
+        let inner = &*self.0;
+        // The same settings were valid before.
+        let listener = inner.listener().map_err(|error| PortError::invalid(error.field(), error.rule()))?;
+        listener.run(shutdown, |work: Work| inner.handle(work)).await
+    }
+}
+
+impl<T: Send + Sync + 'static> SchedulerInner<T> {
+    async fn handle(&self, work: Work) -> Disposition {
+        let Some(Parts { id, kind, deadline, epoch }) = Parts::of(&work.headers) else {
+            return self.dead_letter("", "no message of a scheduler");
+        };
+        let mut start = None;
+        if kind == Kind::Submit {
+            let state = match self.saga.decode(&work.body) {
+                Ok(state) => state,
+                Err(error) => return self.dead_letter(id, &error.to_string()),
+            };
+            let rows = self.rows.as_ref().map(|rows| rows(id, &state)).unwrap_or_default();
+            start = Some((work.body.clone(), rows));
+        }
+        match self.crashes_too_often(&work, id).await {
+            Ok(false) => {}
+            Ok(true) => return self.dead_letter(id, "its process died too often before the saga was claimed"),
+            Err(error) => return self.failed(id, error),
+        }
+        // A delivery after a delay is no receipt.
+        let is_new = work.deliveries == 1 || work.expiries > 0 || work.attempts > 0;
+        if kind == Kind::Submit
+            && is_new
+            && let Err(error) = self.tell_received(&work, id).await
+        {
+            return self.reply_failed(id, &error);
+        }
+        let left = deadline.map(|deadline| deadline.saturating_sub(work.age));
+        let (stop, stopped) = watch::channel(work.is_cancelled());
+        let turn = Turn {
+            id,
+            start,
+            message: number_of(&work.id),
+            epoch,
+            cancel: match left {
+                Some(Duration::ZERO) => Some(LATE),
+                _ if kind == Kind::Cancel => Some(STALLED),
+                _ => None,
+            },
+            deadline: left.filter(|left| !left.is_zero()).map(|left| (self.common.clock.now() + left, LATE)),
+            stopped,
+        };
+        let stops = async {
+            work.cancelled().await;
+            stop.send_replace(true);
+            std::future::pending::<()>().await;
+        };
+        let turned = match race(self.saga.core().turn(turn), stops).await {
+            First::One(turned) => turned,
+            First::Other(()) => return Disposition::Release, // unreachable: it never ends
+        };
+        match turned {
+            Ok(Turned::Ended) => self.ended(&work, id).await,
+            Ok(Turned::Deferred(_)) if work.is_cancelled() => Disposition::Release,
+            Ok(Turned::Deferred(delay)) => Disposition::snooze(left.map_or(delay, |left| delay.min(left))),
+            // Another message has its execution. This one keeps its place in its group.
+            Ok(Turned::Busy) if work.group.is_some() => Disposition::snooze(LOOK),
+            Ok(Turned::Busy | Turned::Absent) => Disposition::Complete,
+            Err(error) => self.failed(id, error),
+        }
+    }
+
+    /// Returns `true` if the message was delivered without a settlement more often than its saga
+    /// was claimed: its process dies before it comes to the saga.
+    async fn crashes_too_often(&self, work: &Work, id: &str) -> Result<bool, SagaError> {
+        if work.expiries < self.config.max_deliveries {
+            return Ok(false);
+        }
+        let claims = match self.saga.read(id).await {
+            Ok(status) => status.map_or(0, |status| status.epoch.as_u64()),
+            Err(SagaError::Incompatible(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        Ok(u64::from(work.expiries) >= claims.saturating_add(self.config.max_deliveries.into()))
+    }
+
+    fn failed(&self, id: &str, error: SagaError) -> Disposition {
+        let text = error.to_string();
+        match error {
+            // No limit is consumed while the store is unavailable.
+            SagaError::Store(error) => Disposition::Refused { after: error.retry_after(), error: text },
+            SagaError::Incompatible(_) => Disposition::Refused { after: Some(ELSEWHERE), error: text },
+            _ => self.dead_letter(id, &text),
+        }
+    }
+
+    fn dead_letter(&self, id: &str, reason: &str) -> Disposition {
+        self.event(|| Event::DeadLettered { id: id.to_owned(), reason: reason.to_owned() });
+        Disposition::dead_letter(reason)
+    }
+
+    /// Completes the message of a saga that ended, with a status message.
+    async fn ended(&self, work: &Work, id: &str) -> Disposition {
+        let Some((queue, reply)) = self.reply_queue(work) else { return Disposition::Complete };
+        let (status, body) = match self.status(id).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Disposition::Complete,
+            Err(error) => return self.failed(id, error),
+        };
+        let message = reply(body.into(), status, id);
+        // One step with the completion, where the queues are of one backend. A refused forward is a failed attempt.
+        let forwards = self.queue.capabilities().has(Capability::Forward) && work.attempts == 0;
+        if let Some(address) = queue.address().filter(|_| forwards) {
+            return Disposition::forward([(address, message)]);
+        }
+        match self.send_reply(&queue, message, id, status).await {
+            Ok(()) => Disposition::Complete,
+            Err(error) => self.reply_failed(id, &error),
+        }
+    }
+
+    /// Returns the status of a saga that ended as a word, and the body of its status message: the
+    /// encoded state of a completed saga, else the reason.
+    async fn status(&self, id: &str) -> Result<Option<(&'static str, Vec<u8>)>, SagaError> {
+        let Some(found) = self.saga.read(id).await? else { return Ok(None) };
+        Ok(Some(match found.phase {
+            SagaPhase::Completed => {
+                let state =
+                    self.saga.encode(&found.state).map_err(|error| SagaError::Incompatible(error.to_string()))?;
+                ("completed", state)
+            }
+            SagaPhase::Compensated => ("compensated", found.reason.into_bytes()),
+            SagaPhase::Stuck => ("stuck", found.reason.into_bytes()),
+            _ => return Ok(None),
+        }))
+    }
+
+    async fn tell_received(&self, work: &Work, id: &str) -> Result<(), QueueError> {
+        let Some((queue, reply)) = self.reply_queue(work) else { return Ok(()) };
+        let status = "received";
+        self.send_reply(&queue, reply(Vec::new().into(), status, id), id, status).await
+    }
+
+    async fn send_reply(
+        &self,
+        queue: &std::sync::Arc<dyn crate::queue::Queue>,
+        mut message: Message,
+        id: &str,
+        status: &str,
+    ) -> Result<(), QueueError> {
+        if queue.capabilities().has(Capability::Deduplication) {
+            message = message.deduplicate(format!("{id}:{status}"));
+        }
+        self.send(queue, message).await
+    }
+
+    fn reply_failed(&self, id: &str, error: &QueueError) -> Disposition {
+        let error = error.to_string();
+        self.event(|| Event::ReplyFailed { id: id.to_owned(), error: error.clone() });
+        Disposition::Refused { after: None, error }
+    }
+
+    /// Returns the queue for status messages, and a function that makes one.
+    fn reply_queue<'a>(
+        &self,
+        work: &'a Work,
+    ) -> Option<(std::sync::Arc<dyn crate::queue::Queue>, impl Fn(bytes::Bytes, &str, &str) -> Message + 'a)> {
+        let to = work.reply_to()?;
+        let queue = self.replies.as_ref()?(to.queue)?;
+        Some((queue, move |body, status: &str, id: &str| to.reply(body).header(STATUS, status).header(SAGA_ID, id)))
+    }
+}

@@ -1,0 +1,8 @@
+//! Sagas through their public API, on a manual clock.
+mod changes;
+mod owners;
+mod participants;
+mod repeats;
+mod steps;
+mod store;
+pub(crate) mod world;
