@@ -97,8 +97,8 @@ impl SagaCore {
                 First::One(()) => break,
                 First::Other(First::Other(())) => {}
                 First::Other(First::One((seen, found))) => {
-                    for (id, _) in found? {
-                        work.push(Box::pin(self.clone().run_recovered(id, running.clone(), stopped.clone())));
+                    for (id, stored) in found? {
+                        work.push(Box::pin(self.clone().run_recovered(id, stored, running.clone(), stopped.clone())));
                     }
                     scan = self.clone().scan_after(self.config.scan_interval, seen);
                 }
@@ -164,22 +164,30 @@ impl SagaCore {
         }
     }
 
-    /// Runs a stalled saga until it ends, or another executor takes it.
-    async fn run_recovered(self: Arc<Self>, id: String, running: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
+    /// Runs a stalled saga, whose record was seen as it is in `stored`, until it ends or another
+    /// executor takes it.
+    async fn run_recovered(
+        self: Arc<Self>,
+        id: String,
+        mut stored: Stored,
+        running: Arc<Semaphore>,
+        mut stopped: watch::Receiver<bool>,
+    ) {
         let leave = Leave { when_deferred: true, when_stopped: Some(stopped.clone()) };
         loop {
-            let Ok(_permit) = running.acquire().await else { return };
+            let Ok(permit) = running.acquire().await else { return };
             let Some(local) = self.enter(&id) else { return };
-            let Ok(stored) = self.read_known(&id).await else { return };
-            if !stored.progress.is_open() {
-                return;
-            }
             // Failures are events. The next scan finds what is left.
             let Ok(Some(execution)) = self.claim(stored, local).await else { return };
             let Ok(Driven::HandedBack(delay)) = execution.drive(&leave).await else { return };
-            drop(_permit);
+            drop(permit);
             if let First::One(_) = race(stopped.wait_for(|stopped| *stopped), self.clock.sleep(delay)).await {
                 return;
+            }
+            match self.read_known(&id).await {
+                // Unless another executor has taken it meanwhile.
+                Ok(now) if now.progress.is_open() && now.progress.owner.is_none() => stored = now,
+                _ => return,
             }
         }
     }

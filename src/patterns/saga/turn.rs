@@ -154,13 +154,16 @@ pub(crate) struct Silent {
 }
 
 impl SagaCore {
-    /// Finds the sagas that nothing has carried on for `takeover_after`, and counts each. A saga
-    /// that was found more than `most` times is made stuck.
-    pub(crate) async fn silent(&self, seen: &mut AllSeen, most: u32) -> Result<Vec<Silent>, SagaError> {
+    /// Finds the sagas that nothing has carried on for `takeover_after`, and counts each, up to
+    /// `limit` times. A saga that was found more than `most` times is made stuck.
+    pub(crate) async fn silent(&self, seen: &mut AllSeen, limit: u32, most: u32) -> Result<Vec<Silent>, SagaError> {
         let mut silent = Vec::new();
         for (id, stored) in self.stalled(seen, Takes::Silent).await? {
             let mut next = stored.progress.clone();
-            next.failures += 1;
+            next.failures = next.failures.saturating_add(1);
+            if next.failures > limit {
+                continue;
+            }
             let is_stranded = next.failures > most;
             if is_stranded {
                 next.strand(&format!("no process carried the saga on, {} times", next.failures));

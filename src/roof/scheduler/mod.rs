@@ -124,10 +124,8 @@
 //!   [`retry`](crate::saga::Saga::retry), [`skip`](crate::saga::Saga::skip).
 //! - **Dead letters** are those of the queue: [`redrive`](crate::queue::redrive) submits them
 //!   again.
-//! - **Agents behind a queue**: a step may send a request through a
-//!   [`Requester`](crate::queue::Requester), whose time limit is shorter than `step_timeout`; the
-//!   agent applies it through a [`Participant`](crate::saga::Participant), which repeats its reply
-//!   for a repeated key.
+//! - **Agents behind a queue**: a step sends a request through a
+//!   [`Requester`](crate::queue::Requester), and an [`Agent`] answers it while the step waits.
 //!
 //! # Guarantees
 //!
@@ -141,7 +139,8 @@
 //!    Sagas of one ordering key run one at a time, in order. A wake is not lost.
 //! 5. A saga whose message is lost is resumed by the supervisor; one that nothing can carry on is
 //!    compensated, and at last stuck, with an event.
-//! 6. Status messages are sent at least once, in order.
+//! 6. An agent drops the handler of a request for which no step waits any more, and sends no reply.
+//! 7. Status messages are sent at least once, in order.
 //!
 //! # Cancel safety
 //!
@@ -163,7 +162,8 @@
 //! 4. Steps may run twice: keys, and [`Participant`](crate::saga::Participant). (default)
 //! 5. Several schedulers and supervisors do not fight: claims by compare-and-set, messages with
 //!    de-duplication. (default)
-//! 6. An agent that is late must stop and say nothing: `step_timeout` drops the attempt. (default)
+//! 6. An agent that is late must stop and say nothing: `step_timeout` drops the attempt, and
+//!    [`Agent`] its handler. (default)
 //! 7. Repeated failures: longer waits, then compensation, then an alarm. (default)
 //! 8. The supervisor restarts no process and knows no business. (default)
 //! 9. A restarted scheduler takes up what was in flight: messages come back. (default)
@@ -187,14 +187,17 @@
 //!
 //! "Scheduler Agent Supervisor", Cloud Design Patterns; Clemens Vasters, "Cloud Architecture: The
 //! Scheduler-Agent-Supervisor Pattern", 2010.
+mod agent; // agents behind a queue
 mod config;
 mod event;
+mod reply;
 mod run;
 #[expect(clippy::module_inception, reason = "the room and its component have one name")]
 mod scheduler;
 mod submission;
 mod supervise;
 
+pub use agent::{Agent, AgentCall};
 pub use config::SchedulerConfig;
 pub use event::SchedulerEvent;
 pub use scheduler::Scheduler;

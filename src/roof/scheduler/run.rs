@@ -1,16 +1,18 @@
 //! Running sagas: one message for each, until it ends.
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
     STATUS, Scheduler, SchedulerEvent as Event,
+    reply::Replier,
     scheduler::SchedulerInner,
     submission::{Kind, Parts, SAGA_ID, number_of},
 };
 use crate::{
-    port::{Capability, PortError},
-    queue::{Message, QueueError},
+    port::PortError,
+    queue::{Message, Queue, QueueError},
     queue_listener::{Disposition, Work},
     race::{First, race},
     saga::{SagaError, SagaPhase, Turn, Turned},
@@ -71,19 +73,22 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         {
             return self.reply_failed(id, &error);
         }
-        let left = deadline.map(|deadline| deadline.saturating_sub(work.age));
+        // By the age of the message at its delivery, and this process's clock from then on.
+        let clock = &self.common.clock;
+        let deadline = deadline.map(|deadline| clock.now() + deadline.saturating_sub(work.age));
+        let is_late = deadline.is_some_and(|at| at <= clock.now());
         let (stop, stopped) = watch::channel(work.is_cancelled());
         let turn = Turn {
             id,
             start,
             message: number_of(&work.id),
             epoch,
-            cancel: match left {
-                Some(Duration::ZERO) => Some(LATE),
-                _ if kind == Kind::Cancel => Some(STALLED),
+            cancel: match kind {
+                _ if is_late => Some(LATE),
+                Kind::Cancel => Some(STALLED),
                 _ => None,
             },
-            deadline: left.filter(|left| !left.is_zero()).map(|left| (self.common.clock.now() + left, LATE)),
+            deadline: deadline.filter(|_| !is_late).map(|at| (at, LATE)),
             stopped,
         };
         let stops = async {
@@ -98,7 +103,10 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         match turned {
             Ok(Turned::Ended) => self.ended(&work, id).await,
             Ok(Turned::Deferred(_)) if work.is_cancelled() => Disposition::Release,
-            Ok(Turned::Deferred(delay)) => Disposition::snooze(left.map_or(delay, |left| delay.min(left))),
+            Ok(Turned::Deferred(delay)) if is_late => Disposition::snooze(delay), // past its pivot
+            Ok(Turned::Deferred(delay)) => {
+                Disposition::snooze(deadline.map_or(delay, |at| delay.min(at - clock.now())))
+            }
             // Another message has its execution. This one keeps its place in its group.
             Ok(Turned::Busy) if work.group.is_some() => Disposition::snooze(LOOK),
             Ok(Turned::Busy | Turned::Absent) => Disposition::Complete,
@@ -143,16 +151,9 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
             Ok(None) => return Disposition::Complete,
             Err(error) => return self.failed(id, error),
         };
-        let message = reply(body.into(), status, id);
-        // One step with the completion, where the queues are of one backend. A refused forward is a failed attempt.
-        let forwards = self.queue.capabilities().has(Capability::Forward) && work.attempts == 0;
-        if let Some(address) = queue.address().filter(|_| forwards) {
-            return Disposition::forward([(address, message)]);
-        }
-        match self.send_reply(&queue, message, id, status).await {
-            Ok(()) => Disposition::Complete,
-            Err(error) => self.reply_failed(id, &error),
-        }
+        let replier = self.replier();
+        let completed = replier.complete(work, &queue, reply(body.into(), status, id), format!("{id}:{status}"));
+        completed.await.unwrap_or_else(|error| self.reply_failed(id, &error))
     }
 
     /// Returns the status of a saga that ended as a word, and the body of its status message: the
@@ -173,21 +174,12 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
 
     async fn tell_received(&self, work: &Work, id: &str) -> Result<(), QueueError> {
         let Some((queue, reply)) = self.reply_queue(work) else { return Ok(()) };
-        let status = "received";
-        self.send_reply(&queue, reply(Vec::new().into(), status, id), id, status).await
+        let message = reply(Bytes::new(), "received", id);
+        self.replier().send(&queue, message, format!("{id}:received")).await
     }
 
-    async fn send_reply(
-        &self,
-        queue: &std::sync::Arc<dyn crate::queue::Queue>,
-        mut message: Message,
-        id: &str,
-        status: &str,
-    ) -> Result<(), QueueError> {
-        if queue.capabilities().has(Capability::Deduplication) {
-            message = message.deduplicate(format!("{id}:{status}"));
-        }
-        self.send(queue, message).await
+    fn replier(&self) -> Replier<'_> {
+        Replier { queue: &self.queue, clock: &self.common.clock, limit: self.config.visibility / 6 }
     }
 
     fn reply_failed(&self, id: &str, error: &QueueError) -> Disposition {
@@ -197,10 +189,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     }
 
     /// Returns the queue for status messages, and a function that makes one.
-    fn reply_queue<'a>(
-        &self,
-        work: &'a Work,
-    ) -> Option<(std::sync::Arc<dyn crate::queue::Queue>, impl Fn(bytes::Bytes, &str, &str) -> Message + 'a)> {
+    fn reply_queue<'a>(&self, work: &'a Work) -> Option<(Arc<dyn Queue>, impl Fn(Bytes, &str, &str) -> Message + 'a)> {
         let to = work.reply_to()?;
         let queue = self.replies.as_ref()?(to.queue)?;
         Some((queue, move |body, status: &str, id: &str| to.reply(body).header(STATUS, status).header(SAGA_ID, id)))

@@ -1,7 +1,7 @@
 //! A scheduler as its users hold it.
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{SchedulerConfig, SchedulerEvent as Event, Submission, submission};
+use super::{SchedulerConfig, SchedulerEvent as Event, Submission, reply::Replies, submission};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
     config::{ConfigError, Name},
@@ -28,9 +28,6 @@ pub(super) struct SchedulerInner<T> {
     pub(super) events: Events<Event>,
     pub(super) name: Name,
 }
-
-/// Finds a reply queue by its name.
-pub(super) type Replies = Arc<dyn Fn(&str) -> Option<Arc<dyn Queue>> + Send + Sync>;
 
 /// Returns the rows that are written together with the start of a saga.
 pub(super) type Rows<T> = Arc<dyn Fn(&str, &T) -> Vec<Write> + Send + Sync>;

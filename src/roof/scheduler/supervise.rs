@@ -3,7 +3,7 @@ use std::{future::Future, pin::pin};
 
 use super::{Scheduler, SchedulerEvent as Event, scheduler::SchedulerInner, submission};
 use crate::{
-    port::ErrorClass,
+    port::{ErrorClass, ask},
     race::{First, race},
     saga::{AllSeen, SagaError, Silent},
 };
@@ -18,7 +18,8 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     /// sagas. One whose record did not change for
     /// [`takeover_after`](crate::saga::SagaConfig::takeover_after) beyond its own delay gets a new
     /// message. After [`max_failures`](super::SchedulerConfig::max_failures) the message also
-    /// cancels the saga; after twice as many the saga is stuck.
+    /// cancels the saga; after twice as many the saga is stuck. While messages wait in the queue,
+    /// it neither cancels nor gives up: the saga's own may be among them.
     ///
     /// It knows nothing of the steps, calls no service, and restarts no process.
     ///
@@ -50,8 +51,11 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     /// Looks once at all open sagas.
     async fn look(&self, seen: &mut AllSeen) -> Result<(), SagaError> {
         let most = self.config.max_failures;
-        for Silent { id, failures, epoch, is_stranded } in self.saga.core().silent(seen, most.saturating_mul(2)).await?
-        {
+        // While messages wait, that of a silent saga may be among them.
+        let depth = ask(&self.common.clock, self.config.visibility / 6, self.queue.depth()).await;
+        let limit = if depth.is_ok_and(|depth| depth.visible == 0) { u32::MAX } else { most };
+        let silent = self.saga.core().silent(seen, limit, most.saturating_mul(2)).await?;
+        for Silent { id, failures, epoch, is_stranded } in silent {
             if is_stranded {
                 self.event(|| Event::Stranded { id, failures });
                 continue;

@@ -132,7 +132,7 @@ const SCHEDULER: [Point; 15] = [
     ("The supervisor's interval", "a_saga_whose_message_is_lost_is_resumed_by_the_supervisor"),
     ("may run twice", "an_action_that_arrives_after_its_compensation_has_no_effect"),
     ("do not fight", "a_saga_whose_message_is_lost_is_resumed_by_the_supervisor"),
-    ("that is late", "an_attempt_is_repeated_after_growing_delays_and_ends_after_its_time_limit"),
+    ("that is late", "an_agent_answers_while_its_caller_waits_and_says_nothing_after"),
     ("then an alarm", "a_saga_that_nothing_can_carry_on_is_cancelled_and_at_last_stuck"),
     ("restarts no process", "the_supervisor_leaves_sagas_alone_that_run_or_wait"),
     ("takes up what was in flight", "a_saga_whose_process_dies_goes_on_when_its_message_comes_back"),

@@ -47,7 +47,7 @@ fn test(engine: Engine, fails: bool, process: &CrashingProcess) {
     assert_eq!(world.depths(), (0, 0));
 }
 
-// Guarantee: scheduler 1, 6.
+// Guarantee: scheduler 1, 7.
 #[test]
 fn an_order_whose_process_crashes_at_any_request_ends_and_is_replied_to() {
     for engine in Engine::ALL {
@@ -59,7 +59,7 @@ fn an_order_whose_process_crashes_at_any_request_ends_and_is_replied_to() {
     }
 }
 
-// Guarantee: scheduler 1, 6.
+// Guarantee: scheduler 1, 7.
 #[test]
 fn an_order_ends_and_is_replied_to_whichever_request_fails() {
     for fails in [false, true] {

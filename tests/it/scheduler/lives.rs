@@ -315,6 +315,22 @@ fn the_supervisor_leaves_sagas_alone_that_run_or_wait() {
 
 // Guarantee: scheduler 5.
 #[test]
+fn a_saga_whose_message_waits_behind_others_is_not_cancelled() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.submit(&orders, order("42"));
+    world.saga.services.answer("room", [Answer::Hangs]);
+    world.kill_after(&orders, S(5));
+    // All processes are busy for long: nothing is received.
+    let supervised = world.saga.within(S(3600), orders.supervise(pending()));
+    assert!(supervised.is_none());
+    world.run(&[&orders], S(60));
+    assert_eq!(phase(&world, &orders, "42"), Some(SagaPhase::Completed));
+    assert_eq!(world.depths(), (0, 0));
+}
+
+// Guarantee: scheduler 5.
+#[test]
 fn a_saga_that_nothing_can_carry_on_is_cancelled_and_at_last_stuck() {
     let world = World::new();
     let orders = world.process("a", world.saga.trip());
@@ -372,7 +388,7 @@ fn a_saga_that_was_found_too_often_is_compensated_by_its_next_message() {
     assert_eq!(world.saga.services.log(), "seat room -room -seat");
 }
 
-// Guarantee: scheduler 6.
+// Guarantee: scheduler 7.
 #[test]
 fn status_messages_come_in_order_with_their_correlation_id() {
     let world = World::new();
