@@ -1,4 +1,4 @@
-//! Before its pivot a saga may go back: a step has a compensation, or says that it needs none.
+//~ `Charge: Compensation<
 use steadfast::saga::{Action, Plan, Step, StepOutcome};
 
 struct Charge;
@@ -10,6 +10,6 @@ impl Action<u32> for Charge {
 }
 
 fn main() {
-    let _ = Plan::new().step("charge", Charge);
-    //~ the trait bound `Charge: Compensation<_>` is not satisfied
+    // Before the pivot the saga may go back.
+    let _: Plan<u32> = Plan::new().step("charge", Charge);
 }

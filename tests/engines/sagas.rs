@@ -28,7 +28,6 @@ type State = BTreeMap<String, String>;
 #[derive(Clone)]
 struct Books {
     bookings: Participant,
-    numbers: Arc<AtomicU32>,
     fails: bool,
 }
 
@@ -37,7 +36,7 @@ impl Action<State> for Books {
         if self.fails && step.name() == "tour" {
             return StepOutcome::failed("sold out");
         }
-        let booking = self.numbers.fetch_add(1, Relaxed).to_string();
+        let booking = number().to_string();
         let rows = vec![Write::put(format!("b/{booking}"), step.key().to_owned(), Precondition::Absent)];
         if let Err(error) = self.bookings.execute(step.key(), rows, booking).await {
             return StepOutcome::unknown(error);
@@ -98,7 +97,7 @@ fn saga(name: &str, records: Arc<dyn Store>, books: &Books, times: u32) -> Saga<
 }
 
 fn books(name: &str, store: Arc<dyn Store>, fails: bool) -> Books {
-    Books { bookings: Participant::new(store, format!("bookings of {name}")).unwrap(), numbers: Arc::default(), fails }
+    Books { bookings: Participant::new(store, format!("bookings of {name}")).unwrap(), fails }
 }
 
 /// Returns the numbers of bookings and of rows of the steps.
@@ -224,21 +223,28 @@ mod postgres {
 
 #[cfg(feature = "redis")]
 mod redis {
+    use steadfast::backend::redis::{Redis, RedisConfig};
+
     use super::*;
-    use crate::redis::{connect, prefix};
     use crate::server;
+
+    async fn connect() -> Redis {
+        Redis::connect(RedisConfig::at(server::Redis::shared().url()).prefix(format!("saga{}", number())))
+            .await
+            .unwrap()
+    }
 
     #[test]
     fn a_saga_whose_process_ends_at_any_request_ends_with_each_effect_once_or_none() {
         let runtime = runtime();
-        let redis = runtime.block_on(connect(server::Redis::shared(), &prefix()));
+        let redis = runtime.block_on(connect());
         crashes(&runtime, &(Arc::new(redis.store()) as Arc<dyn Store>));
     }
 
     #[test]
     fn orders_whose_processes_are_killed_are_completed_once_and_replied_to() {
         runtime().block_on(async {
-            let redis = connect(server::Redis::shared(), &prefix()).await;
+            let redis = connect().await;
             let queue = |name: &str| Arc::new(redis.queue(name).unwrap()) as Arc<dyn Queue>;
             orders(Arc::new(redis.store()), queue("orders"), queue("replies")).await;
         });

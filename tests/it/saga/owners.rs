@@ -4,7 +4,7 @@ use std::{cell::Cell, future::pending, time::Duration};
 use steadfast::{
     saga::{SagaError, SagaEvent as Event, SagaOutcome, SagaPhase, StepState},
     store::{Key, Store},
-    testing::drop_at_every_await,
+    testing::{drop_at_every_await, faults::FaultConfig},
 };
 
 use crate::saga::world::{Answer, S, World, completed, state, told};
@@ -229,6 +229,7 @@ fn one_id_is_one_saga_while_its_record_is_kept() {
 fn a_run_that_is_dropped_at_any_await_is_continued_by_the_next_one() {
     let world = World::new();
     let (node, runs) = (world.node("a", world.trip()), Cell::new(0));
+    slow_down(&world);
     let polls = drop_at_every_await(
         &world.time,
         || {
@@ -252,6 +253,7 @@ fn a_run_that_is_dropped_at_any_await_is_continued_by_the_next_one() {
 fn recover_cancel_and_retry_that_are_dropped_at_any_await_leave_a_saga_that_can_go_on() {
     let world = World::new();
     let (node, n) = (world.node("a", world.steps(&["seat", "room"])), Cell::new(0));
+    slow_down(&world);
     let id = || n.get().to_string();
     let compensated = |world: &World| {
         let ended = world.block_on(node.saga.cancel(&id(), "no")).unwrap();
@@ -281,10 +283,10 @@ fn recover_cancel_and_retry_that_are_dropped_at_any_await_leave_a_saga_that_can_
             let (saga, id) = (node.saga.clone(), id());
             async move { saga.retry(&id).await }
         },
-        |polls| {
-            if polls == 0 {
-                world.block_on(node.saga.retry(&id())).unwrap();
-            }
+        |_| {
+            // The dropped call was recorded or not.
+            let retried = world.block_on(node.saga.retry(&id()));
+            assert!(matches!(retried, Ok(_) | Err(SagaError::NotStuck)), "{retried:?}");
             world.block_on(node.saga.resume(&id())).unwrap();
             compensated(&world);
         },
@@ -303,6 +305,66 @@ fn recover_cancel_and_retry_that_are_dropped_at_any_await_leave_a_saga_that_can_
         |_| {
             assert_eq!(node.saga.running(), 0);
             world.block_on(node.saga.resume(&id())).unwrap();
+        },
+    );
+    assert!(polls >= 3, "{polls}");
+}
+
+/// Lets each request to the store take time, so that it has await points.
+fn slow_down(world: &World) {
+    let ms = Duration::from_millis(1);
+    world.network.configure(FaultConfig::default().latency(ms, ms)).unwrap();
+}
+
+#[test]
+fn resume_skip_and_wake_that_are_dropped_at_any_await_leave_a_saga_that_can_go_on() {
+    let world = World::new();
+    let (node, n) = (world.node("a", world.steps(&["seat", "room"])), Cell::new(0));
+    slow_down(&world);
+    let id = || n.get().to_string();
+    let interrupted = || {
+        n.set(n.get() + 1);
+        world.services.answer("seat", [Answer::Hangs]);
+        assert!(world.within(S(1), node.run(&id())).is_none());
+    };
+    let done = |polls: usize| {
+        assert_eq!(node.saga.running(), 0, "{polls}");
+        assert_eq!(world.block_on(node.saga.resume(&id())).unwrap(), completed(&["seat", "room"]));
+    };
+    let polls = drop_at_every_await(
+        &world.time,
+        || {
+            interrupted();
+            let (saga, id) = (node.saga.clone(), id());
+            async move { saga.resume(&id).await }
+        },
+        done,
+    );
+    assert!(polls >= 5, "{polls}");
+    let polls = drop_at_every_await(
+        &world.time,
+        || {
+            interrupted();
+            let (saga, id) = (node.saga.clone(), id());
+            async move { saga.wake(&id).await }
+        },
+        done,
+    );
+    assert!(polls >= 3, "{polls}");
+    let polls = drop_at_every_await(
+        &world.time,
+        || {
+            n.set(n.get() + 1);
+            world.services.undo("seat", [Answer::Failed]);
+            world.services.answer("room", [Answer::Failed]);
+            assert!(matches!(world.block_on(node.run(&id())), Ok(SagaOutcome::Stuck { .. })));
+            let (saga, id) = (node.saga.clone(), id());
+            async move { saga.skip(&id, "seat", "by hand").await }
+        },
+        |_| {
+            let skipped = world.block_on(node.saga.skip(&id(), "seat", "by hand"));
+            assert!(matches!(skipped, Ok(_) | Err(SagaError::NotStuck)), "{skipped:?}");
+            assert!(matches!(world.block_on(node.saga.resume(&id())), Ok(SagaOutcome::Compensated { .. })));
         },
     );
     assert!(polls >= 3, "{polls}");

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use steadfast::saga::{Plan, Saga, SagaConfig, SagaError, SagaEvent as Event, SagaOutcome, SagaPhase, StepState};
 
-use crate::saga::world::{Answer, S, State, World, codec, completed, state, told};
+use crate::saga::world::{Answer, LARGE, S, State, World, codec, completed, state, told};
 
 // Guarantee: saga 1.
 #[test]
@@ -357,7 +357,7 @@ fn a_state_that_cannot_be_stored_compensates_the_saga_with_the_step_that_made_it
     }
     let world = World::new();
     let node = world.node("a", world.trip());
-    let large = node.saga.run("42", state(&["x".repeat(100 << 20).as_str()]));
+    let large = node.saga.run("42", state(&["x".repeat(LARGE).as_str()]));
     assert!(matches!(world.block_on(large), Err(SagaError::Invalid(_))));
     assert_eq!(world.rows(), Vec::<String>::new());
 }

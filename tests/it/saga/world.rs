@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use steadfast::{
     ConfigError,
     codec::Codec,
     entropy::Entropy,
-    port::FencingToken,
+    port::{BoxFuture, FencingToken, PortError},
     saga::{Action, Compensation, Plan, Saga, SagaConfig, SagaError, SagaEvent, SagaOutcome, Step, StepOutcome},
-    store::{InMemoryStore, Key, Scan, Store, StoreExt, Write},
+    store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreError, StoreExt, Version, Write},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork},
     time::{Clock, ManualClock},
 };
@@ -156,7 +157,7 @@ impl Services {
                 writes.into_iter().for_each(|write| step.write(write));
                 change
             }
-            Answer::Unstorable => StepOutcome::changed(|state: &mut State| state.push("x".repeat(100 << 20))),
+            Answer::Unstorable => StepOutcome::changed(|state: &mut State| state.push("x".repeat(LARGE))),
             Answer::BadChange => StepOutcome::changed(|_: &mut State| panic!("a bug")),
         }
     }
@@ -181,6 +182,46 @@ impl Compensation<State> for Calls {
     }
 }
 
+/// Size of a state that a [`Limited`] store refuses.
+pub(crate) const LARGE: usize = 20_000;
+
+/// A store that refuses large values.
+#[derive(Debug)]
+struct Limited(InMemoryStore);
+
+fn check(value: &[u8]) -> Result<(), StoreError> {
+    match value.len() < LARGE {
+        true => Ok(()),
+        false => Err(PortError::invalid("value", "must be smaller").into()),
+    }
+}
+
+impl Store for Limited {
+    forward_store! { 0: capabilities, get, delete, scan }
+
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            check(&value)?;
+            self.0.put(key, value, how).await
+        })
+    }
+
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        Box::pin(async move {
+            for write in &writes {
+                if let Write::Put { value, .. } = write {
+                    check(value)?;
+                }
+            }
+            self.0.batch(partition, writes).await
+        })
+    }
+}
+
 pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) time: ManualClock,
@@ -198,8 +239,8 @@ pub(crate) struct Node {
 impl World {
     pub(crate) fn new() -> Self {
         let (clock, time) = Clock::manual();
-        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
-        Self::over(&clock, &time, store)
+        let store = InMemoryStore::builder().clock(&clock).build();
+        Self::over(&clock, &time, Arc::new(Limited(store)))
     }
 
     pub(crate) fn over(clock: &Clock, time: &ManualClock, store: Arc<dyn Store>) -> Self {
