@@ -36,7 +36,7 @@ use steadfast::{
     queue_listener::IdleConfig,
     saga::{Action, Compensation, Executed, Participant, Plan, Saga, SagaConfig, SagaPhase, Step, StepOutcome},
     scheduler::{STATUS, Scheduler, SchedulerConfig, Submission},
-    store::{DeleteOptions, InMemoryStore, Precondition, Scan, Store, StoreExt, Write},
+    store::{DeleteOptions, InMemoryStore, Precondition, Scan, StoreExt, Write},
     time::Clock,
     timeout::Timeout,
 };
@@ -225,7 +225,7 @@ impl Services {
         let (Some(service), Some(verb), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             return Ok(answer(404, ""));
         };
-        let process = request.headers().get(PROCESS).and_then(|id| id.to_str().ok()?.parse().ok());
+        let process = request.headers().get(PROCESS).and_then(|id| id.to_str().ok()?.parse::<u32>().ok());
         let is_first = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = seen.0.insert(path.clone());
@@ -369,7 +369,8 @@ async fn watch(args: &Args) -> Result<bool> {
         pool.processes.push(pool.start(&engine)?);
     }
     say(format!("  {} orders, {} processes on one {}", args.orders, args.processes, engine.place()));
-    let (http, read) = (reqwest::Client::new(), Mutex::default());
+    let http = reqwest::Client::new();
+    let read: Mutex<BTreeMap<String, Vec<String>>> = Mutex::default();
     for number in 0..args.orders {
         // A customer that is not sure asks again, under the same number.
         for _ in 0..1 + number % 2 {

@@ -80,7 +80,7 @@ fn impossible_arguments_of_a_bill_are_refused_by_name() {
 }
 
 /// Examples of several processes, which share their state on a backend.
-const SHARED: [&str; 5] = ["leader_election", "cache_aside", "shared_limit", "sharding", "billing"];
+const SHARED: [&str; 6] = ["leader_election", "cache_aside", "shared_limit", "sharding", "billing", "order_service"];
 
 #[test]
 fn processes_that_share_their_state_refuse_the_memory_of_one() {
