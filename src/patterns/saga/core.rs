@@ -81,9 +81,9 @@ pub(crate) type Seen = Option<(Version, Instant)>;
 pub(super) enum Takes {
     /// Those without a living executor, when their delay is over.
     Stalled,
-    /// Those that were handed back, at once, and stalled ones.
-    HandedBack,
-    /// Those that nothing seems to carry on, also if they were handed back.
+    /// Those that were released, at once, and stalled ones.
+    Released,
+    /// Those that nothing seems to carry on, also if they were released.
     Silent,
 }
 
@@ -152,7 +152,7 @@ impl SagaCore {
                         match execution.drive(&Leave::default()).await {
                             Ok(Driven::Ended(end)) => return Ok(end),
                             // The saga goes on elsewhere.
-                            Ok(Driven::HandedBack(_)) | Err(SagaError::Superseded) => {}
+                            Ok(Driven::Released(_)) | Err(SagaError::Superseded) => {}
                             Err(error) => return Err(error),
                         }
                     }
@@ -204,7 +204,7 @@ impl SagaCore {
                 if let Some(execution) = self.claim(stored, local).await? {
                     match execution.drive(&Leave::default()).await {
                         Ok(Driven::Ended(end)) => return Ok(end),
-                        Ok(Driven::HandedBack(_)) | Err(SagaError::Superseded) => {}
+                        Ok(Driven::Released(_)) | Err(SagaError::Superseded) => {}
                         Err(error) => return Err(error),
                     }
                 }
@@ -235,7 +235,7 @@ impl SagaCore {
         let silent = self.config.takeover_after.saturating_add(progress.longest_wait());
         let wait = match progress.owner {
             _ if takes == Takes::Silent => silent,
-            None if takes == Takes::HandedBack => return true,
+            None if takes == Takes::Released => return true,
             None => progress.shortest_wait(),
             Some(owner) if owner.executor == self.executor => Duration::ZERO,
             Some(_) => silent,

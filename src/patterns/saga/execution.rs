@@ -27,9 +27,9 @@ use crate::{
 /// The reasons for which an execution leaves a saga that has not ended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Leave {
-    /// It hands back a saga that waits for longer than a few seconds.
+    /// It releases a saga that waits for longer than a few seconds.
     pub(super) when_deferred: bool,
-    /// It hands the saga back at the next step boundary once this is set.
+    /// It releases the saga at the next step boundary once this is set.
     pub(super) when_stopped: Option<watch::Receiver<bool>>,
 }
 
@@ -44,15 +44,15 @@ impl Leave {
 pub(super) enum Driven {
     /// The saga ended, or is stuck.
     Ended(Progress),
-    /// The saga was handed back, and goes on after this delay.
-    HandedBack(Duration),
+    /// The saga was released, and goes on after this delay.
+    Released(Duration),
 }
 
 /// The attempts that are under way.
 type Running = FuturesUnordered<BoxFuture<'static, (usize, Attempted)>>;
 
 impl Execution {
-    /// Runs the saga to its end, or until it is handed back.
+    /// Runs the saga to its end, or until it is released.
     pub(super) async fn drive(mut self, leave: &Leave) -> Result<Driven, SagaError> {
         let driven = self.run(leave).await;
         if let Err(SagaError::Superseded) = driven {
@@ -71,7 +71,7 @@ impl Execution {
                 return Ok(Driven::Ended(self.progress.clone()));
             }
             if self.progress.owner.is_none() {
-                return Ok(Driven::HandedBack(self.progress.shortest_wait()));
+                return Ok(Driven::Released(self.progress.shortest_wait()));
             }
             for i in self.progress.started() {
                 if !std::mem::replace(&mut is_running[i], true) {
@@ -125,8 +125,8 @@ impl Execution {
         Limits { holds: leave.is_stopped(), ..self.core.limits() }
     }
 
-    /// Hands the saga back with this change, if nothing is under way and the execution leaves.
-    fn hand_back(&self, next: &mut Progress, limits: Limits, leave: &Leave) {
+    /// Releases the saga with this change, if nothing is under way and the execution leaves.
+    fn release(&self, next: &mut Progress, limits: Limits, leave: &Leave) {
         let is_idle = next.is_open() && next.started().next().is_none();
         if is_idle && (limits.holds || leave.when_deferred) {
             next.owner = None;
@@ -151,7 +151,7 @@ impl Execution {
         if next == self.progress {
             return Ok(());
         }
-        self.hand_back(&mut next, limits, leave);
+        self.release(&mut next, limits, leave);
         self.commit(next).await
     }
 
@@ -195,7 +195,7 @@ impl Execution {
                 next.state = state.clone();
             }
             next.report(i, &report, limits);
-            self.hand_back(&mut next, limits, leave);
+            self.release(&mut next, limits, leave);
             match self.write(next, &writes).await? {
                 Written::Applied => break,
                 Written::Changed => {}

@@ -39,8 +39,8 @@ impl<T: Send + Sync + 'static> Saga<T> {
     /// It reads all open sagas every [`scan_interval`](super::SagaConfig::scan_interval), and takes
     /// over those whose record did not change for
     /// [`takeover_after`](super::SagaConfig::takeover_after) beyond their own delay; those that
-    /// were handed back, at once. It never takes a saga that this component runs. After `shutdown`
-    /// it waits for the attempts under way, and hands their sagas back.
+    /// were released, at once. It never takes a saga that this component runs. After `shutdown`
+    /// it waits for the attempts under way, and releases their sagas.
     ///
     /// # Errors
     /// Permanent failures of the store, such as a missing permission. Other failures are events.
@@ -179,7 +179,7 @@ impl SagaCore {
             let Some(local) = self.enter(&id) else { return };
             // Failures are events. The next scan finds what is left.
             let Ok(Some(execution)) = self.claim(stored, local).await else { return };
-            let Ok(Driven::HandedBack(delay)) = execution.drive(&leave).await else { return };
+            let Ok(Driven::Released(delay)) = execution.drive(&leave).await else { return };
             drop(permit);
             if let First::One(_) = race(stopped.wait_for(|stopped| *stopped), self.clock.sleep(delay)).await {
                 return;

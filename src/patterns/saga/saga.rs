@@ -162,7 +162,7 @@ impl<T: Send + Sync + 'static> Saga<T> {
                 let execution = self.core.claim(stored, local).await?.ok_or(SagaError::Superseded)?;
                 match execution.drive(&Leave::default()).await? {
                     Driven::Ended(end) => end,
-                    Driven::HandedBack(_) => self.core.attach(id, None, Takes::HandedBack).await?,
+                    Driven::Released(_) => self.core.attach(id, None, Takes::Released).await?,
                 }
             }
         };
@@ -208,7 +208,7 @@ impl<T: Send + Sync + 'static> Saga<T> {
                 }
             }
         }
-        let end = self.core.attach(id, None, Takes::HandedBack).await?;
+        let end = self.core.attach(id, None, Takes::Released).await?;
         self.outcome(id, &end)
     }
 
@@ -225,7 +225,7 @@ impl<T: Send + Sync + 'static> Saga<T> {
         self.unstick(id, |progress| progress.retry()).await
     }
 
-    /// Records that an operator did by hand what a stuck step was to do, with a note, and runs the
+    /// Records that an operator did manually what a stuck step was to do, with a note, and runs the
     /// saga to its end.
     ///
     /// # Errors
@@ -326,8 +326,8 @@ impl<T: Send + Sync + 'static> Saga<T> {
         let Some(execution) = self.core.take(stored, local, change).await? else { return Ok(None) };
         match execution.drive(&Leave::default()).await {
             Ok(Driven::Ended(end)) => Ok(Some(end)),
-            Ok(Driven::HandedBack(_)) | Err(SagaError::Superseded) => {
-                self.core.attach(id, None, Takes::HandedBack).await.map(Some)
+            Ok(Driven::Released(_)) | Err(SagaError::Superseded) => {
+                self.core.attach(id, None, Takes::Released).await.map(Some)
             }
             Err(error) => Err(error),
         }

@@ -78,7 +78,8 @@ impl Progress {
         let is_next = |step: &StepProgress| match (undoes, step.status) {
             (false, Status::Ready | Status::Started | Status::Waiting | Status::Failed) => true,
             (true, Status::Undoing | Status::UndoWaiting | Status::UndoFailed) => true,
-            (true, Status::Done | Status::Failed) => step.planned.kind.compensates,
+            (true, Status::Done) => step.planned.kind.compensates,
+            (true, Status::Failed) => step.planned.kind.compensates && (step.is_unknown || step.is_pending),
             _ => false,
         };
         for step in &mut self.steps {

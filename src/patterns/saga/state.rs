@@ -50,7 +50,7 @@ pub(super) enum Status {
     Undone,
     /// The compensation is not tried again.
     UndoFailed,
-    /// An operator did by hand what the step or its compensation was to do.
+    /// An operator did manually what the step or its compensation was to do.
     Skipped,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Owner {
 pub(super) struct Progress {
     /// Hash of the initial state.
     pub(super) input: u64,
-    /// `None` if the execution has handed the saga back.
+    /// `None` if the execution has released the saga.
     pub(super) owner: Option<Owner>,
     pub(super) epoch: u64,
     /// Number of writes by executions. Signals of others do not count.
@@ -126,7 +126,7 @@ pub(super) struct Progress {
 pub(super) struct Limits {
     pub(super) attempts: u32,
     pub(super) undo_attempts: u32,
-    /// No step is begun: the execution is about to hand the saga back.
+    /// No step is begun: the execution is about to release the saga.
     pub(super) holds: bool,
 }
 

@@ -79,7 +79,7 @@ pub enum StepState {
     Compensated,
     /// The compensation is not tried again.
     CompensationFailed,
-    /// An operator did it by hand.
+    /// An operator did it manually.
     Skipped,
 }
 

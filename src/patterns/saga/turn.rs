@@ -135,7 +135,7 @@ impl SagaCore {
             };
             return match driven {
                 Ok(Driven::Ended(_)) => Ok(Turned::Ended),
-                Ok(Driven::HandedBack(delay)) => Ok(Turned::Deferred(delay)),
+                Ok(Driven::Released(delay)) => Ok(Turned::Deferred(delay)),
                 Err(SagaError::Superseded) => Ok(Turned::Busy),
                 Err(error) => Err(error),
             };

@@ -75,7 +75,7 @@ impl SchedulerConfig {
             // The saga counts attempts, and the scheduler deliveries.
             .max_attempts(u32::MAX)
             .max_expiries(u32::MAX)
-            // Sagas are handed back at their next step.
+            // Sagas are released at their next step.
             .stop_within(Duration::ZERO, stop)
     }
 }

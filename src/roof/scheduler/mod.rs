@@ -104,11 +104,11 @@
 //! saga over at once: no time-out beyond the lease is waited for. The record names the message on
 //! whose behalf it runs, so that a second message for the same saga does not disturb it.
 //!
-//! A saga that waits for longer than 5 s for its next attempt is handed back. Its message is
+//! A saga that waits for longer than 5 s for its next attempt is released. Its message is
 //! [snoozed](crate::queue_listener::Disposition::snooze): it takes no task, no attempt is counted,
 //! and it keeps its place in its group. [`wake`](Scheduler::wake) ends the wait.
 //!
-//! After `shutdown` each saga is handed back at its next step, and another process goes on at once.
+//! After `shutdown` each saga is released at its next step, and another process goes on at once.
 //!
 //! # Status messages
 //!
@@ -181,6 +181,8 @@
 //!   started, the store all others.
 //! - A second submission is recognised by the queue for its de-duplication window, then by the
 //!   record for `retention`. Later it is a new saga, whose keys the services may remember.
+//! - A submission that is purged or redriven elsewhere takes its deadline and its reply address with
+//!   it: the supervisor resumes the saga without them.
 //! - A message of an ordering key holds up those behind it while its saga waits, however long.
 //!
 //! # Source

@@ -29,7 +29,7 @@ const LATE: &str = "the deadline has passed";
 const STALLED: &str = "no process carried the saga on";
 
 impl<T: Send + Sync + 'static> Scheduler<T> {
-    /// Runs submitted sagas until `shutdown` is ready; then hands each back at its next step. Run
+    /// Runs submitted sagas until `shutdown` is ready; then releases each at its next step. Run
     /// it in any number of processes.
     ///
     /// # Errors
@@ -102,7 +102,8 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         };
         match turned {
             Ok(Turned::Ended) => self.ended(&work, id).await,
-            Ok(Turned::Deferred(_)) if work.is_cancelled() => Disposition::Release,
+            // Released at its next step, as this process stops.
+            Ok(Turned::Deferred(Duration::ZERO)) => Disposition::Release,
             Ok(Turned::Deferred(delay)) if is_late => Disposition::snooze(delay), // past its pivot
             Ok(Turned::Deferred(delay)) => {
                 Disposition::snooze(deadline.map_or(delay, |at| delay.min(at - clock.now())))

@@ -101,7 +101,7 @@ impl<T> Submission<T> {
 pub(super) enum Kind {
     /// Starts a saga.
     Submit,
-    /// Continues a saga that was handed back.
+    /// Continues a saga that was released.
     Wake,
     /// Continues a saga that nothing carries on.
     Resume,

@@ -161,7 +161,7 @@ fn an_unreadable_record_does_not_stop_the_recovery_and_is_reported_once() {
 }
 
 #[test]
-fn a_recovered_saga_that_waits_is_handed_back_and_woken_by_any_process() {
+fn a_recovered_saga_that_waits_is_released_and_woken_by_any_process() {
     let world = World::new();
     let (node, other, third) =
         (world.node("a", world.trip()), world.node("b", world.trip()), world.node("c", world.trip()));
@@ -180,7 +180,7 @@ fn a_recovered_saga_that_waits_is_handed_back_and_woken_by_any_process() {
     let began = world.clock.now();
     assert_eq!(world.block_on(third.run("42")).unwrap(), completed(&ALL));
     assert!(world.clock.now() - began <= S(1005), "{:?}", world.clock.now() - began);
-    // One that was handed back is cancelled at once.
+    // One that was released is cancelled at once.
     world.services.answer("seat", [Answer::Hangs]);
     assert!(world.within(S(1), node.run("43")).is_none());
     world.services.answer("seat", [Answer::Refused(S(1000))]);
@@ -191,7 +191,7 @@ fn a_recovered_saga_that_waits_is_handed_back_and_woken_by_any_process() {
 }
 
 #[test]
-fn a_recovery_that_ends_waits_for_the_attempts_under_way_and_hands_the_sagas_back() {
+fn a_recovery_that_ends_waits_for_the_attempts_under_way_and_releases_the_sagas() {
     let world = World::new();
     let (node, other) = (world.node("a", world.trip()), world.node("b", world.trip()));
     world.services.answer("seat", [Answer::Hangs]);

@@ -91,7 +91,7 @@ fn a_second_message_for_a_saga_that_runs_has_no_effect() {
 }
 
 #[test]
-fn a_shutdown_hands_sagas_back_at_their_next_step_and_another_process_goes_on_at_once() {
+fn a_shutdown_releases_sagas_at_their_next_step_and_another_process_goes_on_at_once() {
     let world = World::new();
     let (orders, other) = (world.process("a", world.saga.trip()), world.process("b", world.saga.trip()));
     world.submit(&orders, order("42"));
@@ -101,6 +101,23 @@ fn a_shutdown_hands_sagas_back_at_their_next_step_and_another_process_goes_on_at
     assert_eq!((status.is_owned, status.steps[1].state), (false, StepState::Completed));
     world.run(&[&other], S(3));
     assert_eq!((world.saga.services.log().as_str(), world.depths()), (ALL, (0, 0)));
+}
+
+#[test]
+fn a_shutdown_shortens_no_delay() {
+    let world = World::new();
+    let (orders, other) = (world.process("a", world.saga.trip()), world.process("b", world.saga.trip()));
+    world.submit(&orders, order("42"));
+    // The answer comes when the process is told to stop.
+    world.saga.services.answer("seat", [Answer::Takes(S(10)), Answer::Completed]);
+    world.saga.services.answer("room", [Answer::Refused(S(1000))]);
+    world.run(&[&orders], S(11));
+    world.run(&[&orders], S(1));
+    let began = world.clock.now();
+    world.run(&[&other], S(900));
+    assert_eq!(world.saga.services.log(), "seat room", "{:?}", world.clock.now() - began);
+    world.run(&[&other], S(200));
+    assert_eq!(phase(&world, &orders, "42"), Some(SagaPhase::Completed));
 }
 
 // Guarantee: scheduler 2.
@@ -405,7 +422,7 @@ fn status_messages_come_in_order_with_their_correlation_id() {
     }
     let expected = ["1 received", "1 completed", "2 received", "2 compensated", "3 received", "3 stuck"];
     assert_eq!(world.told(), expected.map(|told| format!("request {told}")));
-    // A name that nobody knows.
+    // An unknown name.
     world.submit(&orders, order("4").reply_to("web-9", "x"));
     world.run(&[&orders], S(5));
     assert_eq!((world.told(), world.depths()), (Vec::<String>::new(), (0, 0)));
