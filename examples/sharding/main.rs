@@ -30,7 +30,7 @@ use steadfast::{
 };
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
+    process::{Child, ChildStdin, ChildStdout, Command},
 };
 
 use crate::{
@@ -71,7 +71,11 @@ struct Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match (Engine::of_parent(), args.shard) {
+    let engine = Engine::of_parent();
+    if engine.is_some() {
+        std::thread::spawn(end_with_parent);
+    }
+    let done = match (engine, args.shard) {
         (Some(engine), Some(shard)) => shard::serve(&engine, ShardId(shard)).await.map(|()| true),
         (Some(engine), None) if args.mover => mover::rebalance(&engine, &all(), args.hold).await.map(|()| true),
         _ => show(&args).await,
@@ -84,6 +88,12 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends this process at the end of its input: the process that started it is gone, also if it was killed.
+fn end_with_parent() {
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    std::process::exit(1);
 }
 
 fn all() -> Vec<ShardId> {
@@ -100,15 +110,17 @@ fn say(what: impl fmt::Display) -> io::Result<()> {
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// Open as long as this process lives.
+    _input: Option<ChildStdin>,
 }
 
 impl Process {
     fn start(engine: &Engine, args: impl IntoIterator<Item = String>) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.envs(engine.variables()).args(args);
-        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let lines = BufReader::new(child.stdout.take().ok_or("a process without a pipe")?).lines();
-        Ok(Self { child, lines })
+        Ok(Self { _input: child.stdin.take(), child, lines })
     }
 
     /// Starts a shard, which listens.

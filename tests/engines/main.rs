@@ -2,6 +2,10 @@
 #![cfg(any(feature = "postgres", feature = "redis"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
+mod attack;
+#[path = "../it/capability_table.rs"]
+mod capability_table;
+mod documented;
 mod faults;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use steadfast::{
-    ConfigError,
+    ConfigError, backend,
     cache_aside::{CacheAside, CacheAsideConfig},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig},
     claim_check::{ClaimCheck, ClaimCheckConfig},
@@ -19,7 +19,10 @@ use steadfast::{
     time::Clock,
 };
 
-use crate::cache_aside::world::codec;
+use crate::{
+    cache_aside::world::codec,
+    capability_table::{column, is_documented},
+};
 
 const NEEDED: [Capability; 4] =
     [Capability::Linearizable, Capability::OrderedVersions, Capability::TimeToLive, Capability::AtomicBatch];
@@ -132,4 +135,16 @@ fn a_claim_check_that_keeps_bodies_for_a_time_refuses_a_store_without_expiry() {
 fn leases_over_a_store_need_versions_that_grow() {
     let needed = [Capability::Linearizable, Capability::OrderedVersions];
     refuses("store", &needed, |store| StoreLease::new(store).map(drop));
+}
+
+#[test]
+fn the_documented_capabilities_of_memory_and_sqlite_are_those_of_the_code() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", folder.path().join("file").display());
+    runtime.block_on(async {
+        let memory = column("memory", &backend::open("memory:").await.unwrap()).await;
+        let sqlite = column("SQLite", &backend::open(&file).await.unwrap()).await;
+        is_documented(&[memory, sqlite]);
+    });
 }

@@ -7,6 +7,7 @@ mod backend;
 mod cache_aside;
 mod call;
 mod capabilities;
+mod capability_table;
 mod chaos;
 mod circuit_breaker;
 mod claim_check;

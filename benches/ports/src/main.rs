@@ -1,23 +1,29 @@
-//! What do the ports carry a second? Ours beside rusqlite by hand and apalis, alternating in one
+//! What do the ports carry a second? Ours beside the same by hand and apalis, alternating in one
 //! run. See README.md.
 
 mod apalis_jobs;
-mod by_hand;
+mod by_hand_postgres;
+mod by_hand_redis;
+mod by_hand_sqlite;
 mod measure;
 mod ours;
+#[path = "../../../tests/engines/server/mod.rs"]
+mod server;
+mod streams;
 
 use std::{io::Write, process::ExitCode, time::Duration};
 
 use measure::{Cell, Effort};
 
 const USAGE: &str = "\
-usage: steadfast-ports [--json] [--quick] [--rounds N] [--writers N] [--durable | --relaxed | --memory] [WORK ...]
+usage: steadfast-ports [--json] [--quick] [--rounds N] [--callers N] [MODE ...] [WORK ...]
 
+  MODE        --memory, --relaxed, --durable (these three by default), --postgres, --redis
   WORK        get, put, cas, append, send1, send32, take1, take32, forward32 (all by default)
   --json      one JSON object a line instead of a table
   --quick     a smoke run: short rounds, and few of them; no figures to quote
   --rounds N  rounds for each line (9 by default)
-  --writers N only with so many writers (1 and 16 by default)";
+  --callers N only with so many callers (1 and 16 by default)";
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +32,9 @@ pub enum Work {
     Get,
     /// Writes one of 1,000 records of 100 bytes.
     Put,
-    /// Writes a record of the writer's own in place of the version that it wrote before.
+    /// Writes a record of the caller's own in place of the version that it wrote before.
     Cas,
-    /// Appends a row of 100 bytes to one sequence, which all writers share.
+    /// Appends a row of 100 bytes to one sequence, which all callers share.
     Append,
     /// Sends messages of 100 bytes, so many at once.
     Send(usize),
@@ -78,14 +84,22 @@ pub enum Mode {
     Durable,
     /// In SQLite, writes not synced.
     Relaxed,
+    /// In PostgreSQL with `synchronous_commit = on`.
+    Postgres,
+    /// In Redis with an append-only file that is synced always.
+    Redis,
 }
 
 impl Mode {
+    const ALL: [Self; 5] = [Self::Memory, Self::Relaxed, Self::Durable, Self::Postgres, Self::Redis];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Durable => "durable",
             Self::Relaxed => "relaxed",
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
         }
     }
 }
@@ -99,7 +113,7 @@ pub const RECORDS: usize = 1000;
 struct Arguments {
     json: bool,
     effort: Effort,
-    writers: Vec<usize>,
+    callers: Vec<usize>,
     modes: Vec<Mode>,
     works: Vec<Work>,
 }
@@ -107,21 +121,24 @@ struct Arguments {
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let effort = Effort { rounds: 9, round: Duration::from_millis(150) };
-        let mut arguments = Self { json: false, effort, writers: Vec::new(), modes: Vec::new(), works: Vec::new() };
+        let mut arguments = Self { json: false, effort, callers: Vec::new(), modes: Vec::new(), works: Vec::new() };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--json" => arguments.json = true,
                 "--quick" => arguments.effort = Effort { rounds: 1, round: Duration::from_millis(5) },
-                "--durable" => arguments.modes.push(Mode::Durable),
-                "--relaxed" => arguments.modes.push(Mode::Relaxed),
-                "--memory" => arguments.modes.push(Mode::Memory),
                 "--rounds" => {
                     let rounds = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
                     arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
                 }
-                "--writers" => {
-                    let writers = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
-                    arguments.writers.push(writers.ok_or("--writers wants a number from 1")?);
+                "--callers" => {
+                    let callers = words.next().and_then(|n| n.parse().ok()).filter(|n| (1..=64).contains(n));
+                    arguments.callers.push(callers.ok_or("--callers wants a number from 1 to 64")?);
+                }
+                option
+                    if let Some(mode) =
+                        Mode::ALL.into_iter().find(|mode| option.strip_prefix("--") == Some(mode.name())) =>
+                {
+                    arguments.modes.push(mode);
                 }
                 option if option.starts_with('-') => return Err(format!("unknown option {option}\n{USAGE}")),
                 name => {
@@ -133,11 +150,11 @@ impl Arguments {
         if arguments.works.is_empty() {
             arguments.works = Work::ALL.to_vec();
         }
-        if arguments.writers.is_empty() {
-            arguments.writers = vec![1, 16];
+        if arguments.callers.is_empty() {
+            arguments.callers = vec![1, 16];
         }
         if arguments.modes.is_empty() {
-            arguments.modes = vec![Mode::Memory, Mode::Relaxed, Mode::Durable];
+            arguments.modes = Mode::ALL[..3].to_vec();
         }
         Ok(arguments)
     }
@@ -163,8 +180,8 @@ fn run(arguments: Arguments) -> Result<(), String> {
     }
     for &mode in &arguments.modes {
         for &work in &arguments.works {
-            for &writers in &arguments.writers {
-                let cell = runtime.block_on(measure::cell(work, mode, writers, arguments.effort));
+            for &callers in &arguments.callers {
+                let cell = runtime.block_on(measure::cell(work, mode, callers, arguments.effort));
                 say(if arguments.json { cell.json() } else { cell.line() })?;
             }
         }

@@ -8,7 +8,10 @@ use std::{
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use steadfast::{
-    backend::sqlite::{Durability, Sqlite, SqliteConfig},
+    backend::{
+        self,
+        sqlite::{Durability, Sqlite, SqliteConfig},
+    },
     queue::{Address, InMemoryQueue, Message, Queue, Receipt, Receive, Settle},
     store::{InMemoryStore, Key, Precondition, PutOptions, Store, Version, Write},
 };
@@ -26,48 +29,67 @@ struct Ours {
     in_two_steps: bool,
     /// Messages that were received and not ended.
     received: Mutex<Vec<Receipt>>,
-    /// The version that each writer wrote last.
+    /// The version that each caller wrote last.
     versions: Mutex<Vec<Option<Version>>>,
     rows: Vec<String>,
 }
 
-pub async fn subject(work: Work, mode: Mode, path: &Path, in_two_steps: bool) -> Arc<dyn Subject> {
-    let (store, queue, other): (Arc<dyn Store>, Arc<dyn Queue>, Arc<dyn Queue>) = match mode {
-        Mode::Memory => {
-            let queue = |name| Arc::new(InMemoryQueue::new(name));
-            (Arc::new(InMemoryStore::new()), queue("jobs"), queue("others"))
-        }
-        Mode::Durable | Mode::Relaxed => {
-            let durability = if mode == Mode::Durable { Durability::Full } else { Durability::Relaxed };
-            let sqlite = Sqlite::open(SqliteConfig::at(path).durability(durability)).expect("it opens");
-            let queue = |name| Arc::new(sqlite.queue(name).expect("a queue"));
-            (Arc::new(sqlite.store()), queue("jobs"), queue("others"))
-        }
-    };
+/// The queues of the subject that forwards in two steps are its own.
+const fn names(in_two_steps: bool) -> [&'static str; 2] {
+    if in_two_steps { ["steps", "steps of others"] } else { ["jobs", "others"] }
+}
+
+pub async fn local(work: Work, mode: Mode, path: &Path, in_two_steps: bool) -> Arc<dyn Subject> {
+    let names = names(in_two_steps);
+    if mode == Mode::Memory {
+        let queues = names.map(|name| Arc::new(InMemoryQueue::new(name)) as Arc<dyn Queue>);
+        return subject(work, Arc::new(InMemoryStore::new()), queues, in_two_steps).await;
+    }
+    let durability = if mode == Mode::Durable { Durability::Full } else { Durability::Relaxed };
+    let sqlite = Sqlite::open(SqliteConfig::at(path).durability(durability)).expect("it opens");
+    let queues = names.map(|name| Arc::new(sqlite.queue(name).expect("a queue")) as Arc<dyn Queue>);
+    subject(work, Arc::new(sqlite.store()), queues, in_two_steps).await
+}
+
+pub async fn at(work: Work, url: &str, in_two_steps: bool) -> Arc<dyn Subject> {
+    let backend = backend::open(url).await.expect("it connects");
+    let [jobs, others] = names(in_two_steps);
+    let queues = [backend.queue(jobs).await.expect("a queue"), backend.queue(others).await.expect("a queue")];
+    subject(work, backend.store(), queues, in_two_steps).await
+}
+
+async fn subject(
+    work: Work,
+    store: Arc<dyn Store>,
+    [queue, other]: [Arc<dyn Queue>; 2],
+    in_two_steps: bool,
+) -> Arc<dyn Subject> {
     let rows: Vec<String> = (0..RECORDS).map(|i| format!("row-{i:04}")).collect();
-    for row in &rows {
-        store.put(Key::new("bench", row), Bytes::from_static(&BODY), PutOptions::new()).await.expect("a put");
+    if !work.is_queue() {
+        for row in &rows {
+            store.put(Key::new("bench", row), Bytes::from_static(&BODY), PutOptions::new()).await.expect("a put");
+        }
     }
     let (address, versions) = (other.address().expect("an address"), Mutex::new(vec![None; 64]));
     Arc::new(Ours { work, store, queue, other, address, in_two_steps, received: Mutex::default(), versions, rows })
 }
 
 impl Ours {
-    async fn once(&self, writer: usize, i: usize) {
-        let key = Key::new("bench", &self.rows[(writer * 61 + i) % RECORDS]);
+    async fn once(&self, caller: usize, i: usize) {
+        let key = Key::new("bench", &self.rows[(caller * 61 + i) % RECORDS]);
         let body = Bytes::from_static(&BODY);
         match self.work {
             Work::Get => assert!(self.store.get(key).await.expect("a get").is_some()),
             Work::Put => drop(self.store.put(key, body, PutOptions::new()).await.expect("a put")),
             Work::Cas => {
-                let key = Key::new("bench", &self.rows[writer]);
-                let known = self.versions.lock().expect("no panic")[writer];
+                let key = Key::new("bench", &self.rows[caller]);
+                let known = self.versions.lock().expect("no panic")[caller];
                 let when = match known {
                     Some(version) => Precondition::Version(version),
                     None => Precondition::Any,
                 };
                 let version = self.store.put(key, body, when.into()).await.expect("nobody else writes it");
-                self.versions.lock().expect("no panic")[writer] = Some(version);
+                self.versions.lock().expect("no panic")[caller] = Some(version);
             }
             Work::Append => {
                 let done = self.store.batch("bench", vec![Write::append("log/", body)]).await.expect("an append");
@@ -135,10 +157,10 @@ impl Subject for Ours {
         })
     }
 
-    fn work(self: Arc<Self>, writer: usize, operations: usize) -> BoxFuture<'static, ()> {
+    fn work(self: Arc<Self>, caller: usize, operations: usize) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             for i in 0..operations {
-                self.once(writer, i).await;
+                self.once(caller, i).await;
             }
         })
     }

@@ -131,6 +131,7 @@ impl Component for QueueListener {
         let source = |queue: Arc<dyn Queue>| Source {
             most: queue.capabilities().max_batch().max(1),
             has_dead_letters: queue.dead_letters().is_some(),
+            wakes: queue.capabilities().has(Capability::Push),
             queue,
         };
         Ok(Self(Arc::new(Inner {

@@ -32,10 +32,8 @@ pub struct QueueListenerConfig {
     /// Time limit of one request to the queue. A sixth of `visibility` by default.
     #[serde(with = "human::option")]
     pub call_timeout: Option<Duration>,
-    /// Time for which a poll waits in the queue for a message. Zero by default.
-    #[serde(with = "human")]
-    pub receive_wait: Duration,
-    /// Delays between polls that find nothing.
+    /// Delays between polls that find nothing. A queue that wakes its receivers
+    /// ([`Push`](crate::port::Capability::Push)) is waited in for these times instead.
     pub idle: IdleConfig,
     /// Delays after requests that failed, or that the queue rejected because it was busy.
     pub busy: BackoffConfig,
@@ -74,7 +72,6 @@ impl Default for QueueListenerConfig {
             visibility: Duration::from_secs(30),
             margin: None,
             call_timeout: None,
-            receive_wait: Duration::ZERO,
             idle: IdleConfig::default(),
             busy: BackoffConfig::default(),
             handler_timeout: None,
@@ -101,7 +98,6 @@ setters! {
         visibility: Duration,
         margin: Option<Duration>,
         call_timeout: Option<Duration>,
-        receive_wait: Duration,
         idle: IdleConfig,
         busy: BackoffConfig,
         handler_timeout: Option<Duration>,

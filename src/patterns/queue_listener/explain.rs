@@ -51,8 +51,10 @@ impl QueueListener {
                 format!("; obeys a queue control, read each {poll:?} at most, which paused {paused} of its queues")
             }
         };
+        let idles =
+            if self.0.sources.iter().all(|source| source.wakes) { "waits in the queue for" } else { "polls each" };
         let settings = format!(
-            "takes up to {} messages a poll{queues} for {} to {} handlers; hides each for {:?}; {} attempts; polls each {:?} to {:?} \
+            "takes up to {} messages a poll{queues} for {} to {} handlers; hides each for {:?}; {} attempts; {idles} {:?} to {:?} \
              when idle{control}",
             config.batch,
             config.min_tasks,

@@ -63,9 +63,16 @@ pub(super) struct Source {
     pub(super) most: usize,
     /// `true` if the queue has dead letters.
     pub(super) has_dead_letters: bool,
+    /// `true` if the queue wakes its receivers.
+    pub(super) wakes: bool,
 }
 
 impl Inner {
+    /// Returns `true` if one of the queues wakes its receivers.
+    pub(super) fn wakes(&self) -> bool {
+        self.sources.iter().any(|source| source.wakes)
+    }
+
     pub(super) fn event(&self, event: impl FnOnce() -> Event) {
         if self.events.wanted() {
             self.events.send(self.name.as_ref(), self.clock.now(), event);

@@ -16,8 +16,7 @@
 //! | `visibility` | 30 s | length of a lease, which hides a message from others; renewed after a third |
 //! | `margin` | a fifteenth of `visibility`, an hour at most: 2 s | time before the end of its lease at which a handler is asked to stop; it is dropped at the end |
 //! | `call_timeout` | a sixth of `visibility`: 5 s | of one request |
-//! | `receive_wait` | none | time for which a poll waits in the queue |
-//! | `idle` | 100 ms to 60 s | delays between polls that find nothing |
+//! | `idle` | 100 ms to 60 s | delays between polls that find nothing, or waits in a queue that wakes its receivers |
 //! | `busy` | 100 ms to 20 s, full jitter | delays after requests that failed |
 //! | `handler_timeout` | none | |
 //! | `max_attempts` | 128 | attempts after which a failed message becomes a dead letter |
@@ -48,6 +47,7 @@
 //! | polling each second | 79,200 |
 //! | adaptive, to 60 s (the default) | 1,329 |
 //! | adaptive, to 300 s | 275 |
+//! | waiting in a queue that wakes its receivers (the default) | 1,330 |
 //! | with a notifier and `min_tasks` of 0, once the queue is empty | 0 |
 //!
 //! # Example
@@ -88,7 +88,8 @@
 //! never loses one. It is handled twice if a listener is killed between the two, or loses its
 //! lease. The first delivery then has an event that explains the second, unless its process died.
 //!
-//! The listener counts a lease from the moment at which it sent the request for it. A handler is
+//! The listener counts a lease from the moment at which it sent the request for it. If a wait was
+//! longer than half of the lease, it renews the lease before the handler begins. A handler is
 //! asked to stop [`margin`](QueueListenerConfig::margin) before the lease ends, and is dropped at
 //! its end: it never works on a message that another process may have. If a handler finished in
 //! time but its message could not be settled, the queue refuses the late settlement once the
@@ -160,12 +161,12 @@
 //! uses the same mechanism within one process. The listener takes messages while neither applies.
 //!
 //! A listener reads the records when a run begins, when a notice of the control arrives, before a
-//! poll, and when it renews the lease of a running handler. Without a notice, reads are at least
-//! [`poll`](crate::Builder::poll) apart (10 s). An idle listener therefore reads at most once per
-//! poll of its queue, and not at all while it does not poll. While a queue is paused, the
-//! listener reads once per `poll`. If a read fails, the records that were read last apply. A
-//! listener that could never read them takes no messages, because an operator may have paused the
-//! queue before it started.
+//! poll, when messages arrive in a wait, and when it renews the lease of a running handler. Without
+//! a notice, reads are at least [`poll`](crate::Builder::poll) apart (10 s). An idle listener
+//! therefore reads at most once per poll of its queue, and not at all while it does not poll. While
+//! a queue is paused, the listener reads once per `poll`. If a read fails, the records that were
+//! read last apply. A listener that could never read them takes no messages, because an operator
+//! may have paused the queue before it started.
 //!
 //! A cancelled handler is asked to stop by the signal that it has already
 //! ([`Work::cancelled`]). It may complete nevertheless: a completion always counts. With any other
@@ -187,12 +188,14 @@
 //! next notice finds it. While the subscription fails, one task polls in any case. Senders publish
 //! notices through an [`AnnouncingQueue`](crate::queue::AnnouncingQueue).
 //!
-//! If the queue itself can wait for messages, [`receive_wait`](QueueListenerConfig::receive_wait)
-//! makes each poll do so, and the wait between polls is shorter by the same time. With several
-//! queues the listener waits in all of them at once while a task is idle. Set it, at least to
-//! [`idle.max`](IdleConfig::max), for a queue on a server: a handler then starts milliseconds after
-//! another process has sent its message. A message that such a poll takes is hidden for longer by
-//! the same time.
+//! **A queue that wakes its receivers** ([`Push`](crate::port::Capability::Push): in memory, on
+//! PostgreSQL, on Redis) is not polled while a task is idle. The listener waits in it for the
+//! delays of `idle`: one wait after the other, however many tasks are idle, and in several queues
+//! at once. A handler begins milliseconds after another process has sent its message, and an idle
+//! listener makes as many requests as one that polls. When the wait of a lower priority ends, its
+//! messages are taken: at most those of one poll come before messages of higher priority. A pause,
+//! a stop or a suspect message ends a wait within 50 ms. A message that was taken meanwhile is
+//! released; if the request for it is still under way, it returns after its visibility time-out.
 //!
 //! # Prefetch
 //!
@@ -232,7 +235,7 @@
 //! 1. Idle polls back off to `idle.max` with random delays, and every task but `min_tasks` ends by
 //!    itself.
 //! 2. A message is found within 50 ms of its notice, and within `idle.max` if the notice is lost
-//!    and a task still polls.
+//!    and a task still polls. In a queue that wakes its receivers it is found at once.
 //! 3. The lease of a handled message is renewed from a third of its length on, for as long as the
 //!    handler runs.
 //! 4. A handler is asked to stop before its lease ends and is dropped at its end. A later
@@ -293,7 +296,8 @@
 //! 3. Scale in when empty for long, out by depth (default; `state()` is a vote for the host).
 //! 4. Randomised exponential back-off for idle polls and for "busy" (default).
 //! 5. Stay below a queue's limit of requests: several queues as one (option).
-//! 6. Push for latency, with its own cost: a notifier (option).
+//! 6. Push for latency, with its own cost: a queue that wakes its receivers (default), or a
+//!    notifier (option).
 //! 7. Handlers are idempotent; order is not guaranteed: the filter, group keys (option).
 //! 8. A crashed consumer's work is delivered again (default).
 //! 9. Poison messages become dead letters and are not returned; a handler that kills its process is

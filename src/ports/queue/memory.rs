@@ -120,19 +120,33 @@ impl InMemoryQueue {
         if forwards.is_empty() { Vec::new() } else { self.0.forward(std::mem::take(forwards)) }
     }
 
-    fn settle_one(&self, receipt: &Receipt, how: Settle) -> Result<(), QueueError> {
-        let now = self.0.clock.now();
-        match how {
-            Settle::Complete => drop(self.0.state().remove(receipt)?),
-            Settle::Abandon { after, error } => {
-                self.0.state().abandon(receipt, visible_at(now, after), error)?;
+    fn settle_all(&self, settlements: Vec<(Receipt, Settle)>) -> Vec<Result<(), QueueError>> {
+        let mut settled = Vec::with_capacity(settlements.len());
+        // Forwards that follow each other lock their queues once.
+        let mut forwards = Vec::new();
+        for (receipt, how) in settlements {
+            let (now, checked) = (self.0.clock.now(), how.check(&CAN));
+            if checked.is_err() || !matches!(how, Settle::Forward { .. }) {
+                settled.extend(self.forward_all(&mut forwards));
             }
-            Settle::Release { after } => self.0.state().hide(receipt, visible_at(now, after), Hide::Release)?,
-            Settle::DeadLetter { reason, error } => self.0.dead_letter(receipt, reason, error, now)?,
-            // `settle` forwards several at once.
-            Settle::Forward { .. } => {}
+            settled.push(match (checked, how) {
+                (Err(refused), _) => Err(refused.into()),
+                (Ok(()), Settle::Forward { messages }) => {
+                    forwards.push((receipt, messages));
+                    continue;
+                }
+                (Ok(()), Settle::Complete) => self.0.state().remove(&receipt).map(drop),
+                (Ok(()), Settle::Abandon { after, error }) => {
+                    self.0.state().abandon(&receipt, visible_at(now, after), error)
+                }
+                (Ok(()), Settle::Release { after }) => {
+                    self.0.state().hide(&receipt, visible_at(now, after), Hide::Release)
+                }
+                (Ok(()), Settle::DeadLetter { reason, error }) => self.0.dead_letter(&receipt, reason, error, now),
+            });
         }
-        Ok(())
+        settled.extend(self.forward_all(&mut forwards));
+        settled
     }
 }
 
@@ -180,24 +194,7 @@ impl Queue for InMemoryQueue {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
-            if !settlements.iter().any(|(_, how)| matches!(how, Settle::Forward { .. })) {
-                let settled = settlements.into_iter().map(|(receipt, how)| self.settle_one(&receipt, how)).collect();
-                self.0.wake();
-                return Ok(settled);
-            }
-            let mut settled = Vec::with_capacity(settlements.len());
-            // Forwards that follow each other lock their queues once.
-            let mut forwards = Vec::new();
-            for (receipt, how) in settlements {
-                match (how.check(&CAN), how) {
-                    (Ok(()), Settle::Forward { messages }) => forwards.push((receipt, messages)),
-                    (checked, how) => {
-                        settled.extend(self.forward_all(&mut forwards));
-                        settled.push(checked.map_err(Into::into).and_then(|()| self.settle_one(&receipt, how)));
-                    }
-                }
-            }
-            settled.extend(self.forward_all(&mut forwards));
+            let settled = self.settle_all(settlements);
             self.0.wake();
             Ok(settled)
         })

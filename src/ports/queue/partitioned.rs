@@ -30,7 +30,10 @@ use crate::{
 ///   accepted again.
 /// - **A `receive`** polls one partition after the other, and returns the messages of the first
 ///   that has any. No taken message waits for another partition. If all are empty, it waits at all
-///   of them at once, and drops the other waits when messages arrive.
+///   of them at once, and drops the other waits when messages arrive. Partitions on a server may
+///   have taken messages for these, which return after their visibility time-out: so
+///   [`Push`](Capability::Push) is not stated. A listener that is to be woken takes each partition
+///   as a [source](crate::Builder::source).
 /// - **A partition that does not respond** delays the receives that reach it; the next receive
 ///   begins with the next partition. Set a time-out for receives, as a listener does.
 ///
@@ -193,11 +196,14 @@ fn of_partition(partition: usize, mut deliveries: Vec<Delivery>) -> Vec<Delivery
 }
 
 impl Queue for PartitionedQueue {
-    /// Returns the capabilities that all partitions have, except order, and the smallest sizes.
+    /// Returns the capabilities that all partitions have, except order and wake-ups, and the
+    /// smallest sizes.
     fn capabilities(&self) -> Capabilities {
         let mut all = self.0.queues.iter().map(|queue| queue.capabilities());
         let first = all.next().unwrap_or(Capabilities::of("partitioned", &[]));
-        all.fold(first, |these, those| these.and(&those).without(Capability::Ordered))
+        // A wait in several partitions ends with the first messages. The others may have taken some,
+        // which then return late: nothing should wait here by default.
+        all.fold(first, |these, those| these.and(&those).without(Capability::Ordered).without(Capability::Push))
     }
 
     /// Returns a hash of the identities of the partitions, in their order.

@@ -23,8 +23,10 @@ use crate::{
 const REPLY_TO: &str = "reply-to";
 /// Header with the id of the request that a reply belongs to.
 const CORRELATION_ID: &str = "correlation-id";
-/// Visibility time-out of a reply while its request is looked up.
-const LOOK: Duration = Duration::from_secs(30);
+/// Visibility time-out of a reply while its request is looked up. A request that is dropped
+/// meanwhile may have taken the replies of others, which are then late by this time. A reply that
+/// returns although it was delivered is discarded.
+const LOOK: Duration = Duration::from_secs(2);
 /// Interval between two polls of a reply queue that cannot wait by itself.
 const POLL: Duration = Duration::from_millis(100);
 

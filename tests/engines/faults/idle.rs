@@ -13,24 +13,39 @@ use tokio::{
 use super::{Engine, MS};
 
 /// Interval at which a waiting receiver looks for itself, with the default settings of both engines.
-const POLL: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_secs(30);
 /// Time to mend connections on a busy machine.
 const MENDING: Duration = Duration::from_secs(5);
 
-/// Listens idly, receives from another handle, and loses a wake-up.
+/// Returns when a wait has begun that lasts for seconds, with the number of polls so far: the one before it did.
+async fn waits_for_long(listener: &QueueListener) -> u64 {
+    let (mut polls, mut at) = (listener.state().polls, Instant::now());
+    loop {
+        sleep(MS(2)).await;
+        let now = listener.state().polls;
+        if now > polls {
+            if at.elapsed() > Duration::from_secs(3) {
+                return now;
+            }
+            (polls, at) = (now, Instant::now());
+        }
+    }
+}
+
+/// Listens idly with the default settings, receives from another handle, and loses a wake-up.
 async fn listen(engine: Engine) {
     let receiving = engine.aside();
     let (here, there) = (receiving.open().await, engine.open().await);
     let (queue, sender) = (here.queue("jobs").await.unwrap(), there.queue("jobs").await.unwrap());
     // It waits in the queue, which wakes it.
-    let config = QueueListenerConfig::default().receive_wait(Duration::from_secs(20));
-    let listener = QueueListener::builder(queue, config).build().unwrap();
+    let listener = QueueListener::new(queue, QueueListenerConfig::default()).unwrap();
+    let state = listener.clone();
     let (tell, mut handled) = mpsc::unbounded_channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(async move {
         let handler = |work: Work| {
             // The test has ended if nobody hears it.
-            let _ = tell.send((work.body.clone(), Instant::now()));
+            let _ = tell.send((work.body.clone(), Instant::now(), listener.state().polls));
             async {}
         };
         listener.run(async { drop(stopped.await) }, handler).await.unwrap();
@@ -39,14 +54,21 @@ async fn listen(engine: Engine) {
         let sent = Instant::now();
         sender.send_one(Message::new(body.to_owned())).await.unwrap();
         let came = timeout(within, handled.recv()).await;
-        let (came, at) = came.unwrap_or_else(|_| panic!("{body:?} was not handled within {within:?}")).unwrap();
+        let (came, at, polls) = came.unwrap_or_else(|_| panic!("{body:?} was not handled within {within:?}")).unwrap();
         assert_eq!(came, body.as_bytes());
-        at - sent
+        (at - sent, polls)
     };
     // The listener is at work, and its wake-ups are subscribed.
     arrives("first", MENDING + POLL).await;
-    sleep(MS(500)).await;
 
+    for body in ["to an idle listener", "and another"] {
+        let polls = waits_for_long(&state).await;
+        // The wait lasts for longer than this. When the handler runs, the next one may have begun.
+        let (took, polls_then) = arrives(body, Duration::from_secs(2)).await;
+        assert!(polls_then <= polls + 1, "{body:?} was found by another poll, after {took:?}");
+    }
+
+    waits_for_long(&state).await;
     let (before, idle) = (receiving.proxy.round_trips(), Duration::from_secs(3));
     sleep(idle).await;
     let asked = receiving.proxy.round_trips() - before;
@@ -56,7 +78,7 @@ async fn listen(engine: Engine) {
     let mut times = Vec::new();
     for number in 0..20 {
         // Far below the interval of the polls: it is woken.
-        times.push(arrives(&format!("message {number}"), POLL / 2).await);
+        times.push(arrives(&format!("message {number}"), POLL / 2).await.0);
     }
     times.sort();
 
@@ -69,7 +91,7 @@ async fn listen(engine: Engine) {
         receiving.proxy.pass();
     };
     // It is sent while nothing wakes the listener.
-    let (late, ()) = tokio::join!(arrives("while it was cut off", MS(300) + MENDING + POLL), mend);
+    let ((late, _), ()) = tokio::join!(arrives("while it was cut off", MS(300) + MENDING + POLL), mend);
     println!(
         "idle: {asked} round trips in {idle:?}; woken after {:?} (median), {:?} at most; {late:?} after a cut",
         times[times.len() / 2],

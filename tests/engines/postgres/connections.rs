@@ -13,7 +13,7 @@ use steadfast::{
     },
     notify::{Notice, Notifier},
     port::{ErrorClass, Failure, PortErrorKind},
-    store::{Key, PutOptions, Store, StoreError, StoreExt, Version, Write},
+    store::{Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Version, Write},
 };
 
 use super::{connect, new_schema, shared};
@@ -148,11 +148,11 @@ async fn an_append_whose_answer_is_lost_is_not_repeated() {
     let config = shared();
     let (postgres, proxy) = by_proxy(config.clone()).await;
     let server = server::Postgres::shared();
-    let count = || server.psql(&format!("select count(*) from \"{}\".records", config.schema));
+    let count = || server.psql(&format!("select count(*) from \"{}\".records where part = 'p'", config.schema));
     for round in 1..=5_u32 {
-        // A connection that is open and idle, so that the request alone meets the fault.
+        // A connection that is open and idle, and knows the statement, so that the request alone meets the fault.
         let store = postgres.store();
-        again(|| store.get(KEY)).await;
+        again(|| store.batch("others", vec![Write::append("log/", "x")])).await;
         proxy.hold_lane(Lane::Replies);
         let append = tokio::spawn(async move { store.batch("p", vec![Write::append("log/", "x")]).await });
         server::wait_until("the append", || count() == round.to_string());
@@ -212,7 +212,8 @@ async fn waiting_requests_are_bounded() {
     let reads: Vec<_> = (0..10)
         .map(|_| {
             let store = store.clone();
-            tokio::spawn(async move { store.get(KEY).await })
+            // Scans share no request.
+            tokio::spawn(async move { store.scan(&Scan::partition("p")).await })
         })
         .collect();
     let mut throttled = 0;
@@ -246,7 +247,8 @@ async fn dropped_requests_keep_their_connections_and_lose_no_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_that_meet_share_a_request_and_each_has_its_own_answer() {
-    let (postgres, proxy) = by_proxy(shared()).await;
+    // Neither new connections nor the preparation of statements are counted.
+    let (postgres, proxy) = by_proxy(shared().connections(2).prepare(false)).await;
     let store = Arc::new(postgres.store());
     store.insert(KEY, "x").await.unwrap();
     let before = proxy.round_trips();
@@ -272,6 +274,71 @@ async fn writes_that_meet_share_a_request_and_each_has_its_own_answer() {
     assert!(requests <= 12, "100 writes took {requests} requests");
     proxy.delay(Duration::ZERO);
     assert_eq!(store.get(Key::new("p", "row 99")).await.unwrap().unwrap().value, "99");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_meet_share_a_request_and_large_records_come_as_well() {
+    let (postgres, proxy) = by_proxy(shared().connections(2).prepare(false)).await;
+    let store = Arc::new(postgres.store());
+    let value = |i: u32| i.to_string().repeat(if i % 10 == 3 { 300_000 } else { 1 });
+    for i in 0..40 {
+        store.insert(Key::new("p", &format!("row {i}")), value(i)).await.unwrap();
+    }
+    let before = proxy.round_trips();
+    proxy.delay(Duration::from_millis(20));
+    let reads: Vec<_> = (0..100_u32)
+        .map(|i| {
+            let store = store.clone();
+            // Most rows are missing.
+            tokio::spawn(async move { (i, store.get(Key::new("p", &format!("row {i}"))).await.unwrap()) })
+        })
+        .collect();
+    for read in reads {
+        let (i, found) = read.await.unwrap();
+        assert_eq!(found.map(|record| record.value), (i < 40).then(|| value(i).into()), "row {i}");
+    }
+    let requests = proxy.round_trips() - before;
+    assert!(requests <= 12, "100 reads took {requests} requests");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn puts_that_meet_share_a_request_and_each_has_its_own_answer() {
+    // Neither new connections nor the preparation of statements are counted.
+    let (postgres, proxy) = by_proxy(shared().connections(2).prepare(false)).await;
+    let store = Arc::new(postgres.store());
+    let known = store.insert(KEY, "x").await.unwrap();
+    let other = store.insert(Key::new("p", "other"), "x").await.unwrap();
+    let before = proxy.round_trips();
+    proxy.delay(Duration::from_millis(20));
+    let puts: Vec<_> = (0..100)
+        .map(|i| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                // Of the replacements of one row all but one are refused, the other puts are to new rows and twice to one.
+                let (row, when) = match i % 10 {
+                    0 => ("r".to_owned(), Precondition::Version(known).into()),
+                    1 => ("other".to_owned(), Precondition::Version(known).into()),
+                    _ => (format!("row {}", i / 2), PutOptions::new()),
+                };
+                (i, store.put(Key::new("p", &row), i.to_string().into(), when).await)
+            })
+        })
+        .collect();
+    let (mut replaced, mut versions) = (0, std::collections::BTreeSet::new());
+    for put in puts {
+        let (i, answer) = put.await.unwrap();
+        match answer {
+            Ok(version) => {
+                assert!(i % 10 != 1 && version > other && versions.insert(version), "{i}: {version:?}");
+                replaced += usize::from(i % 10 == 0);
+            }
+            Err(error) => assert!(i % 10 < 2 && error.is_conflict(), "{i}: {error}"),
+        }
+    }
+    assert_eq!((replaced, versions.len()), (1, 81));
+    let requests = proxy.round_trips() - before;
+    assert!(requests <= 40, "100 puts took {requests} requests");
+    assert_eq!(store.get(Key::new("p", "other")).await.unwrap().unwrap().version, other);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,7 +67,7 @@ async fn the_commit_wakes_a_waiting_receiver() {
     let transaction = user.transaction().await.unwrap();
     queue.send_within(&transaction, vec![Message::new("a")]).await.unwrap();
     transaction.commit().await.unwrap();
-    // Long before the poll of 5 s.
+    // Long before the next poll.
     let taken = tokio::time::timeout(Duration::from_secs(3), waits).await.unwrap().unwrap();
     assert_eq!(taken.len(), 1);
 }
@@ -83,4 +83,29 @@ async fn an_invalid_message_leaves_the_transaction_as_it_is() {
     queue.send_within(&transaction, vec![Message::new("b")]).await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!(queue.depth().await.unwrap().total(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_costs_one_commit_as_long_as_nobody_waits() {
+    let server = server::Postgres::with(&[("autovacuum", "off")]);
+    let postgres = connect(&steadfast::backend::postgres::PostgresConfig::at(server.url())).await;
+    let queue = postgres.queue("jobs").await.unwrap();
+    let commits = || server.psql("select pg_snapshot_xmax(pg_current_snapshot())").parse::<u64>().unwrap();
+    // A notice is a transaction with a number, as a write is. They are sent behind the messages.
+    let wait = || tokio::time::sleep(Duration::from_millis(100));
+    let before = commits();
+    for _ in 0..10 {
+        queue.send_one(Message::new("a")).await.unwrap();
+        wait().await;
+    }
+    assert_eq!(commits() - before, 10);
+    let waits = tokio::spawn({
+        let others = postgres.queue("others").await.unwrap();
+        async move { others.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap() }
+    });
+    let wakes = "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'";
+    server::wait_until("the receiver listens", || server.psql(wakes) == "1");
+    let queue = postgres.queue("others").await.unwrap();
+    queue.send_one(Message::new("b")).await.unwrap();
+    assert_eq!(tokio::time::timeout(Duration::from_secs(3), waits).await.unwrap().unwrap().len(), 1);
 }

@@ -105,7 +105,9 @@ async fn errors_of_the_server_have_the_kind_that_says_what_to_do() {
             "create or replace function fails_{code}() returns trigger language plpgsql as \
              $$begin raise exception 'as told' using errcode = '{code}'; end$$"
         ));
-        server.psql(&format!("create trigger fails before insert on {records} execute function fails_{code}()"));
+        server.psql(&format!(
+            "create trigger fails before insert or update on {records} execute function fails_{code}()"
+        ));
         let error = store.put(KEY, "x".into(), PutOptions::new()).await.unwrap_err();
         let error = error.backend().unwrap();
         assert_eq!(error.kind(), kind, "{code}: {error}");

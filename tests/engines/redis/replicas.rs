@@ -57,7 +57,7 @@ fn a_write_that_too_few_replicas_confirm_is_unknown() {
         let proxy = Proxy::start(primary.port());
         let store = connect(&proxy, 1).await.store();
         put_all(&store, 5).await;
-        assert_eq!(replica.command(&["HLEN", "steadfast:s:{p}:heads"]), "5");
+        assert_eq!(replica.command(&["ZCARD", "steadfast:s:{p}:index"]), "5");
         replica.stop();
         let error = store.insert(Key::new("p", "unconfirmed"), "x").await.unwrap_err();
         replica.cont();
@@ -110,7 +110,7 @@ fn a_fail_over_without_confirmations_loses_writes_and_repeats_no_version_and_no_
         let lasts = put_all(&store, ROWS / 2).await;
         store.insert(Key::new("seen", "r"), "x").await.unwrap();
         server::wait_until("the replica has the first half", || {
-            replica.command(&["HLEN", "steadfast:s:{seen}:heads"]) == "1"
+            replica.command(&["ZCARD", "steadfast:s:{seen}:index"]) == "1"
         });
         replication.hold();
         for row in ROWS / 2..ROWS {

@@ -206,6 +206,25 @@ fn a_full_memory_refuses_writes_and_nothing_else() {
 }
 
 #[test]
+fn a_full_disk_refuses_writes_and_nothing_else() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let appended = folder.path().join("appendonlydir");
+        std::fs::create_dir(&appended).unwrap();
+        // A file whose disk is full.
+        std::os::unix::fs::symlink("/dev/full", appended.join("appendonly.aof.1.incr.aof")).unwrap();
+        let server = server::Redis::with(&["--appendonly", "yes", "--dir", folder.path().to_str().unwrap()]);
+        let store = connect(server.url(), "full").await.store();
+        wait_until("the server sees it", || server.command(&["SET", "a", "b"]).starts_with("MISCONF"));
+        let error = store.insert(KEY, "x").await.unwrap_err();
+        assert_eq!(backend(&error).kind(), PortErrorKind::Full, "{error}");
+        assert!(error.to_string().starts_with("redis: "), "{error}");
+        assert!(error.to_string().contains("free space on its disk") && !error.may_have_been_applied(), "{error}");
+        assert!(store.get(KEY).await.unwrap().is_none());
+    });
+}
+
+#[test]
 fn a_request_without_an_answer_is_unknown_and_the_connection_is_replaced() {
     run(async {
         let proxy = Proxy::start(server::Redis::shared().port());
@@ -274,7 +293,7 @@ fn a_handle_whose_server_turns_read_only_under_load_goes_on_with_the_new_primary
         let redis = connect(old.url_at(proxy.port()), "turned").await;
         let store = redis.store();
         store.insert(KEY, "first").await.unwrap();
-        wait_until("the replica has it", || new.command(&["EXISTS", "turned:s:{p}:heads"]) == "1");
+        wait_until("the replica has it", || new.command(&["EXISTS", "turned:s:{p}:rows"]) == "1");
         new.promote();
         old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
         proxy.lead_to(new.port());
@@ -282,7 +301,7 @@ fn a_handle_whose_server_turns_read_only_under_load_goes_on_with_the_new_primary
         assert_eq!(backend(&error).kind(), PortErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("read-only replica") && !error.may_have_been_applied(), "{error}");
         until_it_works(&store).await;
-        assert_eq!(new.command(&["HGET", "turned:s:{p}:values", "r"]), "back");
+        assert_eq!(new.command(&["HGET", "turned:s:{p}:rows", "vr"]), "back");
     });
 }
 
@@ -327,11 +346,11 @@ fn a_key_of_another_program_is_corrupt_and_stays_as_it_is() {
     run(async {
         let server = server::Redis::start();
         let redis = connect(server.url(), "foreign").await;
-        server.command(&["SET", "foreign:s:{p}:heads", "theirs"]);
+        server.command(&["SET", "foreign:s:{p}:rows", "theirs"]);
         let error = redis.store().put(KEY, "ours".into(), Precondition::Any.into()).await.unwrap_err();
         assert_eq!(backend(&error).kind(), PortErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("another program"), "{error}");
-        assert_eq!(server.command(&["GET", "foreign:s:{p}:heads"]), "theirs");
+        assert_eq!(server.command(&["GET", "foreign:s:{p}:rows"]), "theirs");
         redis.store().put(Key::new("q", "r"), "ours".into(), Precondition::Any.into()).await.unwrap();
     });
 }

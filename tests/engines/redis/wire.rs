@@ -4,7 +4,8 @@ use std::time::Duration;
 use steadfast::{
     lease::{Acquired, Lease},
     notify::Notifier,
-    store::{Key, Precondition, PutOptions, Scan, Store, StoreExt, Write},
+    port::{Failure, PortErrorKind},
+    store::{Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Write},
 };
 
 use super::{connect, prefix, run};
@@ -112,6 +113,116 @@ fn writes_that_meet_share_round_trips() {
         let round_trips = proxy.round_trips() - before;
         println!("64 concurrent puts: {round_trips} round trips");
         assert!(round_trips <= 16, "{round_trips}");
+    });
+}
+
+#[test]
+fn a_read_takes_one_round_trip_but_for_the_first_record_with_an_end() {
+    run(async {
+        let proxy = Proxy::start(server::Redis::shared().port());
+        let store = connect(format!("redis://127.0.0.1:{}", proxy.port()), &prefix()).await.store();
+        let (stays, ends) = (Key::new("p", "stays"), Key::new("p", "ends"));
+        store.insert(stays, "x").await.unwrap();
+        store.put(ends, "x".into(), PutOptions::new().ttl(TERM)).await.unwrap();
+        for (key, round_trips) in [(stays, 1), (ends, 2), (ends, 1), (stays, 1)] {
+            let before = proxy.round_trips();
+            assert!(store.get(key).await.unwrap().is_some());
+            assert_eq!(proxy.round_trips() - before, round_trips, "{key}");
+        }
+    });
+}
+
+/// Returns the number of times that the server ran a command.
+fn calls(server: &server::Redis, command: &str) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn calls_that_meet_share_one_call_of_the_server_and_each_has_its_own_answer() {
+    run(async {
+        const CALLERS: usize = 64;
+        let server = server::Redis::start();
+        let proxy = Proxy::start(server.port());
+        let store = connect(server.url_at(proxy.port()), "shared").await.store();
+        store.insert(Key::new("p", "first"), "x").await.unwrap();
+        store.get(Key::new("p", "first")).await.unwrap();
+        proxy.delay(Duration::from_millis(20));
+        let before = (calls(&server, "evalsha"), calls(&server, "hmget"));
+        let all = async |call: fn(steadfast::backend::redis::RedisStore, usize) -> CallFuture| {
+            let callers: Vec<_> = (0..CALLERS).map(|i| tokio::spawn(call(store.clone(), i))).collect();
+            let mut answers = Vec::new();
+            for caller in callers {
+                answers.push(caller.await.unwrap());
+            }
+            answers
+        };
+        // Two callers for each row: one of them is refused.
+        let inserted = all(|store, i| {
+            Box::pin(async move {
+                let row = (i / 2).to_string();
+                match store.insert(Key::new("p", &row), i.to_string()).await {
+                    Ok(version) => Some((row, i.to_string(), version)),
+                    Err(StoreError::Conflict { current: Some(_), .. }) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            })
+        })
+        .await;
+        let made: Vec<_> = inserted.into_iter().flatten().collect();
+        assert_eq!(made.len(), CALLERS / 2);
+        let scripts = calls(&server, "evalsha") - before.0;
+        let read = all(|store, i| {
+            Box::pin(async move {
+                let row = (i / 2).to_string();
+                let record = store.get(Key::new("p", &row)).await.unwrap().unwrap();
+                Some((row, String::from_utf8(record.value.to_vec()).unwrap(), record.version))
+            })
+        })
+        .await;
+        assert!(read.into_iter().flatten().all(|read| made.contains(&read)));
+        // Scripts run the same command, but for those that only put.
+        let reads = calls(&server, "hmget") - before.1 - scripts;
+        println!("{CALLERS} puts: {scripts} calls; {CALLERS} reads: {reads} calls");
+        assert!(scripts <= 16 && reads <= 16, "{scripts}, {reads}");
+    });
+}
+
+type Made = Option<(String, String, steadfast::store::Version)>;
+type CallFuture = std::pin::Pin<Box<dyn Future<Output = Made> + Send>>;
+
+#[test]
+fn a_full_memory_refuses_of_calls_that_meet_only_those_that_add() {
+    run(async {
+        let server = server::Redis::start();
+        let proxy = Proxy::start(server.port());
+        let store = connect(server.url_at(proxy.port()), "full").await.store();
+        store.insert(Key::new("p", "old"), "x").await.unwrap();
+        proxy.delay(Duration::from_millis(20));
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        let callers: Vec<_> = (0..32)
+            .map(|i| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let writes = match i % 2 {
+                        0 => vec![Write::put(i.to_string(), "x", PutOptions::new().ttl(TERM))],
+                        _ => vec![Write::check_row("none", Precondition::Absent)],
+                    };
+                    store.batch("p", writes).await
+                })
+            })
+            .collect();
+        for (i, caller) in callers.into_iter().enumerate() {
+            match caller.await.unwrap() {
+                Ok(_) => assert_eq!(i % 2, 1, "a put was accepted"),
+                Err(error) => {
+                    assert_eq!(i % 2, 0, "{error}");
+                    assert_eq!(error.backend().unwrap().kind(), PortErrorKind::Full, "{error}");
+                    assert!(!error.may_have_been_applied(), "{error}");
+                }
+            }
+        }
     });
 }
 

@@ -24,7 +24,7 @@ use steadfast::{
     time::{Clock, ManualClock},
 };
 
-use crate::queue_listener::world::{MS, S, answer, text, told};
+use crate::queue_listener::world::{MS, NeverWakes, S, answer, text, told};
 
 /// A store that counts scans, and is slow or away on demand.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Place {
     }
 
     /// A control whose notices are lost.
-    fn silent(&self) -> QueueControl {
+    pub(crate) fn silent(&self) -> QueueControl {
         QueueControl::builder(self.records.clone()).clock(&self.clock).build().unwrap()
     }
 
@@ -130,7 +130,7 @@ impl Place {
     }
 
     /// Runs the listener beside the operator, and stops it when the operator is done.
-    fn beside<T, H: Future<Output = Disposition>>(
+    pub(crate) fn beside<T, H: Future<Output = Disposition>>(
         &self,
         listener: &QueueListener,
         handler: impl Fn(Work) -> H,
@@ -255,12 +255,15 @@ fn a_pause_releases_waiting_messages_and_lets_running_handlers_finish() {
 // Guarantee: queue_listener 19.
 #[test]
 fn of_two_queues_the_paused_one_waits_and_the_other_is_handled() {
-    for receive_wait in [S(0), S(5)] {
+    for wakes in [false, true] {
         let place = Place::new();
         let control = place.control();
         let other = Arc::new(InMemoryQueue::builder("other").clock(&place.clock).build());
-        let config = QueueListenerConfig::default().receive_wait(receive_wait);
-        let builder = QueueListener::builder(place.queue.clone(), config).source(other.clone(), Level::default());
+        let queue = |queue: &Arc<InMemoryQueue>| -> Arc<dyn Queue> {
+            if wakes { queue.clone() } else { Arc::new(NeverWakes(queue.clone())) }
+        };
+        let (first, second) = (queue(&place.queue), queue(&other));
+        let builder = QueueListener::builder(first, QueueListenerConfig::default()).source(second, Level::default());
         let listener = builder.control(&control).clock(&place.clock).build().unwrap();
         let handled = RefCell::new(Vec::new());
         let handler = async |work: Work| {

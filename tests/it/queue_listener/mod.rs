@@ -11,6 +11,7 @@ mod room;
 mod slowness;
 mod snooze;
 mod unsettled;
+mod waits;
 pub(crate) mod world;
 
 use std::{
@@ -47,7 +48,7 @@ fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64
 fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_a_notifier() {
     let config = QueueListenerConfig::default();
     let naive = {
-        let world = World::new();
+        let world = World::polled();
         let listener = world.listener(config.tasks(1, 1).idle(IdleConfig::between(S(1), S(1)).delta(S(0))), 1);
         idle_requests(&world, &listener, DAY)
     };
@@ -55,7 +56,7 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
     let adaptive = |max, at_most| {
         let mut most = 0;
         for seed in 0..20 {
-            let world = World::new();
+            let world = World::polled();
             let listener = world.listener(config.idle(IdleConfig::between(MS(100), max)), seed);
             most = most.max(idle_requests(&world, &listener, DAY));
         }
@@ -349,53 +350,4 @@ fn a_message_whose_lease_cannot_be_renewed_is_not_begun() {
     // Given up, it is delivered again with a whole lease.
     assert_eq!(*begun.borrow(), [("slow".into(), 1), ("waits".into(), 2)]);
     assert_eq!((world.depth().total(), listener.state().leases_lost), (0, 1));
-}
-
-// Guarantee: queue_listener 2.
-#[test]
-fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() {
-    let world = World::new();
-    let config = QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60));
-    let listener = world.listener(config.idle(IdleConfig::between(MS(100), S(60))), 1);
-    let handled = RefCell::new(Vec::new());
-    let run = listener.run(world.clock.sleep(S(3700)), async |_| {
-        let begun = world.now();
-        world.clock.sleep(S(100)).await;
-        handled.borrow_mut().push(begun);
-    });
-    let send = async {
-        world.clock.sleep(S(3655)).await;
-        assert_eq!(listener.state().requests, 61, "one a minute");
-        world.queue.send_one(Message::new("job")).await.unwrap();
-        world.now()
-    };
-    let (ran, sent) = world.time.block_on(async { tokio::join!(run, send) });
-    ran.unwrap();
-    assert_eq!(*handled.borrow(), []);
-    assert_eq!((listener.state().released, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
-    let again = world.listener(config.stop_within(S(200), S(200)), 1);
-    let run = again.run(world.clock.sleep(S(10)), async |work: Work| {
-        assert_eq!(work.deliveries, 2);
-        handled.borrow_mut().push(sent);
-        world.clock.sleep(S(100)).await;
-    });
-    world.time.block_on(run).unwrap();
-    assert_eq!((handled.borrow().len(), again.state().handled, again.state().leases_lost), (1, 1, 0));
-}
-
-// Guarantee: queue_listener 2.
-#[test]
-fn the_first_poll_may_wait_for_longer_than_a_lease() {
-    let world = World::new();
-    let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60)), 1);
-    let begun = RefCell::new(Vec::new());
-    let run = listener.run(world.clock.sleep(S(80)), async |_| begun.borrow_mut().push(world.now()));
-    let send = async {
-        world.clock.sleep(S(55)).await;
-        world.queue.send_one(Message::new("job")).await.unwrap();
-        world.now()
-    };
-    let (ran, sent) = world.time.block_on(async { tokio::join!(run, send) });
-    ran.unwrap();
-    assert_eq!((begun.into_inner(), listener.state().handled), (vec![sent], 1));
 }

@@ -71,7 +71,7 @@ impl Notifier for SlowToSubscribe {
 #[test]
 fn a_message_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
     for seed in 0..10 {
-        let world = World::new();
+        let world = World::polled();
         let notifier = Arc::new(SlowToSubscribe(InMemoryNotifier::new(), world.clock.clone()));
         let builder = world.builder(QueueListenerConfig::default(), seed).notifier(notifier.clone(), "jobs");
         let listener = builder.build().unwrap();

@@ -51,6 +51,8 @@ fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
         });
         let sends = async {
             world.clock.sleep(S(120)).await;
+            // Messages that arrive at the end of a wait are renewed.
+            world.line.is("extend", Mode::Well);
             for i in 0..20 {
                 world.queue.send_one(Message::new(format!("late {i}"))).await.unwrap();
             }

@@ -317,13 +317,15 @@ fn waiting_messages_are_renewed_concurrently() {
     assert_eq!((listener.state().leases_lost, began.twice(), listener.state().handled), (0, 0, 300));
 }
 
-/// Waits of messages sent to one of two idle queues, with polls that wait in the queue.
+/// Waits of messages sent to one of two idle queues, which wake their receivers.
 fn urgent_waits(notified: bool) -> Vec<Duration> {
     let world = World::new();
     let bulk = Arc::new(InMemoryQueue::builder("bulk").clock(&world.clock).build());
     let notifier = Arc::new(InMemoryNotifier::new());
-    let config = QueueListenerConfig::default().receive_wait(S(20));
-    let builder = world.builder(config, 1).level(Level::default().priority(1)).source(bulk.clone(), Level::default());
+    let builder = world
+        .builder(QueueListenerConfig::default(), 1)
+        .level(Level::default().priority(1))
+        .source(bulk.clone(), Level::default());
     let builder = if notified { builder.notifier(notifier.clone(), "urgent") } else { builder };
     let listener = builder.build().unwrap();
     let waits = RefCell::new(Vec::new());
@@ -342,7 +344,7 @@ fn urgent_waits(notified: bool) -> Vec<Duration> {
     };
     world.time.block_on(async { tokio::join!(run, send).0 }).unwrap();
     let requests = listener.state().requests;
-    // Three a minute for each queue; after each message the delays of the tasks restart.
+    // After each message the delays restart.
     assert!(requests <= 3_000, "{requests}");
     waits.into_inner()
 }
@@ -361,8 +363,7 @@ fn a_queue_that_answers_before_the_wait_is_over_is_polled_with_pauses() {
     for several in [false, true] {
         let world = World::new();
         world.line.answers_early(true);
-        let config = QueueListenerConfig::default().receive_wait(S(20));
-        let builder = world.builder(config, 1);
+        let builder = world.builder(QueueListenerConfig::default(), 1);
         let other = Arc::new(InMemoryQueue::builder("other").clock(&world.clock).build());
         let builder = if several { builder.source(other, Level::default()) } else { builder };
         let listener = builder.build().unwrap();

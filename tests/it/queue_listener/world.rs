@@ -11,7 +11,7 @@ use steadfast::{
     Builder,
     entropy::Entropy,
     observe::Subscription,
-    port::{BoxFuture, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     queue::{
         Delivery, Depth, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
     },
@@ -48,6 +48,8 @@ struct State {
     unsettleable: Option<(&'static str, Mode, Vec<Receipt>)>,
     /// The queue returns at once, whatever wait is requested.
     answers_early: bool,
+    /// The queue does not wake its receivers, so that listeners poll.
+    never_wakes: bool,
     calls: Vec<(&'static str, Instant)>,
 }
 
@@ -91,6 +93,11 @@ impl Line {
         self.state().answers_early = early;
     }
 
+    /// Takes the capability `Push` from the queue: listeners that are built afterwards poll.
+    pub(crate) fn never_wakes(&self) {
+        self.state().never_wakes = true;
+    }
+
     /// Times at which requests of this kind were made.
     pub(crate) fn calls(&self, what: &str) -> Vec<Instant> {
         self.state().calls.iter().filter(|(called, _)| *called == what).map(|(_, at)| *at).collect()
@@ -128,7 +135,12 @@ impl Line {
 }
 
 impl Queue for Line {
-    forward_queue! { queue: capabilities, identity, address, peek, purge, dead_letters }
+    forward_queue! { queue: identity, address, peek, purge, dead_letters }
+
+    fn capabilities(&self) -> Capabilities {
+        let can = self.queue.capabilities();
+        if self.state().never_wakes { can.without(Capability::Push) } else { can }
+    }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(self.pass("send", self.queue.send(messages)))
@@ -180,6 +192,24 @@ impl Queue for Line {
     }
 }
 
+/// A queue that does not wake its receivers.
+#[derive(Debug)]
+pub(crate) struct NeverWakes(pub(crate) Arc<InMemoryQueue>);
+
+impl Queue for NeverWakes {
+    forward_queue! { 0: identity, address, send, receive, extend, depth, peek, purge, dead_letters }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities().without(Capability::Push)
+    }
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        self.0.settle(settlements)
+    }
+}
+
 pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) time: ManualClock,
@@ -198,6 +228,13 @@ impl World {
             state: Mutex::default(),
         };
         Self { clock, time, queue, line: Arc::new(line) }
+    }
+
+    /// Creates a world whose queue does not wake its receivers.
+    pub(crate) fn polled() -> Self {
+        let world = Self::new();
+        world.line.never_wakes();
+        world
     }
 
     pub(crate) fn builder(&self, config: QueueListenerConfig, seed: u64) -> Builder<QueueListener> {

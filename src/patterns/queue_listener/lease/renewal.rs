@@ -1,13 +1,17 @@
 //! Renewal of leases, and the signal to handlers if it fails.
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 use tokio::sync::watch;
 
 use crate::{
+    queue::Delivery,
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
-        lease::{Lease, LeasedDelivery},
+        lease::{Lease, LeasedDelivery, Term},
         run::state::{RunState, Stage},
         settle::Decision,
         work::Cancel,
@@ -80,6 +84,10 @@ impl RunState {
     fn mark_lost(&self, lease: &mut Lease) {
         lease.lost = true;
         self.intake.ended(1);
+        self.report_lost(lease);
+    }
+
+    fn report_lost(&self, lease: &Lease) {
         self.inner.counters.leases_lost.add(1);
         let (id, deliveries) = (lease.id.clone(), lease.deliveries);
         self.event(|| Event::LeaseLost { id, deliveries, may_be_settled: false });
@@ -183,6 +191,29 @@ impl RunState {
                 self.renewed(&mut leases[at], renewal);
             }
         }
+    }
+
+    /// Renews the leases of messages that arrived late after their request was sent. Keeps those
+    /// whose leases were renewed, and returns the time from which these count.
+    pub(crate) async fn renew_arrived(&self, source: usize, at: Instant, deliveries: &mut Vec<Delivery>) -> Instant {
+        let sent = self.now();
+        let arrived = std::mem::take(deliveries).into_iter().map(async |delivery| {
+            let lease = Lease::of(&delivery, Term::since(at, source, &self.parts));
+            let renewal = self.renewal(&lease, sent + self.inner.config.call_limit()).await;
+            (delivery, lease, renewal)
+        });
+        for (delivery, lease, renewal) in join_all(arrived).await {
+            match renewal {
+                Renewal::Renewed(_) => {
+                    deliveries.push(delivery);
+                    continue;
+                }
+                Renewal::Failed => self.send_out([lease.clone().settlement(Decision::LeaseLost)]),
+                Renewal::Lost => {}
+            }
+            self.report_lost(&lease);
+        }
+        sent
     }
 
     /// Renews the leases of waiting messages until the run ends. Starts tasks if no task takes any

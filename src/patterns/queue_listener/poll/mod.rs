@@ -48,19 +48,10 @@ pub(crate) struct Poller {
     pub(crate) stage: watch::Receiver<Stage>,
 }
 
-/// Returns a request for messages that waits for this time. The moment of delivery within the wait
-/// is unknown. The messages are therefore hidden for longer by the wait, and their lease counts
-/// from its end.
-pub(crate) fn receive(run: &RunState, max: usize, wait: Duration) -> Receive {
-    Receive::new(max, run.inner.config.visibility.saturating_add(wait)).wait(wait)
-}
-
 /// A pending request for messages.
 pub(crate) struct Asked<'a> {
-    /// Time at which the request was made.
+    /// Time at which the request was made. The leases count from it.
     at: Instant,
-    /// Time from which the leases count.
-    since: Instant,
     intake: Reserved<'a>,
     pub(crate) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
 }
@@ -98,17 +89,16 @@ impl Poller {
         if self.next != Instant::default() || run.is_halted() || run.in_outage.load(Ordering::Acquire) {
             return None;
         }
-        if run.awaits_control() {
+        if run.is_waited_in(0) || run.awaits_control() {
             return None;
         }
         let intake = Reserved::of(run)?;
         self.knew = run.calls();
         inner.counters.polls.add(1);
         inner.counters.requests.add(1);
-        let wait = inner.config.receive_wait;
         let at = run.now();
-        let receive = source.queue.receive(receive(run, intake.1, wait));
-        Some(Asked { at, since: at + wait, intake, receive })
+        let receive = source.queue.receive(Receive::new(intake.1, inner.config.visibility));
+        Some(Asked { at, intake, receive })
     }
 
     /// Takes the messages of a request that completed at once. Returns the time of the request, and
@@ -121,25 +111,23 @@ impl Poller {
         asked: Asked<'_>,
         next: &mut Option<LeasedDelivery>,
     ) -> (Instant, Option<Box<LeasedDelivery>>) {
-        let Asked { at, since, mut intake, .. } = asked;
-        self.found(run, deliveries.len(), since);
+        let Asked { at, mut intake, .. } = asked;
+        self.found(run, deliveries.len(), at);
         let reserved = intake.used();
-        *next = run.admit_one(0, since, &mut deliveries, reserved);
-        let exclusive = if next.is_some() { None } else { run.took(0, since, deliveries, reserved) };
+        *next = run.admit_one(0, at, &mut deliveries, reserved);
+        let exclusive = if next.is_some() { None } else { run.took(0, at, deliveries, reserved) };
         (at, exclusive)
     }
 
     /// Waits until there are messages, continuing this request if there is one.
     pub(crate) async fn find(&mut self, run: &RunState, mut asked: Option<Asked<'_>>) -> Next {
         loop {
-            if let Some(Asked { at, since, mut intake, receive }) = asked.take() {
-                let config = &run.inner.config;
-                let within = config.call_limit().saturating_add(config.receive_wait);
-                let request = run.bounded(QueueCall::Receive, within, receive);
+            if let Some(Asked { at, mut intake, receive }) = asked.take() {
+                let request = run.bounded(QueueCall::Receive, run.inner.config.call_limit(), receive);
                 let answer = self.unless_stopped(run, request).await;
-                match self.answered(run, answer, (0, since), &mut intake) {
+                match self.answered(run, answer, (0, at), &mut intake) {
                     Answer::Messages(leased) => return leased.map_or(Next::Look, Next::Exclusive),
-                    Answer::Nothing => self.came_to_nothing(run, run.now() - at),
+                    Answer::Nothing => self.came_to_nothing(run),
                     Answer::Failed => {}
                 }
                 continue;
@@ -181,7 +169,10 @@ impl Poller {
             }
             if run.awaits_control() {
                 self.unless_stopped(run, Box::pin(run.read_control())).await;
-                continue;
+                // No second look, which may find that another task reads, and so on.
+                if run.is_halted() {
+                    continue;
+                }
             }
             let Some(intake) = self.intake(run).await else {
                 if run.has_waiting() {
@@ -254,36 +245,33 @@ impl Poller {
         (self.next, self.at_most) = (Instant::default(), false);
     }
 
-    /// Polls the queues in turn until one has messages. Returns `None` if none has, and a suspect
-    /// message if there is one.
+    /// Polls the queues in turn until one has messages, except those in which a waiter waits.
+    /// Returns `None` if none has, and a suspect message if there is one.
     async fn poll(&mut self, run: &RunState, mut intake: Reserved<'_>) -> Option<Option<Box<LeasedDelivery>>> {
         let inner = &run.inner;
         self.knew = run.calls();
         let mut order = std::mem::take(&mut self.order);
         let single = inner.sources.len() == 1;
-        let began = run.now();
-        let mut now = began;
+        let mut now = run.now();
         if single {
             order.clear();
             order.push(0);
         } else {
             run.turns.lock().next(now, &mut order);
         }
-        order.retain(|source| !run.is_source_paused(*source));
+        order.retain(|source| !run.is_source_paused(*source) && !run.is_waited_in(*source));
         let (mut failed, mut found) = (false, None);
         for &source in &order {
             if !single {
                 run.turns.lock().asked(source, now);
             }
-            // Several queues are polled without a wait; the tasks' waiters wait in them.
-            let wait = if single { inner.config.receive_wait } else { Duration::ZERO };
             inner.counters.polls.add(1);
             inner.counters.requests.add(1);
-            let request = inner.sources[source].queue.receive(receive(run, intake.1, wait));
-            let request = run.bounded(QueueCall::Receive, inner.config.call_limit().saturating_add(wait), request);
+            let request = inner.sources[source].queue.receive(Receive::new(intake.1, inner.config.visibility));
+            let request = run.bounded(QueueCall::Receive, inner.config.call_limit(), request);
             let answer = self.unless_stopped(run, request).await;
             let stops = answer.is_none();
-            match self.answered(run, answer, (source, now + wait), &mut intake) {
+            match self.answered(run, answer, (source, now), &mut intake) {
                 Answer::Messages(leased) => found = Some(leased),
                 Answer::Nothing => {}
                 Answer::Failed => failed = true,
@@ -295,7 +283,7 @@ impl Poller {
         }
         self.order = order;
         if found.is_none() && !failed {
-            self.came_to_nothing(run, now - began);
+            self.came_to_nothing(run);
         }
         found
     }
@@ -336,16 +324,14 @@ impl Poller {
         }
     }
 
-    /// Sets the time of the next poll after an empty one that took this long.
-    pub(crate) fn came_to_nothing(&mut self, run: &RunState, took: Duration) {
+    /// Sets the time of the next poll after an empty one.
+    fn came_to_nothing(&mut self, run: &RunState) {
         let inner = &run.inner;
         self.failures = None;
         run.found_nothing();
         let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
-        // The wait in the queue counts towards the delay: the actual wait, not the configured one.
-        let waited = took.min(inner.config.receive_wait);
         let now = run.now();
-        (self.next, self.at_most) = (now + delay.saturating_sub(waited), at_most);
+        (self.next, self.at_most) = (now + delay, at_most);
         self.rests_until = now + inner.config.idle.min;
     }
 

@@ -1,80 +1,156 @@
-//! Waiters in several queues at once, beside the tasks.
+//! Waits in the queues that wake their receivers, beside the tasks.
+use std::{future::Future, time::Duration};
+
 use crate::{
     in_progress::InProgressGuard,
+    queue::{Delivery, QueueError, Receive},
     queue_listener::{
         QueueCall,
-        poll::{Answer, Poller, receive},
-        run::state::{RunState, Stage},
+        poll::{Answer, Poller},
+        run::{
+            guards::Reserved,
+            state::{RunState, Stage},
+        },
     },
-    race::race,
+    race::{First, race},
     time::Instant,
 };
 
+/// Time for which a wait goes on after it has to end. A request that it has made may take messages,
+/// which are then released at once instead of after their visibility time-out.
+const LAST_WAIT: Duration = Duration::from_millis(50);
+
+/// The answer to a waiting request: none if the wait had to end, or if the request timed out.
+type Arrival = Option<Option<Result<Vec<Delivery>, QueueError>>>;
+
 impl Poller {
-    /// Waits in one of several queues while tasks are idle, until the run ends. Each queue has such
-    /// a waiter, so that a wait in one does not delay another's messages.
+    /// Waits in a queue while tasks are idle, until the run ends. The waits are as long as the
+    /// delays between polls. A task that waited itself would miss messages of other queues, and
+    /// those that are offered to it.
     pub(crate) async fn wait_in(&mut self, run: &RunState, source: usize) {
-        let config = &run.inner.config;
+        let (inner, config) = (&run.inner, &run.inner.config);
         loop {
-            if !matches!(run.stage(), Stage::Running | Stage::Paused) {
+            if !matches!(*self.stage.borrow_and_update(), Stage::Running | Stage::Paused) {
                 return;
             }
-            let idles = run.idles.notified();
-            if run.is_halted() || run.idle.get() == 0 {
-                race(idles, async { drop(self.stage.changed().await) }).await;
+            let (idles, fewer) = (run.idles.notified(), run.intake.fewer.notified());
+            if run.idle.get() == 0 || !run.may_wait_in(source) {
+                race(race(idles, fewer), async { drop(self.stage.changed().await) }).await;
                 continue;
             }
             let watched = run.watches();
-            let fewer = run.intake.fewer.notified();
-            if run.intake.is_one_by_one() {
-                // The tasks take one message at a time, and none beside it.
+            // While settlements are tried again, as of forwards to a full target, messages return one
+            // by one. The tasks poll for several of them, and settle those together.
+            let room = if run.intake.unsettled() > 0 { 0 } else { run.room() };
+            if room == 0 {
                 race(fewer, async { drop(self.stage.changed().await) }).await;
                 continue;
             }
             drop(watched);
             let now = run.now();
             if self.next > now {
-                let wait = run.inner.clock.sleep_until(self.next);
-                race(wait, async { drop(self.stage.changed().await) }).await;
-                continue;
-            }
-            if run.is_source_paused(source) {
-                // An error means that the run was dropped.
-                drop(self.stage.changed().await);
+                // The queue does not answer. This waiter tries it for all tasks.
+                let tries = self.failures.is_some().then(|| run.waited_in[source].enter(1));
+                race(inner.clock.sleep_until(self.next), async { drop(self.stage.changed().await) }).await;
+                drop(tries);
+                run.intake.notify_fewer();
                 continue;
             }
             if run.awaits_control() {
                 self.unless_stopped(run, Box::pin(run.read_control())).await;
+                // It is not asked again whether the control awaits a read: another reader may have
+                // begun, and two that wait for each other's reads would never poll.
+                if run.idle.get() == 0 {
+                    continue;
+                }
+            }
+            let waits = run.waited_in[source].enter(1);
+            if !run.may_wait_in(source) {
+                drop(waits);
+                run.intake.notify_fewer();
                 continue;
             }
-            let Some(mut intake) = self.intake(run).await else { continue };
-            run.inner.counters.polls.add(1);
-            run.inner.counters.requests.add(1);
-            let wait = config.receive_wait;
-            let request = run.inner.sources[source].queue.receive(receive(run, intake.1, wait));
+            if inner.sources.len() > 1 {
+                run.turns.lock().asked(source, now);
+            }
+            inner.counters.polls.add(1);
+            inner.counters.requests.add(1);
+            // A poll that finds messages resets the delays.
+            let (wait, _) = self.idle.found_nothing(&config.idle, inner.entropy.unit());
+            let request = inner.sources[source].queue.receive(Receive::new(room, config.visibility).wait(wait));
             let request = run.bounded(QueueCall::Receive, config.call_limit().saturating_add(wait), request);
-            let answer = self.unless_stopped(run, request).await;
-            match self.answered(run, answer, (source, now + wait), &mut intake) {
+            let answer = self.while_wanted(run, source, request).await;
+            let (answer, since) = run.arrived(source, now, answer).await;
+            let answer = self.answered(run, answer, (source, since), &mut Reserved::nothing(run));
+            drop(waits);
+            run.intake.notify_fewer();
+            match answer {
                 // Only a task can handle a suspect message.
-                Answer::Messages(Some(leased)) => run.decline_exclusive(*leased),
+                Answer::Messages(Some(leased)) => run.decline_exclusive(*leased).await,
                 Answer::Messages(None) => run.share(0),
                 Answer::Nothing => {
-                    let waited = run.now() - now;
-                    self.came_to_nothing(run, waited);
-                    if waited >= wait {
-                        self.next = Instant::default();
-                    }
+                    self.failures = None;
+                    run.found_nothing();
+                    // A queue that answers early is not asked again before the end of the wait.
+                    self.next = now + wait;
                 }
                 Answer::Failed => {}
             }
         }
     }
+
+    /// Returns the answer to a waiting request, or `None` if the wait has to end before.
+    async fn while_wanted<T>(&mut self, run: &RunState, source: usize, request: impl Future<Output = T>) -> Option<T> {
+        let stage = &mut self.stage;
+        let ends = async {
+            // An error means that the run was dropped.
+            while run.may_wait_in(source) && stage.changed().await.is_ok() {}
+            run.inner.clock.sleep(LAST_WAIT).await;
+        };
+        match race(request, ends).await {
+            First::One(answer) => Some(answer),
+            First::Other(()) => None,
+        }
+    }
 }
 
 impl RunState {
+    /// Returns `true` if a waiter waits in this queue, so that a poll would find nothing.
+    #[inline]
+    pub(crate) fn is_waited_in(&self, source: usize) -> bool {
+        self.waited_in[source].get() > 0
+    }
+
+    /// Returns `true` if messages of this queue may be taken beside the tasks. While all are
+    /// refused they return at known times, when the tasks poll for several at once.
+    fn may_wait_in(&self, source: usize) -> bool {
+        let is_open = !self.intake.is_closed() && !self.intake.is_one_by_one();
+        is_open && self.stage() == Stage::Running && !self.is_source_paused(source) && !self.refuses_all()
+    }
+
+    /// Prepares messages that arrived in a wait. Returns the time from which their leases count.
+    ///
+    /// The queue took them at an unknown time within the wait, at the earliest at its beginning.
+    /// The leases count from there, or are renewed if that was long ago. What was read of the
+    /// control's records may be as old.
+    async fn arrived(&self, source: usize, at: Instant, mut answer: Arrival) -> (Arrival, Instant) {
+        let mut since = at;
+        if let Some(Some(Ok(deliveries))) = &mut answer
+            && !deliveries.is_empty()
+        {
+            if self.awaits_control() {
+                self.read_control().await;
+            }
+            if self.now() - at > self.parts.half {
+                since = self.renew_arrived(source, at, deliveries).await;
+            }
+        }
+        (answer, since)
+    }
+
     /// Counts a task that waits for its next poll.
     pub(crate) fn begin_idle(&self) -> Option<InProgressGuard<'_>> {
-        (self.inner.sources.len() > 1).then(|| {
+        self.inner.wakes().then(|| {
             let idle = self.idle.enter(1);
             self.idles.notify_waiters();
             idle

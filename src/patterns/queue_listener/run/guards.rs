@@ -10,6 +10,11 @@ impl<'a> Reserved<'a> {
         (n > 0).then_some(Self(run, n))
     }
 
+    /// Reserves none: the messages of a wait are counted when they arrive.
+    pub(crate) const fn nothing(run: &'a RunState) -> Self {
+        Self(run, 0)
+    }
+
     /// Takes the reserved capacity for messages that arrived.
     pub(crate) fn used(&mut self) -> usize {
         std::mem::take(&mut self.1)

@@ -6,7 +6,8 @@
 // - Capacity: a poll adds to `outstanding` by compare-exchange and only then reads `closed`. A task
 //   that closes the run sets `closed` and only then reads `outstanding`. All four accesses are
 //   `SeqCst`, so that at least one of both sees the other: the poll returns its reservation, or the
-//   closing task waits for it in `fewer_than`.
+//   closing task waits for it in `fewer_than`. A waiter in a queue reserves nothing; in the same
+//   way it raises its count of `waited_in` and then reads `closed`.
 // - Wake-ups: a task that waits for capacity adds to `watched`, creates the future of `fewer`, and
 //   then reads the counts. A task that frees capacity lowers a count and then reads `watched`. All
 //   are `SeqCst`, so that the waiting task sees the lower count or the other one notifies it.
@@ -84,7 +85,7 @@ impl Intake {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_one_by_one(&self) -> bool {
@@ -118,7 +119,7 @@ impl Intake {
     /// Wakes the tasks that wait for capacity. Both counts bound it, so this is called when either
     /// falls.
     #[inline]
-    fn notify_fewer(&self) {
+    pub(crate) fn notify_fewer(&self) {
         if self.watched.get() > 0 {
             self.woke();
             self.fewer.notify_waiters();
@@ -220,6 +221,13 @@ impl RunState {
         }
     }
 
+    /// Returns the number of messages that may be received, without reserving capacity for them.
+    pub(crate) fn room(&self) -> usize {
+        let room = self.reserve();
+        self.intake.ended(room);
+        room
+    }
+
     /// Takes the messages of a poll into reserved capacity. Returns the suspect message to be
     /// handled alone, if there is one.
     pub(crate) fn took(
@@ -301,6 +309,8 @@ impl RunState {
             Some(at) => {
                 intake.one_by_one.store(true, Ordering::Release);
                 let wins = intake.closed.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                // Waiters in queues give back the capacity that they hold.
+                self.nudge();
                 wins.then(|| rest.remove(at))
             }
             None => None,
@@ -337,12 +347,13 @@ impl RunState {
         self.intake.watched.enter(1)
     }
 
-    /// Waits until fewer than `n` messages are outstanding.
+    /// Waits until fewer than `n` messages are outstanding, and no waiter may take others.
     pub(crate) async fn fewer_than(&self, n: u64) {
         let _watched = self.watches();
         loop {
             let fewer = self.intake.fewer.notified();
-            if self.intake.outstanding.load(Ordering::SeqCst) < n {
+            let no_waiter = self.waited_in.iter().all(|waiters| waiters.get() == 0);
+            if no_waiter && self.intake.outstanding.load(Ordering::SeqCst) < n {
                 return;
             }
             fewer.await;
@@ -350,9 +361,12 @@ impl RunState {
     }
 
     /// Releases a suspect message that was received where no task can handle it. A task receives it
-    /// again.
-    pub(crate) fn decline_exclusive(&self, leased: LeasedDelivery) {
-        self.send_out([leased.lease.settlement(Decision::Release)]);
+    /// again: it is called after the release, because a task that finds nothing lets a waiter
+    /// receive the message once more.
+    pub(crate) async fn decline_exclusive(&self, leased: LeasedDelivery) {
+        let mut released = vec![leased.lease.settlement(Decision::Release)];
+        self.settle_once(&mut released).await;
+        self.send_out(released);
         self.reopen();
     }
 
@@ -363,9 +377,14 @@ impl RunState {
         self.call();
     }
 
+    /// Returns `true` while consecutive messages are refused.
+    pub(crate) fn refuses_all(&self) -> bool {
+        self.in_outage.load(Ordering::Acquire) && self.outage.lock().refuses_all()
+    }
+
     /// Returns the time of the next poll if polls are paced and it is not due yet.
     pub(crate) fn pace(&self, now: Instant) -> Option<Instant> {
-        if !self.in_outage.load(Ordering::Acquire) || !self.outage.lock().refuses_all() {
+        if !self.refuses_all() {
             return None;
         }
         let to = self.intake.paced_to.load(Ordering::Relaxed);

@@ -141,9 +141,8 @@ impl QueueListener {
         }
         let (mut tasks, mut settlers, mut waiters) = (TaskSet::new(), TaskSet::new(), TaskSet::new());
         (0..self.0.sources.len()).for_each(|source| settlers.add(run.settle_all(source)));
-        if self.0.sources.len() > 1 && !self.0.config.receive_wait.is_zero() {
-            (0..self.0.sources.len()).for_each(|source| waiters.add(wait_in(&run, source)));
-        }
+        let wake = self.0.sources.iter().enumerate().filter(|(_, source)| source.wakes);
+        wake.for_each(|(source, _)| waiters.add(wait_in(&run, source)));
         let over = AtomicBool::new(false);
         let mut control = pin!(run.control(shutdown, &over));
         // Not beside handlers that finish during a stop: these futures would call for tasks that no
@@ -171,6 +170,7 @@ impl QueueListener {
                     // settled between them.
                     if !run.intake.is_quick(1) {
                         let _ = aids.as_mut().poll(cx).is_ready();
+                        waiters.poll(cx, |_| {});
                         settlers.poll(cx, |_| {});
                     }
                 });
@@ -189,7 +189,7 @@ impl QueueListener {
     }
 }
 
-/// Waits in one of several queues, on behalf of all tasks.
+/// Waits in one of the queues, on behalf of all tasks.
 async fn wait_in(run: &RunState, source: usize) {
     Poller::new(run).wait_in(run, source).await;
 }

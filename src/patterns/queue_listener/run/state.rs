@@ -91,6 +91,8 @@ pub(crate) struct RunState {
     pub(crate) idle: InProgress,
     /// Notified when a task starts to wait for the next poll.
     pub(crate) idles: Notify,
+    /// Number of waiters in each source, 0 or 1. Tasks do not poll a queue that has one.
+    pub(crate) waited_in: Vec<InProgress>,
     /// Settlements that are made beside the tasks, by source.
     pub(crate) outboxes: Vec<Outbox>,
     /// Number of tasks that wait for the end of a pause.
@@ -132,6 +134,7 @@ impl RunState {
             keeper_looks: AtomicBool::new(false),
             idle: InProgress::default(),
             idles: Notify::new(),
+            waited_in: inner.sources.iter().map(|_| InProgress::default()).collect(),
             outboxes: inner.sources.iter().map(|_| Outbox::default()).collect(),
             parked: InProgress::default(),
             busy: AtomicBool::new(false),

@@ -285,7 +285,7 @@ impl RunState {
             let mut busy = self.inner.config.busy;
             if settlements.iter().any(|settlement| settlement.found_full) {
                 // Several requests before `gives_up_forward` and the end of the lease.
-                busy.cap = busy.cap.min(self.inner.config.visibility / 12);
+                busy.cap = busy.cap.min(self.inner.config.visibility / 8);
             }
             let mut pauses = Backoff::checked(busy, &self.inner.entropy);
             self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default()).await;

@@ -15,8 +15,16 @@ use crate::{
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PostgresConfig {
-    /// The server, the user and the database: `postgres://user:password@host:5432/database`. The
-    /// connection parameters of libpq are accepted, such as `application_name`, and several hosts.
+    /// The server, the user and the database: `postgres://user:password@host:5432/database`, with
+    /// special characters percent-encoded, such as `%40` for `@`.
+    ///
+    /// - Several hosts, `host1,host2:5433`, are tried in order. Add
+    ///   `?target_session_attrs=read-write` to skip standbys.
+    /// - A folder of sockets is `postgres://user@%2Frun%2Fpostgresql/database`.
+    /// - `?sslmode=require`, `verify-ca` or `verify-full` connects with TLS, and verifies the
+    ///   certificate in full. Without one of them, and without [`tls`](field@Self::tls), the
+    ///   connection is not encrypted, also with `sslmode=prefer`.
+    /// - Further parameters: `application_name`, `options`, `keepalives`, `load_balance_hosts`.
     pub url: String,
     /// Schema that holds the tables and functions: 1 to 63 bytes. `steadfast` by default. Several
     /// schemas of one database are independent.
@@ -30,13 +38,13 @@ pub struct PostgresConfig {
     /// by default.
     #[serde(default = "PostgresConfig::max_waiting_default")]
     pub max_waiting: usize,
-    /// Time limit of a connection attempt. 2 s by default.
+    /// Time limit of a connection attempt to one host of the URL. 2 s by default.
     #[serde(default = "PostgresConfig::connect_timeout_default", with = "human")]
     pub connect_timeout: Duration,
     /// Time limit of a request, and of the wait for a connection. 5 s by default.
     #[serde(default = "PostgresConfig::request_timeout_default", with = "human")]
     pub request_timeout: Duration,
-    /// TLS settings. Without them TLS is used if the URL contains `sslmode=require`, with the
+    /// TLS settings. Without them TLS is used if the [URL](field@Self::url) demands it, with the
     /// operating system's root certificates.
     #[serde(default)]
     pub tls: Option<TlsConfig>,
@@ -48,12 +56,14 @@ pub struct PostgresConfig {
     /// must exist: [`Postgres::statements`](super::Postgres::statements) returns the statements.
     #[serde(default = "PostgresConfig::migrate_default")]
     pub migrate: bool,
-    /// If set, each connection prepares its statements once, which saves the server some parsing.
-    /// Off by default, because a pooler in transaction mode may not support it.
+    /// If `true`, each connection prepares its statements once, which saves the server the parsing
+    /// and planning of each request. If `false`, none does. By default a connection finds out: it
+    /// prepares unless a pooler is between it and the server.
     #[serde(default)]
-    pub prepare: bool,
-    /// Interval at which a waiting receiver looks for messages without having been notified. 5 s by
-    /// default. Notices arrive earlier; the interval matters only for those that were lost.
+    pub prepare: Option<bool>,
+    /// Interval at which a waiting receiver looks for messages without having been notified. 30 s
+    /// by default. Notices arrive earlier; the interval matters only for those that were lost, such
+    /// as that of a sender that was killed behind its send.
     #[serde(default = "PostgresConfig::poll_default", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
@@ -73,7 +83,7 @@ setters! {
         tls: impl Into<Option<TlsConfig>>,
         notices_url: impl Into<Option<String>>,
         migrate: bool,
-        prepare: bool,
+        prepare: Option<bool>,
         poll: Duration,
         deduplication_window: Duration,
     }
@@ -92,7 +102,7 @@ impl PostgresConfig {
             tls: None,
             notices_url: None,
             migrate: Self::migrate_default(),
-            prepare: false,
+            prepare: None,
             poll: Self::poll_default(),
             deduplication_window: Self::window_default(),
         }
@@ -123,7 +133,7 @@ impl PostgresConfig {
     }
 
     const fn poll_default() -> Duration {
-        Duration::from_secs(5)
+        Duration::from_secs(30)
     }
 
     const fn window_default() -> Duration {
@@ -162,9 +172,31 @@ pub(super) fn parse(url: &str, field: &'static str) -> Result<tokio_postgres::Co
     // The parser's error may quote a part of a password.
     let rule = "must be like `postgres://user@host:5432/database`, with parameters of libpq that are known, and with special \
                 characters percent-encoded";
-    let parsed = tokio_postgres::Config::from_str(&url).map_err(|_| ConfigError::new(field, rule))?;
+    let parsed = tokio_postgres::Config::from_str(&url).map_err(|error| refuse(&url, field, rule, &error))?;
     require(!parsed.get_hosts().is_empty() || !parsed.get_hostaddrs().is_empty(), field, "must name a host")?;
     Ok(parsed)
+}
+
+/// Parameters of libpq that are settings of their own here.
+const SETTINGS: [(&str, &str); 5] = [
+    ("sslrootcert", "sslrootcert: set `tls.roots` instead"),
+    ("sslcert", "sslcert: set `tls.certificate` instead"),
+    ("sslkey", "sslkey: set `tls.key` instead"),
+    ("search_path", "search_path: set `schema` instead"),
+    ("pool_size", "pool_size: set `connections` instead"),
+];
+
+/// Returns the refusal of a URL. It names a parameter only by a word of ours.
+fn refuse(url: &str, field: &'static str, rule: &'static str, error: &tokio_postgres::Error) -> ConfigError {
+    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    let is_named = |name: &str| cause.contains(&format!("`{name}`")) && url.contains(name);
+    let setting = SETTINGS.iter().find(|(name, _)| is_named(name));
+    let rule = match setting {
+        Some((_, instead)) => instead,
+        None if is_named("sslmode") => "sslmode: must be `disable`, `prefer`, `require`, `verify-ca` or `verify-full`",
+        None => rule,
+    };
+    ConfigError::new(field, rule)
 }
 
 /// Shows the host of a URL.

@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_postgres::{
     AsyncMessage, Client, Socket,
-    config::SslMode,
+    config::{Host, LoadBalanceHosts, SslMode},
     tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream},
 };
 use tokio_rustls::TlsConnector;
@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     backend::TlsConfig,
+    entropy::Entropy,
     port::{BoxFuture, PortError, within},
     race::race,
     spawn::Spawner,
@@ -35,7 +36,8 @@ use crate::{
 /// Opens connections to one server.
 #[derive(Clone)]
 pub(super) struct Connector {
-    config: tokio_postgres::Config,
+    /// One for each host of the URL, in the order in which they are tried.
+    hosts: Vec<tokio_postgres::Config>,
     tls: Tls,
     /// Hosts and database, as errors name them.
     pub(super) place: Arc<str>,
@@ -77,20 +79,17 @@ impl Connector {
         }
         let place = place(&parsed).into();
         let tls = Tls(client.map(Arc::new));
-        Ok(Self { config: parsed, tls, place, clock: clock.clone(), limit: config.connect_timeout })
+        Ok(Self { hosts: each_host(&parsed), tls, place, clock: clock.clone(), limit: config.connect_timeout })
     }
 
-    /// Returns the time limit of a connection attempt.
+    /// Returns the time limit of a connection attempt to one host.
     pub(super) const fn limit(&self) -> std::time::Duration {
         self.limit
     }
 
     /// Opens a connection. A task of its own drives it, and passes the server's messages on.
     pub(super) async fn open(&self, on_message: Option<OnMessage>) -> Result<Connection, PortError> {
-        let connected = within(&self.clock, self.limit, self.config.connect(self.tls.clone())).await;
-        let (client, mut connection) = connected
-            .ok_or_else(|| timed_out(&self.place, "a connection attempt", self.limit))?
-            .map_err(|error| connect_failure(&self.place, error))?;
+        let (client, mut connection) = self.dial().await?;
         let kill = Arc::new(Notify::new());
         let killed = kill.clone();
         Spawner::Tokio.spawn(async move {
@@ -110,6 +109,63 @@ impl Connector {
         });
         Ok(Connection { client, kill })
     }
+
+    /// Connects to the first host that accepts. Each host has the whole time limit, so that one
+    /// that is silent does not keep the handle from the next.
+    async fn dial(&self) -> Result<(Client, tokio_postgres::Connection<Socket, Encrypted>), PortError> {
+        let mut failed = None;
+        for host in &self.hosts {
+            match within(&self.clock, self.limit, host.connect(self.tls.clone())).await {
+                Some(Ok(connected)) => return Ok(connected),
+                Some(Err(error)) => failed = Some(connect_failure(&self.place, error)),
+                None => failed = Some(timed_out(&self.place, "a connection attempt", self.limit)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| PortError::invalid("url", "must name a host")))
+    }
+}
+
+/// Returns the settings of each host by itself.
+fn each_host(all: &tokio_postgres::Config) -> Vec<tokio_postgres::Config> {
+    let (hosts, addresses, ports) = (all.get_hosts(), all.get_hostaddrs(), all.get_ports());
+    let number = hosts.len().max(addresses.len());
+    let has_one_each = |given: usize| given <= 1 || given == number;
+    if number == 1
+        || !has_one_each(ports.len())
+        || !(hosts.is_empty() || addresses.is_empty() || hosts.len() == addresses.len())
+    {
+        // The client itself refuses numbers that do not fit.
+        return vec![all.clone()];
+    }
+    let of = |i: usize| {
+        let mut one = tokio_postgres::Config::new();
+        match hosts.get(i) {
+            Some(Host::Tcp(name)) => drop(one.host(name)),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => drop(one.host_path(path)),
+            None => {}
+        }
+        addresses.get(i).map(|address| one.hostaddr(*address));
+        ports.get(i).or(ports.first()).map(|port| one.port(*port));
+        all.get_user().map(|user| one.user(user));
+        all.get_password().map(|password| one.password(password));
+        all.get_dbname().map(|name| one.dbname(name));
+        all.get_options().map(|options| one.options(options));
+        all.get_application_name().map(|name| one.application_name(name));
+        all.get_connect_timeout().map(|limit| one.connect_timeout(*limit));
+        all.get_tcp_user_timeout().map(|limit| one.tcp_user_timeout(*limit));
+        all.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+        all.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+        one.keepalives(all.get_keepalives()).keepalives_idle(all.get_keepalives_idle());
+        one.ssl_mode(all.get_ssl_mode()).ssl_negotiation(all.get_ssl_negotiation());
+        one.target_session_attrs(all.get_target_session_attrs()).channel_binding(all.get_channel_binding());
+        one
+    };
+    let mut each: Vec<_> = (0..number).map(of).collect();
+    if all.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        each.rotate_left((Entropy::default().next_u64() % number as u64) as usize);
+    }
+    each
 }
 
 impl Connection {

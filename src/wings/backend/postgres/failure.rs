@@ -13,7 +13,7 @@
 //! | missing table or function (42P01, 42883, 3F000), damaged data (XX) | `Corrupt` | no |
 //! | statement cancelled, `statement_timeout` (57014) | `TimedOut` | no |
 //! | any other | `Other` | no |
-use std::error::Error as _;
+use std::{error::Error as _, io::ErrorKind};
 
 use tokio_postgres::{Error, error::SqlState};
 
@@ -55,7 +55,26 @@ pub(super) fn connect_failure(place: &str, error: Error) -> PortError {
         let message = format!("postgres: {place}: the login failed{why}: check the user and the password in `url`");
         return PortError::new(PortErrorKind::Denied, message).with_source(error);
     }
+    if error.as_db_error().is_none() && error.source().is_some_and(is_no_answer_of_the_protocol) {
+        let message =
+            format!("postgres: {place}: the answer is not that of a PostgreSQL server: check the port in `url`");
+        return PortError::new(PortErrorKind::Unavailable, message).with_source(error);
+    }
     failure(place, error, Effect::Read)
+}
+
+/// Returns `true` if the server answered a connection attempt, and refused its user or password.
+pub(super) fn refuses_login(error: &PortError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<Error>());
+    source.and_then(Error::code).is_some_and(|code| code.code().starts_with("28"))
+}
+
+fn is_no_answer_of_the_protocol(source: &(dyn std::error::Error + 'static)) -> bool {
+    source.downcast_ref::<std::io::Error>().is_some_and(|io| {
+        // The first bytes were taken for the length of an answer.
+        matches!(io.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData)
+            || io.to_string() == "bytes remaining on stream"
+    })
 }
 
 /// Returns the error of a request without an answer.

@@ -1,15 +1,16 @@
 //! Requests that meet share a statement.
 //!
 //! While a request of a handle is under way, the next one begins a batch in a task of its own, and
-//! those that come meanwhile gather for the batch after it. A lone request waits for nobody, and
-//! runs in its caller's future. Nothing depends on a caller's future being polled: a caller that is
-//! held up, or dropped, delays nobody else.
+//! those that come meanwhile gather for the batch after it, or fill one that begins at once. A lone
+//! request waits for nobody, and runs in its caller's future. Nothing depends on a caller's future
+//! being polled: a caller that is held up, or dropped, delays nobody else.
 use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::oneshot;
 
 use crate::{
     port::{BoxFuture, PortError, PortErrorKind},
+    race::yield_now,
     spawn::Spawner,
     sync::Mutex,
 };
@@ -17,7 +18,7 @@ use crate::{
 /// Sends jobs in batches. It returns one answer for each job.
 pub(super) trait SendBatch<J, R>: Send + Sync {
     fn send(&self, jobs: Vec<J>) -> BoxFuture<'_, Vec<R>>;
-    /// Returns the approximate size of a job, in bytes.
+    /// Returns the size of a job in rows: see [`row`].
     fn weight(&self, job: &J) -> usize;
 }
 
@@ -27,31 +28,42 @@ pub(super) struct Gather<J, R>(Arc<GatherCore<J, R>>);
 struct GatherCore<J, R> {
     sender: Box<dyn SendBatch<J, R>>,
     state: Mutex<State<J, R>>,
-    /// Maximum number of jobs in a batch.
+    /// A batch ends at this size in rows, or with the job that reaches it.
     most: usize,
 }
 
 struct State<J, R> {
     /// `true` while a lone request runs in its caller's future.
     has_lone: bool,
-    /// `true` while a batch is under way.
-    is_sending: bool,
+    /// Number of batches that are under way.
+    batches: usize,
     waiting: VecDeque<Waiting<J, R>>,
+    /// The size of the jobs that wait.
+    rows: usize,
 }
 
 struct Waiting<J, R> {
     job: J,
+    rows: usize,
     answer: oneshot::Sender<R>,
 }
 
-/// A batch ends at this size, or with the job that reaches it.
-const BATCH_BYTES: usize = 4 << 20;
+/// Number of bytes that count as one more row.
+const ROW_BYTES: usize = 64 << 10;
+/// Maximum number of batches under way. One is enough while they are small: the more jobs share a
+/// commit, the better. Those that wait for it begin another one if they fill it.
+const BATCHES: usize = 4;
 /// Maximum number of jobs that wait; further ones fail as throttled.
 const MAX_WAITING: usize = 16_384;
 
+/// Returns the size of a row with a value of so many bytes.
+pub(super) const fn row(bytes: usize) -> usize {
+    1 + bytes / ROW_BYTES
+}
+
 impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     pub(super) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
-        let state = Mutex::new(State { has_lone: false, is_sending: false, waiting: VecDeque::new() });
+        let state = Mutex::new(State { has_lone: false, batches: 0, waiting: VecDeque::new(), rows: 0 });
         Self(Arc::new(GatherCore { sender: Box::new(sender), state, most }))
     }
 
@@ -64,22 +76,22 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
         let core = &self.0;
         let answered = {
             let mut state = core.state.lock();
-            if !state.has_lone && !state.is_sending {
+            if !state.has_lone && state.batches == 0 {
                 state.has_lone = true;
                 Err(job)
             } else if state.waiting.len() >= MAX_WAITING {
                 return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
             } else {
                 let (answer, answered) = oneshot::channel();
-                state.waiting.push_back(Waiting { job, answer });
-                Ok((answered, !std::mem::replace(&mut state.is_sending, true)))
+                let rows = core.sender.weight(&job);
+                state.rows += rows;
+                state.waiting.push_back(Waiting { job, rows, answer });
+                Ok(answered)
             }
         };
         match answered {
-            Ok((answered, is_first)) => {
-                if is_first {
-                    core.begin_batch();
-                }
+            Ok(answered) => {
+                core.begin_batch();
                 answered.await.map_err(|_| lost())
             }
             Err(job) => {
@@ -91,26 +103,31 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
 }
 
 impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
-    /// Sends the waiting jobs in a task, or ends sending.
+    /// Sends the waiting jobs in a task, if no batch is under way or they fill another one.
     fn begin_batch(self: &Arc<Self>) {
         let batch = {
             let mut state = self.state.lock();
-            // Jobs whose callers are gone were not sent, and need not be.
-            state.waiting.retain(|waiting| !waiting.answer.is_closed());
-            let (mut jobs, mut bytes) = (0, 0);
-            for waiting in &state.waiting {
-                if jobs == self.most || bytes >= BATCH_BYTES {
-                    break;
-                }
-                jobs += 1;
-                bytes += self.sender.weight(&waiting.job);
+            let may_begin = state.batches == 0 || state.rows >= self.most && state.batches < BATCHES;
+            if !may_begin {
+                return;
             }
-            state.is_sending = jobs > 0;
-            state.waiting.drain(..jobs).collect::<Vec<_>>()
+            let (mut batch, mut rows) = (Vec::new(), 0);
+            while rows < self.most
+                && let Some(waiting) = state.waiting.pop_front()
+            {
+                state.rows -= waiting.rows;
+                // A job whose caller is gone was not sent, and need not be.
+                if !waiting.answer.is_closed() {
+                    rows += waiting.rows;
+                    batch.push(waiting);
+                }
+            }
+            if batch.is_empty() {
+                return;
+            }
+            state.batches += 1;
+            batch
         };
-        if batch.is_empty() {
-            return;
-        }
         // Created here: also a task that is dropped before its first poll begins the next batch.
         let next = NextBatch(self.clone());
         Spawner::Tokio.spawn(async move {
@@ -120,15 +137,19 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
                 // A caller whose future was dropped needs no answer.
                 let _ = caller.send(answer);
             }
+            // Those that were answered may have their next job at once: it joins the next batch.
+            yield_now().await;
+            drop(next);
         });
     }
 }
 
-/// Begins the next batch when one has ended, also by a panic.
+/// Ends a batch, also by a panic, and begins the next one.
 struct NextBatch<J: Send + 'static, R: Send + 'static>(Arc<GatherCore<J, R>>);
 
 impl<J: Send + 'static, R: Send + 'static> Drop for NextBatch<J, R> {
     fn drop(&mut self) {
+        self.0.state.lock().batches -= 1;
         self.0.begin_batch();
     }
 }
@@ -160,7 +181,10 @@ mod tests {
     impl SendBatch<u32, u32> for Arc<Server> {
         fn send(&self, jobs: Vec<u32>) -> BoxFuture<'_, Vec<u32>> {
             Box::pin(async move {
-                assert!(self.under_way.fetch_add(1, SeqCst) < 2, "one batch at a time, beside a lone request");
+                assert!(
+                    self.under_way.fetch_add(1, SeqCst) <= BATCHES,
+                    "some batches at a time, beside a lone request"
+                );
                 self.batches.lock().push(jobs.clone());
                 self.permits.acquire().await.unwrap().forget();
                 self.under_way.fetch_sub(1, SeqCst);
@@ -169,7 +193,7 @@ mod tests {
         }
 
         fn weight(&self, job: &u32) -> usize {
-            if *job > 1000 { BATCH_BYTES } else { 1 }
+            if *job > 1000 { 3 } else { 1 }
         }
     }
 
@@ -210,13 +234,53 @@ mod tests {
     #[tokio::test]
     async fn requests_that_meet_go_together_and_each_has_its_own_answer() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2, 3, 4, 5, 6]).await;
+        let mut tasks = spawn(&gather, &[1, 2, 3, 4]).await;
         assert_eq!(*server.batches.lock(), [vec![1], vec![2]]);
+        tasks.extend(spawn(&gather, &[5, 6]).await);
         server.permits.add_permits(9);
         for (task, answer) in tasks.into_iter().zip([10, 20, 30, 40, 50, 60]) {
             assert_eq!(task.await.unwrap(), answer);
         }
         assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![3, 4, 5], vec![6]]);
+    }
+
+    #[tokio::test]
+    async fn jobs_that_fill_a_batch_do_not_wait_for_one_that_is_under_way() {
+        let (server, gather) = gather(0);
+        let tasks = spawn(&gather, &[1, 2, 3, 4]).await;
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2]], "two jobs wait for a third");
+        let more = spawn(&gather, &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]).await;
+        let begun = [vec![1], vec![2], vec![3, 4, 5], vec![6, 7, 8], vec![9, 10, 11]];
+        assert_eq!(*server.batches.lock(), begun, "so many batches and no more");
+        server.permits.add_permits(99);
+        for (task, job) in tasks.into_iter().chain(more).zip(1..) {
+            assert_eq!(task.await.unwrap(), job * 10);
+        }
+    }
+
+    #[tokio::test]
+    async fn answered_callers_that_send_again_at_once_share_the_next_batch() {
+        let (server, gather) = gather(0);
+        let callers: Vec<_> = (0..3)
+            .map(|_| {
+                let gather = gather.clone();
+                tokio::task::spawn(async move {
+                    for job in 0..3 {
+                        gather.send(job).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        settle().await;
+        for _ in 0..9 {
+            server.permits.add_permits(1);
+            settle().await;
+        }
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        let batches = server.batches.lock().len();
+        assert!(batches <= 6, "{batches} batches for 9 jobs: {:?}", server.batches.lock());
     }
 
     #[tokio::test]
@@ -233,12 +297,13 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_caller_neither_stops_the_others_nor_is_sent_if_it_still_waits() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2, 3, 4, 5]).await;
+        let mut tasks = spawn(&gather, &[1, 2, 3, 4]).await;
         // The first runs in its caller's future, the second is under way in a task, the others wait.
         tasks[0].abort();
         tasks[1].abort();
         tasks[3].abort();
         settle().await;
+        tasks.extend(spawn(&gather, &[5]).await);
         server.permits.add_permits(9);
         let [_, _, third, _, last] = <[_; 5]>::try_from(tasks).unwrap();
         assert_eq!((third.await.unwrap(), last.await.unwrap()), (30, 50));

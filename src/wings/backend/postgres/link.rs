@@ -1,8 +1,9 @@
 //! Requests to the server: one statement and one round trip each.
-use std::{fmt, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
 use tokio_postgres::{
-    Row,
+    Client, Error, Row, Statement,
+    error::SqlState,
     types::{ToSql, Type},
 };
 
@@ -12,7 +13,7 @@ use super::{
     config::check_schema,
     connection::Connector,
     failure::{failure, timed_out},
-    pool::{Borrowed, Pool},
+    pool::{Borrowed, Pool, Pooled},
     server::Server,
 };
 use crate::{
@@ -25,6 +26,27 @@ use crate::{
 /// A parameter of a statement, with its type.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
+/// Largest sum of the values of a request, in bytes. The server takes less than 1 GiB, and requests
+/// that meet share a statement.
+const LARGEST: usize = 512 << 20;
+
+/// Refuses a request that the server would answer by closing the connection.
+pub(super) fn check_size(field: &str, bytes: usize) -> Result<(), PortError> {
+    if bytes <= LARGEST {
+        return Ok(());
+    }
+    Err(PortError::invalid(field, format_args!("must have at most {LARGEST} bytes together, has {bytes}")))
+}
+
+/// Refuses a transaction whose statements do not see what others have committed.
+pub(super) fn refuse_isolation(place: &str) -> PortError {
+    let message = format!("postgres: {place}: the transaction must have the isolation level READ COMMITTED");
+    PortError::new(PortErrorKind::Unsupported, message)
+}
+
+/// Condition of a statement within a transaction of the user.
+pub(super) const READ_COMMITTED: &str = "current_setting('transaction_isolation') = 'read committed'";
+
 /// The connections of a handle, and the names of its schema.
 pub(super) struct Link {
     pool: Pool,
@@ -33,7 +55,9 @@ pub(super) struct Link {
     /// Number that identifies the schema in advisory locks and names of channels.
     id: u64,
     limit: Duration,
-    prepares: bool,
+    /// Permits of requests that wait for other transactions, so that they leave connections to the
+    /// others.
+    patient: tokio::sync::Semaphore,
     pub(super) clock: Clock,
 }
 
@@ -49,9 +73,19 @@ impl Link {
             schema: format!("\"{}\"", config.schema),
             id: crate::hash::stable_hash(config.schema.as_bytes()),
             limit: config.request_timeout,
-            prepares: config.prepare,
+            patient: tokio::sync::Semaphore::new(config.connections.div_ceil(2)),
             clock: clock.clone(),
         })
+    }
+
+    /// Waits for the permission to send a request that waits for other transactions.
+    pub(super) async fn patience(&self) -> Result<tokio::sync::SemaphorePermit<'_>, PortError> {
+        let throttled = || {
+            let what = "too many requests wait for locks that other transactions hold";
+            PortError::new(PortErrorKind::Throttled, format!("postgres: {}: {what}", self.place()))
+        };
+        let permit = within(&self.clock, self.limit, self.patient.acquire()).await;
+        permit.and_then(Result::ok).ok_or_else(throttled)
     }
 
     /// Opens the first connection, and checks the server.
@@ -83,12 +117,28 @@ impl Link {
     /// # Cancel safety
     /// If the future is dropped, the statement takes effect as a whole or not at all.
     pub(super) async fn query(&self, effect: Effect, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+        self.request(effect, sql, params, true).await
+    }
+
+    /// Same as [`query`](Self::query) for one of many texts, which are never prepared: each would
+    /// stay at the server.
+    pub(super) async fn read_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+        self.request(Effect::Read, sql, params, false).await
+    }
+
+    async fn request(
+        &self,
+        effect: Effect,
+        sql: &str,
+        params: &[Param<'_>],
+        stays: bool,
+    ) -> Result<Vec<Row>, PortError> {
         let mut borrowed = self.pool.core().borrow().await?;
-        match self.send(&mut borrowed, effect, sql, params).await {
+        match self.send(&mut borrowed, effect, sql, params, stays).await {
             Err(error) if effect == Effect::Read && error.kind() == PortErrorKind::Unavailable => {
                 drop(borrowed);
                 let mut borrowed = self.pool.core().borrow().await?;
-                self.send(&mut borrowed, effect, sql, params).await
+                self.send(&mut borrowed, effect, sql, params, stays).await
             }
             sent => sent,
         }
@@ -100,26 +150,10 @@ impl Link {
         effect: Effect,
         sql: &str,
         params: &[Param<'_>],
+        stays: bool,
     ) -> Result<Vec<Row>, PortError> {
         borrowed.is_busy = true;
-        let pooled = borrowed.pooled()?;
-        let answer = within(&self.clock, self.limit, async {
-            if !self.prepares {
-                return pooled.connection.client.query_typed(sql, params).await;
-            }
-            let statement = match pooled.prepared.get(sql) {
-                Some(statement) => statement.clone(),
-                None => {
-                    let types: Vec<Type> = params.iter().map(|(_, of)| of.clone()).collect();
-                    let prepared = pooled.connection.client.prepare_typed(sql, &types).await?;
-                    pooled.prepared.insert(sql.to_owned(), prepared.clone());
-                    prepared
-                }
-            };
-            let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
-            pooled.connection.client.query(&statement, &values).await
-        });
-        let answer = answer.await;
+        let answer = within(&self.clock, self.limit, borrowed.pooled()?.rows(sql, params, stays)).await;
         borrowed.is_busy = false;
         match answer {
             Some(Ok(rows)) => Ok(rows),
@@ -146,7 +180,12 @@ impl Link {
         let ran = within(&self.clock, limit, borrowed.pooled()?.connection.client.batch_execute(statements)).await;
         borrowed.is_busy = false;
         match ran {
-            Some(ran) => ran.map_err(|error| failure(self.place(), error, Effect::Write)),
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                // Its transaction is aborted, and still open.
+                borrowed.abandon();
+                Err(failure(self.place(), error, Effect::Write))
+            }
             None => {
                 borrowed.abandon();
                 Err(timed_out(self.place(), "a migration", limit).outcome_unknown())
@@ -161,6 +200,43 @@ impl Link {
         i: usize,
     ) -> Result<T, PortError> {
         row.try_get(i).map_err(|error| failure(self.place(), error, Effect::Read))
+    }
+}
+
+/// Errors of a prepared statement that is unknown, or has other columns by now. Nothing was run.
+const STALE: [SqlState; 3] =
+    [SqlState::UNDEFINED_PSTATEMENT, SqlState::DUPLICATE_PSTATEMENT, SqlState::FEATURE_NOT_SUPPORTED];
+
+impl Pooled {
+    /// Sends a statement, and returns its rows. If it `stays`, it is prepared where this connection
+    /// prepares.
+    async fn rows(&mut self, sql: &str, params: &[Param<'_>], stays: bool) -> Result<Vec<Row>, Error> {
+        if stays && let Some(prepared) = &mut self.prepared {
+            match Self::rows_prepared(&self.connection.client, prepared, sql, params).await {
+                // Somebody made the session forget it, or replaced the schema.
+                Err(error) if error.code().is_some_and(|code| STALE.contains(code)) => self.prepared = None,
+                answer => return answer,
+            }
+        }
+        self.connection.client.query_typed(sql, params).await
+    }
+
+    async fn rows_prepared(
+        client: &Client,
+        prepared: &mut HashMap<String, Statement>,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        let statement = match prepared.get(sql) {
+            Some(statement) => statement,
+            None => {
+                let types: Vec<Type> = params.iter().map(|(_, of)| of.clone()).collect();
+                let statement = client.prepare_typed(sql, &types).await?;
+                prepared.entry(sql.to_owned()).or_insert(statement)
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+        client.query(statement, &values).await
     }
 }
 

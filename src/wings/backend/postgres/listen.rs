@@ -13,6 +13,7 @@ use super::{
     connection::{Connection, Connector},
     failure::{Effect, failure, timed_out},
     pool::RECONNECT,
+    wake::listening,
 };
 use crate::{
     backend::{ConnectionEvent, ConnectionRole},
@@ -266,9 +267,14 @@ impl ListenerCore {
         };
         let mut statements = String::new();
         if !is_new {
-            removed.iter().for_each(|name| statements.push_str(&format!("UNLISTEN \"{name}\";")));
+            for name in &removed {
+                let unlock = format!("SELECT pg_advisory_unlock_shared({});", listening(name));
+                statements.push_str(&format!("UNLISTEN \"{name}\"; {unlock}"));
+            }
         }
-        added.iter().for_each(|name| statements.push_str(&format!("LISTEN \"{name}\";")));
+        for name in &added {
+            statements.push_str(&format!("SELECT pg_advisory_lock_shared({}); LISTEN \"{name}\";", listening(name)));
+        }
         if !statements.is_empty() {
             self.execute(connection, &statements).await?;
         }

@@ -40,27 +40,33 @@
 //! | `on`, `local` without one | nothing | the writes that the standby did not have yet |
 //! | `off` | the last writes: no port states `Durable` | the same |
 //!
-//! After a fail-over to an asynchronous standby, versions, numbers and tokens of lost writes may be
-//! given again. Use a synchronous standby where tokens guard something outside the database.
+//! After a fail-over to an asynchronous standby, or a crash with `off`, versions, numbers and
+//! tokens of lost writes may be given again. Use a synchronous standby where tokens guard something
+//! outside the database.
 //!
 //! # Connections
 //!
 //! A handle opens up to [`connections`](field@PostgresConfig::connections) connections as requests
 //! need them, and one more that waits for notices as soon as there is a subscriber. Writes that
 //! meet share a statement: while one is under way, those that come gather, and go together with one
-//! commit, each with its own answer. A lone write waits for nobody. Two to eight connections
-//! therefore serve most processes.
+//! commit, each with its own answer. So do reads of single records. A lone request waits for
+//! nobody. Two to eight connections therefore serve most processes.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again,
-//! after 50 ms to 2 s with jitter. [`Postgres::events`] reports both. A read whose connection was
-//! lost is repeated once. A write is never repeated: if it was sent and not answered, its error
-//! states that it [may have been applied](crate::port::Failure::may_have_been_applied). Each new
-//! connection is checked like the first one, so that a fail-over never leads to a standby.
+//! after 50 ms to 2 s with jitter. If the server only refuses new connections, such as after a
+//! change of the password, those that are open are used on. [`Postgres::events`] reports both. A
+//! read whose connection was lost is repeated once. A write is never repeated: if it was sent and
+//! not answered, its error states that it [may have been
+//! applied](crate::port::Failure::may_have_been_applied). Each new connection is checked like the
+//! first one, so that a fail-over never leads to a standby.
 //!
-//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works: there is no session state, and
-//! no prepared statement unless [`prepare`](field@PostgresConfig::prepare) is set. Notices need a
-//! direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
+//! **A pooler in transaction mode** (pgbouncer, 1.18 tried) works. A new connection finds out if
+//! one is between it and the server: the process that it was told at the login is then not that of
+//! its session. Without a pooler it prepares its statements, and sets `plan_cache_mode` and what
+//! the planner may use; behind one it keeps no session state, which costs the server some 50 to
+//! 100 µs more for each request. [`prepare`](field@PostgresConfig::prepare) decides otherwise.
+//! Notices need a direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
 //!
 //! # Time
 //!
@@ -74,8 +80,8 @@
 //!
 //! A write takes an advisory lock on its key, which falls onto one of 16,384 locks, until the
 //! commit. A job whose lock is held by another transaction is sent again alone, so that it makes no
-//! other job wait. A batch takes up to one lock for each write: many batches of 1,000 writes at
-//! once may need a higher `max_locks_per_transaction`.
+//! other job wait. Half of the connections at most wait for locks. A batch takes up to one lock for
+//! each write: many batches of 1,000 writes at once may need a higher `max_locks_per_transaction`.
 //!
 //! # Settings that matter
 //!
@@ -118,6 +124,7 @@
 //! | the server's disk is full | `Full` | throttled |
 //! | a wrong password, a missing right, a certificate that is not trusted | `Denied` | permanent |
 //! | a server before version 13, another isolation level | `Unsupported` | permanent |
+//! | a request of more than 512 MiB, a schema with tables of another program | `Invalid` | permanent |
 //! | the schema was dropped, or its data is damaged | `Corrupt` | permanent |
 //!
 //! # Cancel safety
@@ -130,6 +137,8 @@
 //! - Connect within the runtime that uses the handle: its connections are tasks of that runtime.
 //! - Keep a transaction with [`batch_within`](PostgresStore::batch_within) short: writers of its
 //!   keys wait for its end, up to their time limit.
+//! - After a schema was dropped or restored from a copy, restart the programs: a queue that a
+//!   handle opened before is not the one that has its name now.
 //! - Values are in the write-ahead log as well: keep large ones in a blob store, with a
 //!   [claim check](crate::claim_check).
 //!
@@ -140,6 +149,7 @@
 mod base64;
 mod config;
 mod connection;
+mod direct;
 mod failure;
 mod gather;
 mod handle;
@@ -159,6 +169,7 @@ mod queue_wait;
 mod schema;
 mod server;
 mod store;
+mod store_get;
 mod store_schema;
 mod store_sql;
 mod sweep;

@@ -13,7 +13,7 @@ use tokio_postgres::types::Type;
 use super::{
     Postgres,
     base64::{decode, encode},
-    gather::{Gather, SendBatch},
+    gather::{Gather, SendBatch, row},
     handle::PostgresCore,
     link::{Effect, Link, Param},
     listen::{Heard, Subscription},
@@ -73,7 +73,7 @@ impl SendBatch<Published, Result<(), PortError>> for Publisher {
     }
 
     fn weight(&self, job: &Published) -> usize {
-        job.payloads.iter().map(String::len).sum()
+        job.payloads.iter().map(|payload| row(payload.len())).sum()
     }
 }
 

@@ -18,6 +18,7 @@ use tokio_postgres::Statement;
 use super::{
     PostgresConfig,
     connection::{Connection, Connector},
+    failure::refuses_login,
     server::{self, Server},
 };
 use crate::{
@@ -40,6 +41,8 @@ pub(super) struct PoolCore {
     waiting: AtomicUsize,
     max_waiting: usize,
     limit: Duration,
+    /// `None` if each connection finds out.
+    prepares: Option<bool>,
     state: Mutex<PoolState>,
     entropy: Entropy,
     pub(super) events: Events<ConnectionEvent>,
@@ -55,10 +58,11 @@ struct PoolState {
     server: Option<Server>,
 }
 
-/// An open connection with the statements that it prepared.
+/// An open connection.
 pub(super) struct Pooled {
     pub(super) connection: Connection,
-    pub(super) prepared: HashMap<String, Statement>,
+    /// The statements that it prepared; `None` if it does not prepare any.
+    pub(super) prepared: Option<HashMap<String, Statement>>,
 }
 
 /// A connection in use. Dropped while its request is under way, it waits for the answer, and then
@@ -82,6 +86,7 @@ impl Pool {
             waiting: AtomicUsize::new(0),
             max_waiting: config.max_waiting,
             limit: config.request_timeout,
+            prepares: config.prepare,
             state: Mutex::default(),
             entropy: Entropy::default(),
             events,
@@ -114,7 +119,10 @@ impl PoolCore {
             Some(pooled) => {
                 Ok(Borrowed { pool: self.clone(), pooled: Some(pooled), permit: Some(permit), is_busy: false })
             }
-            None => self.open_for(permit).await,
+            None => {
+                self.check_reachable()?;
+                self.open_for(permit).await
+            }
         }
     }
 
@@ -137,7 +145,19 @@ impl PoolCore {
         opened.await.map_err(lost)?
     }
 
+    /// Refuses a request while the server is down. A server that answers, and only refuses new
+    /// connections, such as after a change of the password, still serves those that are open.
     fn check_up(&self) -> Result<(), PortError> {
+        let state = self.state.lock();
+        if state.down.as_ref().is_some_and(refuses_login) && !state.idle.is_empty() {
+            return Ok(());
+        }
+        drop(state);
+        self.check_reachable()
+    }
+
+    /// Refuses a request that needs a new connection while there is none to be had.
+    fn check_reachable(&self) -> Result<(), PortError> {
         match &self.state.lock().down {
             // Whatever the reason, it may be mended meanwhile.
             Some(error) => Err(PortError::new(PortErrorKind::Unavailable, error.to_string())),
@@ -183,7 +203,8 @@ impl PoolCore {
         let server = server::inspect(&connection, &self.connector).await?;
         let first = *self.state.lock().server.get_or_insert(server);
         server.check_against(&first, &self.connector.place)?;
-        Ok((Pooled { connection, prepared: HashMap::new() }, server))
+        let prepared = self.prepares.unwrap_or(server.is_direct).then(HashMap::new);
+        Ok((Pooled { connection, prepared }, server))
     }
 
     /// Lets requests fail at once, until a task has reached the server.

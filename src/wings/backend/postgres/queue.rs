@@ -1,6 +1,6 @@
 //! The queue on a PostgreSQL server.
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     fmt,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -13,7 +13,7 @@ use super::{
     Postgres,
     gather::Gather,
     handle::PostgresCore,
-    link::Effect,
+    link::{Effect, READ_COMMITTED, check_size, refuse_isolation},
     listen::Subscription,
     queue_receive::{Receiver, Request, SharedReceiver, Taken},
     queue_send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
@@ -34,22 +34,25 @@ use crate::{
 /// same queue, and shares its requests.
 ///
 /// A `receive` or a `peek` returns at most 16 MiB of bodies and headers, but at least one message.
+/// A message has at most 64 MiB; a `send` or a forward at most 512 MiB and 1,000 messages.
 ///
 /// # Requests
 ///
 /// A `send`, a `receive`, an `extend` and a `settle` of any settlements, forwards included, are one
 /// round trip each. Sends that meet share a statement and a commit, and so do receives with one
-/// visibility time-out, and settlements. A statement that meets a deadlock is repeated.
+/// visibility time-out, and settlements. A statement that meets a deadlock is repeated. One of
+/// several requests that waits for another transaction, such as one with
+/// [`send_within`](Self::send_within), is divided after 200 ms: only those of its groups wait on.
 ///
 /// A receiver that waits is woken by a notice soon after a send in any process, and looks by itself
-/// each [`poll`](field@super::PostgresConfig::poll). Notices are at least 10 ms apart.
+/// each [`poll`](field@super::PostgresConfig::poll). Notices cost a commit each. They are at least
+/// 10 ms apart, and begin with the first receiver that waits.
 ///
 /// # Order
 ///
 /// Messages that return (abandoned, expired, delayed, or the next of a group) are delivered in the
 /// order of their times, before those that were never delivered, and are at most half of a receive
-/// while others wait. A receive of one message therefore prefers those that return: receive several
-/// at once.
+/// while others wait. A receive of one message prefers those that return: receive several at once.
 ///
 /// # Long transactions
 ///
@@ -81,7 +84,9 @@ pub(super) struct QueueCore {
     identity: Arc<str>,
     window: i64,
     sends: Gather<Vec<Message>, Sent>,
-    settles: Gather<Vec<Ready>, Settled>,
+    sender: Arc<Sender>,
+    pub(super) settles: Gather<Vec<Ready>, Settled>,
+    pub(super) settler: Arc<Settler>,
     pub(super) receives: Gather<Request, Result<Taken, PortError>>,
     receiver: Arc<Receiver>,
     /// Notices of the queue, from the first receiver that waits on.
@@ -118,8 +123,8 @@ const PREFIX: &str = "postgres-";
 /// End of the addresses of dead letters.
 const DEAD: &str = "-dead";
 
-/// Maximum number of requests in a statement.
-const GATHERED: usize = 256;
+/// Maximum number of messages of several requests in a statement.
+const GATHERED: usize = 128;
 
 impl Postgres {
     /// Returns the queue with this name in this schema; creates it if it does not exist.
@@ -148,10 +153,13 @@ impl PostgresQueue {
         let window = micros(core.config.deduplication_window).max(1);
         let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
         let link = &core.link;
-        let receiver = Arc::new(Receiver::new(link.clone(), id, guard));
+        let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct));
+        let (sender, settler) = (Sender::new(link.clone(), id, window), Settler::new(link.clone(), id, window));
         Self(Arc::new(QueueCore {
-            sends: Gather::new(GATHERED, Sender::new(link.clone(), id, window)),
-            settles: Gather::new(GATHERED, Settler::new(link.clone(), id, window)),
+            sends: Gather::new(GATHERED, sender.clone()),
+            sender,
+            settles: Gather::new(GATHERED, settler.clone()),
+            settler,
             receives: Gather::new(GATHERED, SharedReceiver(receiver.clone())),
             receiver,
             notices: OnceCell::new(),
@@ -173,13 +181,16 @@ impl PostgresQueue {
     /// database. They are accepted when it is committed, together with its other effects, or not at
     /// all. Waiting receivers are woken by the commit.
     ///
+    /// The transaction has the isolation level `READ COMMITTED`, and cannot be prepared for a
+    /// commit in two phases (`PREPARE TRANSACTION`), because it notifies.
+    ///
     /// The messages of one group wait for each other's transactions. Until its end, the transaction
     /// also keeps receivers of all queues of the schema from skipping rows that were deleted
     /// meanwhile: keep it short.
     ///
     /// # Errors
-    /// Same as [`Queue::send`]. The server has then aborted the transaction, unless the error is
-    /// `Invalid`.
+    /// Same as [`Queue::send`], and `Unsupported` for another isolation level. The server has then
+    /// aborted the transaction, unless the error is `Invalid` or `Unsupported`.
     ///
     /// # Cancel safety
     /// If the future is dropped, the transaction contains all messages or none.
@@ -192,13 +203,17 @@ impl PostgresQueue {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
+        check_size("messages", messages.iter().map(Message::size).sum())?;
         let QueueCore { core, id, window, .. } = &*self.0;
         let (columns, channel) = (Columns::of(messages.iter().map(|message| (*id, message))), self.channel(*id));
         let mut params = with(columns.params(), (window, Type::INT8));
         params.push((&channel, Type::TEXT));
-        let sql = core.link.sql(&format!("{SEND}, pg_notify($8, '')"));
+        let sql = core.link.sql(&format!("{SEND}, pg_notify($8, '') WHERE {READ_COMMITTED}"));
         let rows = transaction.query_typed(&sql, &params).await;
         let rows = rows.map_err(|error| super::failure::failure(core.link.place(), error, Effect::Write))?;
+        if rows.is_empty() {
+            return Err(refuse_isolation(core.link.place()).into());
+        }
         Ok(ids_in(&core.link, &rows)?.into_iter().map(message_id).collect())
     }
 
@@ -208,7 +223,7 @@ impl PostgresQueue {
     }
 
     /// Wakes a receiver of this queue in each process; those of this handle at once.
-    fn wake(&self, queue: i64) {
+    pub(super) fn wake(&self, queue: i64) {
         let (core, channel) = (&self.0.core, self.channel(queue));
         if queue == self.0.id {
             self.0.available.notify_one();
@@ -253,36 +268,19 @@ impl PostgresQueue {
     /// Checks a settlement, and returns it in the form of a request.
     async fn ready(&self, receipt: &Receipt, how: Settle) -> Result<Ready, QueueError> {
         how.check(&CAN)?;
+        if let Settle::Forward { messages } = &how {
+            check_size("messages", messages.iter().map(|(_, message)| message.size()).sum())?;
+        }
         if self.0.id < 0 && matches!(how, Settle::DeadLetter { .. }) {
             let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
             return Err(PortError::new(PortErrorKind::Unsupported, message).into());
         }
-        let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+        let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
         let effect = match how {
             Settle::Forward { messages } => Settlement::Forward(self.targets(messages).await?),
             other => Settlement::Settle(other),
         };
-        Ok(Ready { id, receipt, effect })
-    }
-
-    async fn settle_ready(&self, ready: Vec<Ready>) -> Result<Vec<bool>, QueueError> {
-        let mut wakes = BTreeSet::new();
-        for Ready { effect, .. } in &ready {
-            match effect {
-                Settlement::Settle(Settle::Abandon { .. } | Settle::Release { .. }) | Settlement::Extend(_) => {
-                    wakes.insert(self.0.id);
-                }
-                Settlement::Settle(Settle::DeadLetter { .. }) => drop(wakes.insert(-self.0.id)),
-                Settlement::Settle(_) => {}
-                Settlement::Forward(messages) => wakes.extend(messages.iter().map(|(queue, _)| *queue)),
-            }
-        }
-        let (done, shown) = self.0.settles.send(ready).await??;
-        if shown {
-            wakes.insert(self.0.id);
-        }
-        wakes.into_iter().for_each(|queue| self.wake(queue));
-        Ok(done)
+        Ok(Ready { id, receipt, has_group, effect })
     }
 }
 
@@ -306,8 +304,12 @@ impl Queue for PostgresQueue {
             if messages.is_empty() {
                 return Ok(Vec::new());
             }
+            check_size("messages", messages.iter().map(Message::size).sum())?;
             let deduplicates = messages.iter().any(|message| message.deduplication_id.is_some());
-            let sent = self.0.sends.send(messages).await?;
+            let sent = match self.0.sends.send(messages).await? {
+                Sent::Done(sent) => sent,
+                Sent::Busy(messages) => self.0.sender.send_alone(messages).await,
+            };
             self.wake(self.0.id);
             if deduplicates {
                 self.0.sweep.run_if_due(&self.0.core.link).await;
@@ -345,11 +347,9 @@ impl Queue for PostgresQueue {
             if ready.is_empty() {
                 return Ok(answers);
             }
-            let mut done = self.settle_ready(ready).await?.into_iter();
+            let mut done = self.settle_in_parts(ready).await?.into_iter();
             for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
-                if !done.next().unwrap_or_default() {
-                    *answer = Err(QueueError::LeaseLost);
-                }
+                *answer = done.next().unwrap_or(Err(QueueError::LeaseLost));
             }
             Ok(answers)
         })
@@ -358,9 +358,9 @@ impl Queue for PostgresQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            let (id, receipt) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+            let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
             let effect = Settlement::Extend(micros(visibility).max(1));
-            match self.settle_ready(vec![Ready { id, receipt, effect }]).await?[..] {
+            match self.settle_ready(vec![Ready { id, receipt, has_group, effect }]).await?[..] {
                 [true] => Ok(()),
                 _ => Err(QueueError::LeaseLost),
             }

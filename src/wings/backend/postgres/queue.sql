@@ -17,6 +17,13 @@ CREATE TABLE IF NOT EXISTS {s}.queues (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name bytea NOT NULL UNIQUE,
     tag text NOT NULL UNIQUE DEFAULT replace(gen_random_uuid()::text, '-', ''));
+-- The numbers begin at the time, so that a schema that is dropped and made again gives none twice: a handle that is
+-- connected still has the old ones.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM {s}.queues) THEN
+        PERFORM setval(pg_get_serial_sequence('{s}.queues', 'id'), {s}.now_us());
+    END IF;
+END $$;
 
 -- Dead letters have the negative number of their queue. `receipt` is the number of the delivery that may settle the
 -- message, 0 for none: if it is not 0 at the next delivery, that earlier one expired.
@@ -74,10 +81,20 @@ BEGIN
     RETURN now_us;
 END $$;
 
--- Marks hold for one epoch: until the server is restarted, another one is promoted, or the clock goes back.
+-- Emptied by the server after each crash, also of a single backend: what it had not written to its log by then is gone,
+-- and ids may be given again.
+CREATE UNLOGGED TABLE IF NOT EXISTS {s}.queue_life (began bigint NOT NULL);
+
+-- Marks hold for one epoch: until the server is restarted or recovers, another one is promoted, or the clock goes back.
 CREATE OR REPLACE FUNCTION {s}.queue_epoch() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    life bigint := (SELECT max(began) FROM {s}.queue_life);
 BEGIN
-    RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
+    IF life IS NULL THEN
+        life := {s}.now_us();
+        INSERT INTO {s}.queue_life VALUES (life);
+    END IF;
+    RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint + life
         + coalesce(pg_sequence_last_value('{s}.queue_era'::regclass), 0);
 END $$;
 
@@ -240,22 +257,19 @@ BEGIN
 END $$;
 
 -- Delivers up to `p_max` messages of together `p_bytes`, at least one. If there is none, returns one row without id,
--- whose age is the time until the next one, or null.
-CREATE OR REPLACE FUNCTION {s}.queue_receive(
+-- whose age is the time until the next one, or null. For sessions that have the settings of `queue_receive` already:
+-- to make them costs as much as the rest.
+CREATE OR REPLACE FUNCTION {s}.queue_take(
     p_queue bigint, p_max integer, p_visibility bigint, p_bytes bigint, p_epoch bigint, p_id bigint, p_at bigint)
 RETURNS TABLE (
     id bigint, age bigint, accepted_at bigint, deliveries integer, attempts integer, expiries integer,
     body bytea, headers bytea, grp bytea, reason bytea, errors bytea[])
-LANGUAGE plpgsql
-SET jit TO off SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off
-SET plan_cache_mode TO force_generic_plan AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     now_us bigint := {s}.queue_now();
     taken tid[];
     sizes integer[];
-    more tid[];
-    more_sizes integer[];
     most integer := p_max;
     next_at bigint;
 BEGIN
@@ -268,19 +282,18 @@ BEGIN
         SELECT 1 FROM {s}.messages m WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id) THEN
         most := p_max / 2;
     END IF;
+    -- No row is locked that is not taken: each is read when the one before it did not suffice.
     SELECT array_agg(l.tid), array_agg(l.size) INTO taken, sizes FROM (
-        SELECT m.ctid AS tid, m.size FROM {s}.messages m
-        WHERE -m.queue = -p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
-        AND m.visible_at > p_at AND m.visible_at <= now_us
-        ORDER BY m.visible_at LIMIT most FOR UPDATE SKIP LOCKED) l;
-    IF coalesce(cardinality(taken), 0) < p_max THEN
-        SELECT array_agg(l.tid), array_agg(l.size) INTO more, more_sizes FROM (
+        SELECT h.tid, h.size FROM (
+            SELECT m.ctid AS tid, m.size FROM {s}.messages m
+            WHERE -m.queue = -p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
+            AND m.visible_at > p_at AND m.visible_at <= now_us
+            ORDER BY m.visible_at LIMIT most FOR UPDATE SKIP LOCKED) h
+        UNION ALL SELECT r.tid, r.size FROM (
             SELECT m.ctid AS tid, m.size FROM {s}.messages m
             WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id
-            ORDER BY m.id LIMIT p_max - coalesce(cardinality(taken), 0) FOR UPDATE SKIP LOCKED) l;
-        taken := taken || more;
-        sizes := sizes || more_sizes;
-    END IF;
+            ORDER BY m.id FOR UPDATE SKIP LOCKED) r
+        LIMIT p_max) l;
     IF taken IS NULL THEN
         -- The time until the next message, 0 if another receiver holds one that is visible now.
         SELECT 0 INTO next_at FROM {s}.messages m
@@ -311,4 +324,17 @@ BEGIN
     WHERE m.ctid = ANY (taken)
     RETURNING m.id, now_us - m.accepted_at, m.accepted_at, m.deliveries, m.attempts, m.expiries, m.body, m.headers,
         m.grp, m.reason, m.errors;
+END $$;
+
+-- The same for sessions with other settings.
+CREATE OR REPLACE FUNCTION {s}.queue_receive(
+    p_queue bigint, p_max integer, p_visibility bigint, p_bytes bigint, p_epoch bigint, p_id bigint, p_at bigint)
+RETURNS TABLE (
+    id bigint, age bigint, accepted_at bigint, deliveries integer, attempts integer, expiries integer,
+    body bytea, headers bytea, grp bytea, reason bytea, errors bytea[])
+LANGUAGE plpgsql
+SET jit TO off SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off
+SET plan_cache_mode TO force_generic_plan AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM {s}.queue_take(p_queue, p_max, p_visibility, p_bytes, p_epoch, p_id, p_at);
 END $$;

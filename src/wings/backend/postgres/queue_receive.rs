@@ -35,6 +35,9 @@ pub(super) const MAX_BYTES: i64 = 16 << 20;
 /// dead entries have gathered at a busy one.
 const MOVES: [(u64, Duration); 2] = [(16, Duration::from_secs(1)), (256, Duration::from_millis(20))];
 
+/// The bit of a receipt that tells that the message has a group. No delivery has such a number.
+const GROUPED: u32 = 1 << 31;
+
 /// Receives messages of one queue.
 pub(super) struct Receiver {
     link: Arc<Link>,
@@ -72,8 +75,11 @@ pub(super) enum Taken {
 }
 
 impl Receiver {
-    pub(super) fn new(link: Arc<Link>, queue: i64, guard: u32) -> Self {
-        let receive = link.sql("SELECT * FROM {s}.queue_receive($1, $2, $3, $4, $5, $6, $7)");
+    /// Creates a receiver; `is_direct` states that sessions have the settings that `queue_take`
+    /// wants.
+    pub(super) fn new(link: Arc<Link>, queue: i64, guard: u32, is_direct: bool) -> Self {
+        let receive = if is_direct { "queue_take" } else { "queue_receive" };
+        let receive = link.sql(&format!("SELECT * FROM {{s}}.{receive}($1, $2, $3, $4, $5, $6, $7)"));
         let move_marks = link.sql("SELECT * FROM {s}.queue_marks($1, $2, $3, $4, $5, $6, $7)");
         Self { link, queue, guard, marks: Mutex::default(), seen: AtomicU64::new(0), receive, move_marks }
     }
@@ -116,28 +122,33 @@ impl Receiver {
         let id = self.link.column::<i64>(row, 0)?;
         let (accepted_at, deliveries) = (self.link.column::<i64>(row, 2)?, number(3)?);
         let body = Bytes::copy_from_slice(self.link.column(row, 6)?);
-        let receipt = self.receipt(id, deliveries);
+        let group = text(self.link.column(row, 8)?);
+        let receipt = self.receipt(id, deliveries, group.is_some());
         let mut delivery = Delivery::new(message_id(id), receipt, body, deliveries, timestamp(accepted_at));
         delivery.age = Duration::from_micros(self.link.column::<i64>(row, 1)?.max(0).unsigned_abs());
         (delivery.attempts, delivery.expiries) = (number(4)?, number(5)?);
         delivery.headers = decode(self.link.column(row, 7)?);
-        delivery.group = text(self.link.column(row, 8)?);
+        delivery.group = group;
         delivery.reason = text(self.link.column(row, 9)?);
         delivery.errors = queue_settle::decode(self.link.column(row, 10)?);
         Ok(delivery)
     }
 
     /// Returns the receipt of a delivery. It names the queue, so that no other one takes it for one
-    /// of its own.
-    fn receipt(&self, id: i64, delivery: u32) -> Receipt {
+    /// of its own. It also tells if the message has a group, because those without are settled by a
+    /// simpler statement.
+    fn receipt(&self, id: i64, delivery: u32, has_group: bool) -> Receipt {
+        let delivery = delivery | if has_group { GROUPED } else { 0 };
         Receipt::from_numbers(id.unsigned_abs(), u64::from(self.guard) << 32 | u64::from(delivery))
     }
 
-    /// Returns the message and the delivery of a receipt of this queue.
-    pub(super) fn delivery_of(&self, receipt: &Receipt) -> Option<(i64, i32)> {
+    /// Returns the message, the delivery, and `true` if the message has a group, of a receipt of
+    /// this queue.
+    pub(super) fn delivery_of(&self, receipt: &Receipt) -> Option<(i64, i32, bool)> {
         let (id, delivery) = receipt.as_numbers()?;
-        let is_own = delivery >> 32 == u64::from(self.guard);
-        is_own.then_some((i64::try_from(id).ok()?, i32::try_from(delivery & u64::from(u32::MAX)).ok()?))
+        let (guard, delivery) = ((delivery >> 32) as u32, delivery as u32);
+        let number = (delivery & !GROUPED).cast_signed();
+        (guard == self.guard).then_some((i64::try_from(id).ok()?, number, delivery & GROUPED != 0))
     }
 
     async fn move_marks_if_due(&self) {
@@ -187,8 +198,8 @@ impl SendBatch<Request, Result<Taken, PortError>> for SharedReceiver {
         })
     }
 
-    fn weight(&self, _: &Request) -> usize {
-        0
+    fn weight(&self, (most, _): &Request) -> usize {
+        *most
     }
 }
 

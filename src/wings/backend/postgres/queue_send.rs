@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::{
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link, Param},
-    queue_settle::is_deadlock,
+    queue_settle::{is_deadlock, is_locked},
 };
 use crate::{
     port::{BoxFuture, PortError},
@@ -51,6 +51,11 @@ impl<'a> Columns<'a> {
         columns
     }
 
+    /// Returns `true` if no message has a group, a de-duplication id or a delay.
+    fn are_plain(&self) -> bool {
+        self.groups.is_none() && self.ids.is_none() && self.delays.iter().all(|delay| *delay == 0)
+    }
+
     /// Returns the parameters in the order of `queue_send`, without the window.
     pub(super) fn params(&self) -> [Param<'_>; 6] {
         [
@@ -78,26 +83,67 @@ pub(super) struct Sender {
     pub(super) queue: i64,
     pub(super) window: i64,
     sql: String,
+    hasty: String,
+    plain: String,
 }
 
-pub(super) type Sent = Result<Vec<MessageId>, QueueError>;
+/// The answer to a request.
+pub(super) enum Sent {
+    Done(Result<Vec<MessageId>, QueueError>),
+    /// Nothing was done, because a transaction holds a group or a de-duplication id of the batch.
+    Busy(Vec<Message>),
+}
+
+/// Ends a statement of several requests that waits for another transaction, so that it does not
+/// make those wait that have nothing to do with it: each is sent again alone.
+pub(super) const HASTE: &str = " FROM set_config('lock_timeout', '200ms', true)";
 
 /// The statement that sends messages.
 pub(super) const SEND: &str = "SELECT {s}.queue_send($1, $2, $3, $4, $5, $6, $7)";
 
+/// The statement that sends messages without a group, a de-duplication id or a delay. It takes its
+/// lock of the table before the ids, as `queue_send` does; a ready message has no place in time, so
+/// that the clock is not checked.
+const SEND_PLAIN: &str = "INSERT INTO {s}.messages (queue, id, visible_at, due, accepted_at, size, body, headers)
+    SELECT $1, nextval('{s}.message_ids'), 0, 0, (SELECT {s}.now_us()),
+        octet_length(m.body) + coalesce(octet_length(m.headers), 0), m.body, m.headers
+    FROM unnest($2, $3) AS m (body, headers) RETURNING id";
+
 impl Sender {
-    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
-        let sql = link.sql(SEND);
-        Self { link, queue, window, sql }
+    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
+        let (sql, hasty, plain) = (link.sql(SEND), link.sql(&format!("{SEND}{HASTE}")), link.sql(SEND_PLAIN));
+        Arc::new(Self { link, queue, window, sql, hasty, plain })
     }
 
-    async fn send_all(&self, requests: &[Vec<Message>]) -> Result<Vec<i64>, PortError> {
+    /// Sends one request of a batch that met a lock. If it meets one again, it waits for it.
+    pub(super) async fn send_alone(&self, request: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
+        let request = [request];
+        let ids = match self.send_all(&request, &self.hasty).await {
+            Err(error) if is_locked(&error) => {
+                let _permit = self.link.patience().await?;
+                self.send_all(&request, &self.sql).await?
+            }
+            ids => ids?,
+        };
+        Ok(ids.into_iter().map(message_id).collect())
+    }
+
+    async fn send_all(&self, requests: &[Vec<Message>], sql: &str) -> Result<Vec<i64>, PortError> {
         let messages = requests.iter().flatten().map(|message| (self.queue, message));
         let columns = Columns::of(messages);
+        if columns.are_plain() {
+            let params: [Param<'_>; 3] = [
+                (&self.queue, Type::INT8),
+                (&columns.bodies, Type::BYTEA_ARRAY),
+                (&columns.headers, Type::BYTEA_ARRAY),
+            ];
+            let rows = self.link.query(Effect::Write, &self.plain, &params).await?;
+            return rows.iter().map(|row| self.link.column(row, 0)).collect();
+        }
         let params = with(columns.params(), (&self.window, Type::INT8));
         let mut attempt = 1;
         loop {
-            match self.link.query(Effect::Write, &self.sql, &params).await {
+            match self.link.query(Effect::Write, sql, &params).await {
                 Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
                 answer => return ids_in(&self.link, &answer?),
             }
@@ -120,21 +166,24 @@ pub(super) const fn message_id(number: i64) -> MessageId {
     MessageId::from_numbers(number.unsigned_abs(), 0)
 }
 
-impl SendBatch<Vec<Message>, Sent> for Sender {
+impl SendBatch<Vec<Message>, Sent> for Arc<Sender> {
     fn send(&self, requests: Vec<Vec<Message>>) -> BoxFuture<'_, Vec<Sent>> {
         Box::pin(async move {
-            match self.send_all(&requests).await {
+            let sql = if requests.len() > 1 { &self.hasty } else { &self.sql };
+            match self.send_all(&requests, sql).await {
                 Ok(ids) => {
                     let mut ids = ids.into_iter().map(message_id);
-                    requests.iter().map(|request| Ok(ids.by_ref().take(request.len()).collect())).collect()
+                    let of = |request: &Vec<Message>| Sent::Done(Ok(ids.by_ref().take(request.len()).collect()));
+                    requests.iter().map(of).collect()
                 }
-                Err(error) => requests.iter().map(|_| Err(error.clone().into())).collect(),
+                Err(error) if requests.len() > 1 && is_locked(&error) => requests.into_iter().map(Sent::Busy).collect(),
+                Err(error) => requests.iter().map(|_| Sent::Done(Err(error.clone().into()))).collect(),
             }
         })
     }
 
     fn weight(&self, request: &Vec<Message>) -> usize {
-        request.iter().map(|message| 64 + message.size()).sum()
+        request.iter().map(|message| row(message.size())).sum()
     }
 }
 

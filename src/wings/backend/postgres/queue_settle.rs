@@ -1,22 +1,31 @@
 //! Settling and extending: the settlements of several requests in one statement.
-use std::{error::Error as _, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    error::Error as _,
+    sync::Arc,
+};
 
-use tokio_postgres::{error::SqlState, types::Type};
+use tokio_postgres::{Row, error::SqlState, types::Type};
 
 use super::{
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link},
-    queue_send::{ATTEMPTS, Columns, micros},
+    queue::PostgresQueue,
+    queue_send::{ATTEMPTS, Columns, HASTE, micros},
 };
 use crate::{
     port::{BoxFuture, PortError},
     queue::{AttemptError, ErrorHistory, Message, QueueError, Settle},
 };
 
+/// A request of settlements ends with the one that would make it larger than this.
+const PART_BYTES: usize = 16 << 20;
+
 /// A settlement that was checked: the message, its delivery, and the effect.
 pub(super) struct Ready {
     pub(super) id: i64,
     pub(super) receipt: i32,
+    pub(super) has_group: bool,
     pub(super) effect: Settlement,
 }
 
@@ -26,6 +35,13 @@ pub(super) enum Settlement {
     Forward(Vec<(i64, Message)>),
     /// An extension by these microseconds.
     Extend(i64),
+}
+
+impl Ready {
+    /// Returns the size of the messages that it forwards, in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.effect.forwards().iter().map(|(_, message)| message.size()).sum()
+    }
 }
 
 impl Settlement {
@@ -83,26 +99,135 @@ pub(super) fn decode(errors: Option<Vec<&[u8]>>) -> ErrorHistory {
     ErrorHistory::decode(&String::from_utf8_lossy(&errors.concat()))
 }
 
+impl PostgresQueue {
+    /// Settles in requests whose forwarded messages are not too large together. Once one of them is
+    /// made, the failure of a later one is that of its settlements.
+    pub(super) async fn settle_in_parts(&self, ready: Vec<Ready>) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+        let (mut answers, mut rest) = (Vec::with_capacity(ready.len()), ready.into_iter().peekable());
+        while rest.peek().is_some() {
+            let (mut part, mut bytes) = (Vec::new(), 0);
+            while let Some(next) = rest.next_if(|next| part.is_empty() || bytes + next.size() <= PART_BYTES) {
+                bytes += next.size();
+                part.push(next);
+            }
+            let number = part.len();
+            match self.settle_ready(part).await {
+                Ok(done) => {
+                    answers.extend(done.into_iter().map(|done| if done { Ok(()) } else { Err(QueueError::LeaseLost) }))
+                }
+                Err(error) if answers.is_empty() => return Err(error),
+                Err(error) => answers.extend((0..number).map(|_| Err(error.clone()))),
+            }
+        }
+        Ok(answers)
+    }
+
+    pub(super) async fn settle_ready(&self, ready: Vec<Ready>) -> Result<Vec<bool>, QueueError> {
+        let mut wakes = BTreeSet::new();
+        for Ready { effect, .. } in &ready {
+            match effect {
+                Settlement::Settle(Settle::Abandon { .. } | Settle::Release { .. }) | Settlement::Extend(_) => {
+                    wakes.insert(self.0.id);
+                }
+                Settlement::Settle(Settle::DeadLetter { .. }) => drop(wakes.insert(-self.0.id)),
+                Settlement::Settle(_) => {}
+                Settlement::Forward(messages) => wakes.extend(messages.iter().map(|(queue, _)| *queue)),
+            }
+        }
+        let (done, shown) = match self.0.settles.send(ready).await? {
+            Settled::Done(done) => done?,
+            Settled::Busy(ready) => self.0.settler.settle_alone(ready).await?,
+        };
+        if shown {
+            wakes.insert(self.0.id);
+        }
+        wakes.into_iter().for_each(|queue| self.wake(queue));
+        Ok(done)
+    }
+}
+
 /// Settles messages of one queue.
 pub(super) struct Settler {
     link: Arc<Link>,
     queue: i64,
     window: i64,
     sql: String,
+    hasty: String,
+    complete: String,
 }
+
+/// The answer to a request.
+pub(super) enum Settled {
+    Done(Result<Made, QueueError>),
+    /// Nothing was done, because a transaction holds a group or a de-duplication id of the batch.
+    Busy(Vec<Ready>),
+}
+
+/// The statement that completes messages without a group. As a join, it might be planned as a scan
+/// of the queue, while that is short.
+const COMPLETE: &str = "DELETE FROM {s}.messages m WHERE m.ctid = ANY (ARRAY(
+        SELECT found.tid FROM unnest($2, $3) AS r (id, receipt) CROSS JOIN LATERAL (
+            SELECT m.ctid AS tid FROM {s}.messages m WHERE m.queue = $1 AND m.id = r.id
+            AND m.receipt = r.receipt AND r.receipt <> 0 AND m.grp IS NULL FOR UPDATE) AS found))
+    RETURNING m.id, m.receipt";
 
 /// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
 /// of a group became visible.
-pub(super) type Settled = Result<(Vec<bool>, bool), QueueError>;
+pub(super) type Made = (Vec<bool>, bool);
 
 impl Settler {
-    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Self {
-        let sql = link.sql("SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)");
-        Self { link, queue, window, sql }
+    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
+        let settle = "SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+        let (sql, hasty) = (link.sql(settle), link.sql(&format!("{settle}{HASTE}")));
+        let complete = link.sql(COMPLETE);
+        Arc::new(Self { link, queue, window, sql, hasty, complete })
     }
 
-    async fn settle_all(&self, requests: &[Vec<Ready>]) -> Result<Vec<bool>, PortError> {
+    /// Sends a statement, again if it met a deadlock.
+    async fn query(&self, sql: &str, params: &[super::link::Param<'_>]) -> Result<Vec<Row>, PortError> {
+        let mut attempt = 1;
+        loop {
+            match self.link.query(Effect::Write, sql, params).await {
+                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Completes messages without a group.
+    async fn complete_all(&self, all: &[&Ready]) -> Result<Vec<bool>, PortError> {
+        let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
+        let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
+        let params: [super::link::Param<'_>; 3] =
+            [(&self.queue, Type::INT8), (&ids, Type::INT8_ARRAY), (&receipts, Type::INT4_ARRAY)];
+        let mut ended = HashSet::new();
+        for row in self.query(&self.complete, &params).await? {
+            ended.insert((self.link.column::<i64>(&row, 0)?, self.link.column::<i32>(&row, 1)?));
+        }
+        // Of two equal receipts the first one completes the message.
+        let done = all.iter().map(|ready| ended.remove(&(ready.id, ready.receipt)));
+        Ok(done.chain([false]).collect())
+    }
+
+    /// Settles one request of a batch that met a lock. If it meets one again, it waits for it.
+    async fn settle_alone(&self, request: Vec<Ready>) -> Result<Made, QueueError> {
+        let request = [request];
+        let mut done = match self.settle_all(&request, &self.hasty).await {
+            Err(error) if is_locked(&error) => {
+                let _permit = self.link.patience().await?;
+                self.settle_all(&request, &self.sql).await?
+            }
+            done => done?,
+        };
+        let shown = done.pop().unwrap_or_default();
+        Ok((done, shown))
+    }
+
+    async fn settle_all(&self, requests: &[Vec<Ready>], sql: &str) -> Result<Vec<bool>, PortError> {
         let all: Vec<&Ready> = requests.iter().flatten().collect();
+        if all.iter().all(|ready| !ready.has_group && matches!(ready.effect, Settlement::Settle(Settle::Complete))) {
+            return self.complete_all(&all).await;
+        }
         let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
         let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
         let kinds: Vec<i16> = all.iter().map(|ready| ready.effect.kind()).collect();
@@ -127,42 +252,48 @@ impl Settler {
         ];
         params.extend(columns.params());
         params.push((&self.window, Type::INT8));
-        let mut attempt = 1;
-        loop {
-            match self.link.query(Effect::Write, &self.sql, &params).await {
-                Err(error) if attempt < ATTEMPTS && is_deadlock(&error) => attempt += 1,
-                answer => {
-                    let rows = answer?;
-                    return rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0));
-                }
-            }
-        }
+        let rows = self.query(sql, &params).await?;
+        rows.first().map_or_else(|| Ok(Vec::new()), |row| self.link.column(row, 0))
     }
 }
 
 /// Returns `true` if the server ended the statement because of a deadlock: it changed nothing.
 pub(super) fn is_deadlock(error: &PortError) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
-    source.and_then(tokio_postgres::Error::code) == Some(&SqlState::T_R_DEADLOCK_DETECTED)
+    code(error) == Some(&SqlState::T_R_DEADLOCK_DETECTED)
 }
 
-impl SendBatch<Vec<Ready>, Settled> for Settler {
+/// Returns `true` if the statement waited for too long for another transaction: it changed nothing.
+pub(super) fn is_locked(error: &PortError) -> bool {
+    code(error) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
+fn code(error: &PortError) -> Option<&SqlState> {
+    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    source.and_then(tokio_postgres::Error::code)
+}
+
+impl SendBatch<Vec<Ready>, Settled> for Arc<Settler> {
     fn send(&self, requests: Vec<Vec<Ready>>) -> BoxFuture<'_, Vec<Settled>> {
         Box::pin(async move {
-            match self.settle_all(&requests).await {
+            let sql = if requests.len() > 1 { &self.hasty } else { &self.sql };
+            match self.settle_all(&requests, sql).await {
                 Ok(mut done) => {
                     let shown = done.pop().unwrap_or_default();
                     let mut done = done.into_iter();
-                    let of = |request: &Vec<Ready>| Ok((done.by_ref().take(request.len()).collect(), shown));
+                    let of =
+                        |request: &Vec<Ready>| Settled::Done(Ok((done.by_ref().take(request.len()).collect(), shown)));
                     requests.iter().map(of).collect()
                 }
-                Err(error) => requests.iter().map(|_| Err(error.clone().into())).collect(),
+                Err(error) if requests.len() > 1 && is_locked(&error) => {
+                    requests.into_iter().map(Settled::Busy).collect()
+                }
+                Err(error) => requests.iter().map(|_| Settled::Done(Err(error.clone().into()))).collect(),
             }
         })
     }
 
     fn weight(&self, request: &Vec<Ready>) -> usize {
         let forwards = request.iter().flat_map(|ready| ready.effect.forwards());
-        64 * request.len() + forwards.map(|(_, message)| 64 + message.size()).sum::<usize>()
+        request.len() + forwards.map(|(_, message)| row(message.size())).sum::<usize>()
     }
 }

@@ -165,23 +165,31 @@ BEGIN
     WHERE m.ctid = s.tid;
 END $$;
 
--- Deletes some of the messages with ids above `p_after` and up to `p_upto`, and returns the last id. Without `p_upto`
--- it is the last one that was given.
+-- Deletes some of the messages with ids above `p_after` and up to `p_upto`, and returns the last id: up to `p_most`, of
+-- together about `p_bytes`. Without `p_upto` it is the last one that was given. Null instead of the last id: there are
+-- no more.
 CREATE OR REPLACE FUNCTION {s}.queue_purge(
-    p_queue bigint, p_most integer, INOUT p_after bigint, INOUT p_upto bigint, OUT o_gone bigint)
+    p_queue bigint, p_most integer, p_bytes bigint, INOUT p_after bigint, INOUT p_upto bigint, OUT o_gone bigint)
 LANGUAGE plpgsql SET jit TO off SET enable_seqscan TO off AS $$
 DECLARE
     now_us bigint := {s}.queue_now();
     tids tid[];
     groups bytea[];
+    last bigint;
+    highest bigint;
+    found bigint;
 BEGIN
     p_upto := coalesce(p_upto, pg_sequence_last_value('{s}.message_ids'::regclass), 0);
+    SELECT max(id) FILTER (WHERE before < p_bytes), max(id), count(*) INTO last, highest, found FROM (
+        SELECT id, sum(size) OVER (ORDER BY id) - size AS before FROM (
+            SELECT m.id, m.size FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
+            ORDER BY m.id LIMIT p_most) page) sized;
     tids := ARRAY(
-        SELECT m.ctid FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
-        ORDER BY m.id LIMIT p_most FOR UPDATE);
-    WITH deleted AS (DELETE FROM {s}.messages m WHERE m.ctid = ANY (tids) RETURNING m.id, m.grp)
-    SELECT count(*), coalesce(max(id), p_upto), array_agg(DISTINCT grp) FILTER (WHERE grp IS NOT NULL)
-    INTO o_gone, p_after, groups FROM deleted;
+        SELECT m.ctid FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= last
+        ORDER BY m.id FOR UPDATE);
+    WITH deleted AS (DELETE FROM {s}.messages m WHERE m.ctid = ANY (tids) RETURNING m.grp)
+    SELECT count(*), array_agg(DISTINCT grp) FILTER (WHERE grp IS NOT NULL) INTO o_gone, groups FROM deleted;
+    p_after := CASE WHEN found = p_most OR last < highest THEN last END;
     IF groups IS NOT NULL THEN
         PERFORM {s}.queue_next_of_groups(
             p_queue, groups, array_fill(0::bigint, ARRAY[cardinality(groups)]), now_us);

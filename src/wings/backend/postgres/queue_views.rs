@@ -18,8 +18,8 @@ use crate::{
     queue::{Depth, Peeked},
 };
 
-/// Number of messages that one statement purges.
-const PURGED: i32 = 20_000;
+/// Number of messages that one statement purges, and their size: large values are in many rows.
+const PURGED: (i32, i64) = (20_000, 32 << 20);
 
 const DEPTH: &str = "SELECT count(*) FILTER (WHERE visible_at <= now OR visible_at = 9223372036854775807),
         count(*) FILTER (WHERE visible_at > now AND visible_at < 9223372036854775807 AND deliveries = 0),
@@ -75,19 +75,22 @@ impl Views {
     /// Deletes the messages that are there, some with each statement: a large queue takes longer
     /// than a request may.
     pub(super) async fn purge(&self) -> Result<u64, PortError> {
-        let sql = self.link.sql("SELECT p_after, p_upto, o_gone FROM {s}.queue_purge($1, $2, $3, $4)");
+        let sql = self.link.sql("SELECT p_after, p_upto, o_gone FROM {s}.queue_purge($1, $2, $3, $4, $5)");
         let (mut after, mut upto, mut gone) = (0_i64, None::<i64>, 0);
         loop {
-            let params: [super::link::Param<'_>; 4] =
-                [(&self.queue, Type::INT8), (&PURGED, Type::INT4), (&after, Type::INT8), (&upto, Type::INT8)];
+            let params: [super::link::Param<'_>; 5] = [
+                (&self.queue, Type::INT8),
+                (&PURGED.0, Type::INT4),
+                (&PURGED.1, Type::INT8),
+                (&after, Type::INT8),
+                (&upto, Type::INT8),
+            ];
             let rows = self.link.query(Effect::Write, &sql, &params).await?;
             let Some(row) = rows.first() else { return Ok(gone) };
             let some = self.link.column::<i64>(row, 2)?;
             gone += some.unsigned_abs();
-            if some < i64::from(PURGED) {
-                return Ok(gone);
-            }
-            (after, upto) = (self.link.column(row, 0)?, self.link.column(row, 1)?);
+            let Some(last) = self.link.column::<Option<i64>>(row, 0)? else { return Ok(gone) };
+            (after, upto) = (last, self.link.column(row, 1)?);
         }
     }
 }

@@ -46,12 +46,24 @@ pub(super) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), 
         let message = format!("postgres: {}: the schema {:?} {what}", link.place(), config.schema);
         Err(PortError::new(kind, message))
     };
-    match version(link, config).await? {
-        Some(found) if found > VERSION => {
-            return refuse(PortErrorKind::TooNew, "was created by a newer release: upgrade this program");
-        }
+    let too_new = || refuse(PortErrorKind::TooNew, "was created by a newer release: upgrade this program");
+    let found = version(link, config).await?;
+    if found.is_none()
+        && let Some(table) = foreign_table(link, config).await?
+    {
+        let what = format!("has a table `{table}` of another program: set `schema` to a name that is free");
+        return refuse(PortErrorKind::Invalid, &what);
+    }
+    match found {
+        Some(found) if found > VERSION => return too_new(),
         Some(VERSION) => {}
-        _ if config.migrate => migrate(link).await?,
+        _ if config.migrate => {
+            if let Err(error) = migrate(link).await {
+                // A newer release may have migrated while this one waited for the lock.
+                let found = version(link, config).await;
+                return if found.is_ok_and(|found| found > Some(VERSION)) { too_new() } else { Err(error) };
+            }
+        }
         found => {
             let what = if found.is_some() { "is of an older release" } else { "does not exist, or is not readable" };
             let what = format!("{what}, and `migrate` is off: run the statements of `Postgres::statements`");
@@ -67,6 +79,7 @@ pub(super) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), 
 /// Returns the version of the schema, or `None` if it does not exist.
 async fn version(link: &Link, config: &PostgresConfig) -> Result<Option<i32>, PortError> {
     let exists = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = 'value' AND a.atttypid = 'int4'::regtype
         WHERE n.nspname = $1 AND c.relname = 'meta'";
     if link.query(Effect::Read, exists, &[(&config.schema, Type::TEXT)]).await?.is_empty() {
         return Ok(None);
@@ -74,6 +87,21 @@ async fn version(link: &Link, config: &PostgresConfig) -> Result<Option<i32>, Po
     let version = link.sql("SELECT value FROM {s}.meta WHERE name = 'version'");
     let rows = link.query(Effect::Read, &version, &[]).await?;
     rows.first().map(|row| link.column(row, 0)).transpose()
+}
+
+/// Returns a table or sequence that another program has in the schema under a name of ours.
+async fn foreign_table(link: &Link, config: &PostgresConfig) -> Result<Option<String>, PortError> {
+    let parts = [BASE, STORE, LEASE, QUEUE].concat();
+    let names = parts.split("IF NOT EXISTS {s}.").skip(1).filter_map(|rest| rest.split([' ', ';']).next());
+    let names: Vec<&str> = names.collect();
+    let found = "SELECT c.relname::text FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = ANY ($2) ORDER BY 1 LIMIT 1";
+    let params: [super::link::Param<'_>; 2] = [(&config.schema, Type::TEXT), (&names, Type::TEXT_ARRAY)];
+    let rows = link.query(Effect::Read, found, &params).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    // Another process may have made ours meanwhile.
+    if version(link, config).await?.is_some() { Ok(None) } else { link.column(row, 0).map(Some) }
 }
 
 async fn migrate(link: &Link) -> Result<(), PortError> {

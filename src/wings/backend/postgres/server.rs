@@ -3,7 +3,9 @@ use tokio_postgres::types::Type;
 
 use super::{
     connection::{Connection, Connector},
+    direct::told_process,
     failure::{Effect, failure, timed_out},
+    link::Param,
 };
 use crate::port::{PortError, PortErrorKind, within};
 
@@ -12,6 +14,10 @@ use crate::port::{PortError, PortErrorKind, within};
 pub(super) struct Server {
     /// Acknowledged commits are on the server's disk.
     pub(super) is_durable: bool,
+    /// The session is the connection's own: no pooler is between. It has settings then that keep
+    /// the plans of prepared statements, which are made while the tables are small, good for large
+    /// ones.
+    pub(super) is_direct: bool,
 }
 
 /// The oldest supported version, as `server_version_num` has it.
@@ -20,14 +26,19 @@ const OLDEST: i32 = 130_000;
 const INSPECT: &str = "SELECT current_setting('server_version_num')::int4, current_setting('server_version'),
     pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
     current_setting('synchronous_commit') <> 'off' AND current_setting('fsync') = 'on',
-    current_setting('default_transaction_isolation')";
+    current_setting('default_transaction_isolation'), coalesce(pg_backend_pid() = $1, false),
+    CASE WHEN pg_backend_pid() = $1 THEN (
+        SELECT count(set_config(name, setting, false)) FROM (VALUES ('plan_cache_mode', 'force_generic_plan'),
+            ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('jit', 'off'))
+            AS settings (name, setting)) END";
 
 /// Reads the properties of the server behind a new connection, and refuses one that cannot keep the
 /// contracts.
 pub(super) async fn inspect(connection: &Connection, connector: &Connector) -> Result<Server, PortError> {
     let place = &connector.place;
-    let none: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 0] = [];
-    let answer = within(&connector.clock, connector.limit(), connection.client.query_typed(INSPECT, &none)).await;
+    let told = told_process(&connection.client).await;
+    let params: [Param<'_>; 1] = [(&told, Type::INT4)];
+    let answer = within(&connector.clock, connector.limit(), connection.client.query_typed(INSPECT, &params)).await;
     let rows = answer
         .ok_or_else(|| timed_out(place, "the first request", connector.limit()))?
         .map_err(|error| failure(place, error, Effect::Read))?;
@@ -40,9 +51,10 @@ pub(super) async fn inspect(connection: &Connection, connector: &Connector) -> R
             facts.try_get::<_, bool>(3)?,
             facts.try_get::<_, bool>(4)?,
             facts.try_get::<_, String>(5)?,
+            facts.try_get::<_, bool>(6)?,
         ))
     };
-    let (number, version, is_standby, is_read_only, is_durable, isolation) =
+    let (number, version, is_standby, is_read_only, is_durable, isolation, is_direct) =
         read().map_err(|error| failure(place, error, Effect::Read))?;
     if number < OLDEST {
         let what = format!("the server's version is {version}: upgrade it to 13 or later");
@@ -63,7 +75,7 @@ pub(super) async fn inspect(connection: &Connection, connector: &Connector) -> R
         );
         return Err(refuse(PortErrorKind::Unsupported, place, &what));
     }
-    Ok(Server { is_durable })
+    Ok(Server { is_durable, is_direct })
 }
 
 impl Server {

@@ -8,8 +8,9 @@ use super::{
     Postgres,
     gather::Gather,
     handle::PostgresCore,
-    link::{Effect, Link, Param},
-    store_sql::{Answer, Applied, Job, PUT, SendJobs, WRITE, send_jobs, version},
+    link::{Link, Param, READ_COMMITTED, check_size, refuse_isolation},
+    store_get::{Found, Getter, Wanted},
+    store_sql::{Answer, Applied, Job, SendJobs, send_jobs, size, version},
     sweep::Sweeper,
 };
 use crate::{
@@ -20,15 +21,21 @@ use crate::{
 };
 
 /// The store in a schema, from [`Postgres::store`]. A clone is the same store.
+///
+/// A value has at most 64 MiB, and a batch at most 512 MiB of values and 1,000 writes. A larger one
+/// is refused as `Invalid` before it is sent.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<PostgresCore>);
 
 /// The parts of the store that all its handles of one [`Postgres`] share.
 pub(super) struct StoreCore {
     writes: Gather<Job, Answer>,
+    /// The statement that writes within a transaction of the user.
+    within: String,
     sender: Arc<SendJobs>,
     sweeper: Arc<Sweeper>,
-    get: String,
+    reads: Gather<Wanted, Found>,
+    getter: Arc<Getter>,
 }
 
 const CAN: Capabilities = Capabilities::of(
@@ -51,20 +58,20 @@ const CAN: Capabilities = Capabilities::of(
 /// A page ends with the row that reaches this many bytes.
 const PAGE_BYTES: i64 = 1 << 20;
 
-/// Maximum number of jobs in a statement.
+/// Maximum number of rows of several jobs in a statement.
 const JOBS: usize = 64;
 
 impl StoreCore {
     pub(super) fn new(link: &Arc<Link>) -> Self {
-        let sender = Arc::new(SendJobs { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT) });
+        let (sender, getter) = (Arc::new(SendJobs::new(link)), Arc::new(Getter::new(link)));
         Self {
             writes: Gather::new(JOBS, sender.clone()),
+            // Without an end of a job nothing is done.
+            within: sender.sql.replace("$4", &format!("CASE WHEN {READ_COMMITTED} THEN $4 ELSE '{{}}' END")),
             sender,
             sweeper: Sweeper::new(link.sql("SELECT {s}.store_sweep($1)")),
-            get: link.sql(
-                "SELECT value, version FROM {s}.records
-                 WHERE part = $1 AND key = $2 AND (ends IS NULL OR ends > {s}.now_us())",
-            ),
+            reads: Gather::new(JOBS, getter.clone()),
+            getter,
         }
     }
 }
@@ -104,7 +111,7 @@ impl PostgresStore {
     /// few others, wait for it. A refusal leaves the transaction usable.
     ///
     /// # Errors
-    /// Same as [`Store::batch`].
+    /// Same as [`Store::batch`], and `Unsupported` for another isolation level.
     ///
     /// # Cancel safety
     /// If the future is dropped, the writes are part of the transaction or not: roll it back.
@@ -118,11 +125,14 @@ impl PostgresStore {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
+        check_size("writes", writes.iter().map(size).sum())?;
         let versions = versions_of(&writes);
-        let (link, sql) = (&self.0.link, &self.0.store.sender.sql);
+        let (link, sql) = (&self.0.link, &self.0.store.within);
         let job = Job { partition: partition.to_owned(), writes };
         let mut answers = send_jobs(link, Some(transaction), sql, true, vec![job]).await;
         match answers.pop() {
+            // Nothing was done.
+            Some(Answer::Done(Ok(done))) if done.is_empty() => Err(refuse_isolation(link.place()).into()),
             Some(Answer::Done(done)) => Ok(versions(done?)),
             _ => Err(no_answer()),
         }
@@ -172,7 +182,7 @@ impl PostgresStore {
              ) AS sized WHERE before < {bytes} ORDER BY {order} LIMIT {limit}",
             limit + 1
         ));
-        let found = link.query(Effect::Read, &sql, &params).await?;
+        let found = link.read_once(&sql, &params).await?;
         let total = found.first().map(|row| link.column::<i64>(row, 3)).transpose()?.unwrap_or(0);
         let rows = found.iter().map(|row| self.row(row)).collect::<Result<Vec<_>, _>>()?;
         let has_more = u64::try_from(total).is_ok_and(|total| total > rows.len() as u64);
@@ -203,13 +213,11 @@ impl Store for PostgresStore {
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             key.check(&CAN)?;
-            let (partition, row) = (key.partition.as_bytes(), key.row.as_bytes());
-            let params: [Param<'_>; 2] = [(&partition, Type::BYTEA), (&row, Type::BYTEA)];
-            let (link, get) = (&self.0.link, &self.0.store.get);
-            let found = link.query(Effect::Read, get, &params).await?;
-            let Some(found) = found.first() else { return Ok(None) };
-            let value = Bytes::copy_from_slice(link.column::<&[u8]>(found, 0)?);
-            Ok(Some(Record::new(value, version(link.column(found, 1)?))))
+            let StoreCore { reads, getter, .. } = &self.0.store;
+            match reads.send(Wanted::new(key)).await? {
+                Found::Done(found) => Ok(found?),
+                Found::Large => Ok(getter.get(key.partition, key.row).await?),
+            }
         })
     }
 
@@ -256,6 +264,7 @@ impl Store for PostgresStore {
             if writes.is_empty() {
                 return Ok(Vec::new());
             }
+            check_size("writes", writes.iter().map(size).sum())?;
             let versions = versions_of(&writes);
             Ok(versions(self.write(partition, writes).await?))
         })

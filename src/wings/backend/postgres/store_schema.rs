@@ -10,7 +10,7 @@
 ///
 /// `store_put` is the same for one put without a token, to a row that cannot belong to a sequence.
 /// It returns the version, -1 if it is busy, and null if the precondition fails: `store_write` then
-/// tells why.
+/// tells why. `store_puts` is that for several puts, and inserts nothing with a precondition.
 ///
 /// | status | meaning | `number` |
 /// |---|---|---|
@@ -147,6 +147,35 @@ BEGIN
       RETURNING r.version INTO v;
   END IF;
   RETURN v;
+END $steadfast$;
+
+CREATE OR REPLACE FUNCTION {s}.store_puts(
+  stripes int[], parts bytea[], keys bytea[], vals bytea[], wanted bigint[], ttls bigint[])
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $steadfast$
+DECLARE now bigint; v bigint; done bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(stripes)]);
+BEGIN
+  -- A row at a time: a statement on all of them may be planned as a scan of the table, while that is small.
+  FOR i IN 1 .. cardinality(stripes) LOOP
+    IF NOT pg_try_advisory_xact_lock({class}, stripes[i]) THEN
+      done[i] := -1;
+      CONTINUE;
+    END IF;
+    now := {s}.now_us();
+    UPDATE {s}.records r SET value = vals[i], ends = now + ttls[i],
+        version = greatest(nextval('{s}.versions'), r.version + 1)
+      WHERE r.part = parts[i] AND r.key = keys[i]
+        AND (wanted[i] IS NULL OR r.version = wanted[i] AND (r.ends IS NULL OR r.ends > now))
+      RETURNING r.version INTO v;
+    IF NOT FOUND AND wanted[i] IS NULL THEN
+      INSERT INTO {s}.records AS r (part, key, value, version, ends)
+        VALUES (parts[i], keys[i], vals[i], nextval('{s}.versions'), now + ttls[i])
+        ON CONFLICT (part, key) DO UPDATE SET value = EXCLUDED.value, ends = EXCLUDED.ends,
+          version = greatest(EXCLUDED.version, r.version + 1)
+        RETURNING r.version INTO v;
+    END IF;
+    done[i] := v;
+  END LOOP;
+  RETURN done;
 END $steadfast$;
 
 CREATE OR REPLACE FUNCTION {s}.store_sweep(most int) RETURNS int LANGUAGE plpgsql VOLATILE AS $steadfast$

@@ -5,7 +5,7 @@ use tokio_postgres::{Row, Transaction, types::Type};
 
 use super::{
     failure::failure,
-    gather::SendBatch,
+    gather::{SendBatch, row},
     link::{Effect, Link, Param},
 };
 use crate::{
@@ -53,8 +53,19 @@ struct Arrays<'a> {
 pub(super) const WRITE: &str = "SELECT job, write, status, number, blocking
     FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
-/// The statement of one plain put.
-pub(super) const PUT: &str = "SELECT {s}.store_put($1, $2, $3, $4, $5, $6)";
+/// The statement of one plain put. Most replace a record: without the function, that costs what it
+/// costs without a port. The snapshot is older than the lock, but an update follows a row to its
+/// latest version, and finds none if it was deleted.
+pub(super) const PUT: &str = "WITH replaced AS (
+        UPDATE {s}.records AS r SET value = $4, ends = {s}.now_us() + $6,
+            version = greatest(nextval('{s}.versions'), r.version + 1)
+        WHERE r.part = $2 AND r.key = $3 AND pg_try_advisory_xact_lock({class}, $1)
+            AND ($5 IS NULL OR r.version = $5 AND (r.ends IS NULL OR r.ends > {s}.now_us()))
+        RETURNING r.version)
+    SELECT coalesce((SELECT version FROM replaced), {s}.store_put($1, $2, $3, $4, $5, $6))";
+
+/// The statement of several plain puts.
+pub(super) const PUTS: &str = "SELECT {s}.store_puts($1, $2, $3, $4, $5, $6)";
 
 impl<'a> Arrays<'a> {
     fn of(jobs: &'a [Job]) -> Self {
@@ -94,11 +105,13 @@ impl<'a> Arrays<'a> {
     }
 }
 
+const ABSENT: Option<i64> = Some(-1);
+
 /// Returns a precondition as a number: none for any, -1 for absence, otherwise the version.
 fn wanted(when: Precondition) -> Option<i64> {
     match when {
         Precondition::Any => None,
-        Precondition::Absent => Some(-1),
+        Precondition::Absent => ABSENT,
         // One that exceeds the engine's integers equals no stored version.
         Precondition::Version(version) => Some(i64::try_from(version.as_u64()).unwrap_or(-2)),
     }
@@ -235,47 +248,126 @@ fn answer(job: Job, outcomes: Vec<Outcome>) -> Answer {
     Answer::Done(Err(error.of_write(refused.write)))
 }
 
+/// Returns the size of the value of a write.
+pub(super) fn size(write: &Write) -> usize {
+    match write {
+        Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
+        Write::Delete { .. } | Write::Check { .. } => 0,
+    }
+}
+
 /// Sends jobs of one handle.
 pub(super) struct SendJobs {
     pub(super) link: Arc<Link>,
     pub(super) sql: String,
-    pub(super) put: String,
+    put: String,
+    puts: String,
 }
 
-impl SendJobs {
-    /// Sends a job that is one plain put. Returns `None` if it is another one, or if its
-    /// precondition failed; nothing was written then.
-    async fn send_put(&self, job: &Job) -> Option<Answer> {
+/// A job of one put without a token, to a row that cannot belong to a sequence.
+struct Plain<'a> {
+    stripe: i32,
+    partition: &'a [u8],
+    key: &'a [u8],
+    value: &'a [u8],
+    wanted: Option<i64>,
+    ttl: Option<i64>,
+}
+
+impl<'a> Plain<'a> {
+    fn of(job: &'a Job) -> Option<Self> {
         let [Write::Put { row, value, options: PutOptions { when, ttl, fence: None, .. } }] = &job.writes[..] else {
             return None;
         };
-        if Sequence::of_row(row).is_some() {
-            return None;
+        Sequence::of_row(row).is_none().then(|| Self {
+            stripe: stripe(&job.partition, row),
+            partition: job.partition.as_bytes(),
+            key: row.as_bytes(),
+            value,
+            wanted: wanted(*when),
+            ttl: ttl.map(micros),
+        })
+    }
+}
+
+impl SendJobs {
+    pub(super) fn new(link: &Arc<Link>) -> Self {
+        Self { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT), puts: link.sql(PUTS) }
+    }
+
+    /// Sends plain puts, and returns the version of each, or -1 if its lock is taken, or `None` if
+    /// its precondition failed.
+    async fn send_puts(&self, puts: &[Plain<'_>]) -> Result<Vec<Option<i64>>, PortError> {
+        if let [put] = puts {
+            let params: [Param<'_>; 6] = [
+                (&put.stripe, Type::INT4),
+                (&put.partition, Type::BYTEA),
+                (&put.key, Type::BYTEA),
+                (&put.value, Type::BYTEA),
+                (&put.wanted, Type::INT8),
+                (&put.ttl, Type::INT8),
+            ];
+            let rows = self.link.query(Effect::Write, &self.put, &params).await?;
+            return Ok(vec![self.link.column(rows.first().ok_or_else(unexpected)?, 0)?]);
         }
-        let (partition, key, value) = (job.partition.as_bytes(), row.as_bytes(), &value[..]);
+        let stripes: Vec<i32> = puts.iter().map(|put| put.stripe).collect();
+        let parts: Vec<&[u8]> = puts.iter().map(|put| put.partition).collect();
+        let keys: Vec<&[u8]> = puts.iter().map(|put| put.key).collect();
+        let values: Vec<&[u8]> = puts.iter().map(|put| put.value).collect();
+        let wanted: Vec<Option<i64>> = puts.iter().map(|put| put.wanted).collect();
+        let ttls: Vec<Option<i64>> = puts.iter().map(|put| put.ttl).collect();
         let params: [Param<'_>; 6] = [
-            (&stripe(&job.partition, row), Type::INT4),
-            (&partition, Type::BYTEA),
-            (&key, Type::BYTEA),
-            (&value, Type::BYTEA),
-            (&wanted(*when), Type::INT8),
-            (&ttl.map(micros), Type::INT8),
+            (&stripes, Type::INT4_ARRAY),
+            (&parts, Type::BYTEA_ARRAY),
+            (&keys, Type::BYTEA_ARRAY),
+            (&values, Type::BYTEA_ARRAY),
+            (&wanted, Type::INT8_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
         ];
-        let sent = self.link.query(Effect::Write, &self.put, &params).await;
-        let version = sent.and_then(|rows| match rows.first() {
-            Some(row) => self.link.column::<Option<i64>>(row, 0),
-            None => Err(unexpected()),
-        });
-        match version {
-            Ok(None) => None,
-            Ok(Some(-1)) => Some(Answer::Busy(job.clone())),
-            Ok(version) => Some(Answer::Done(Ok(vec![version]))),
-            Err(error) => Some(Answer::Done(Err(error.into()))),
+        let rows = self.link.query(Effect::Write, &self.puts, &params).await?;
+        let done: Vec<Option<i64>> = self.link.column(rows.first().ok_or_else(unexpected)?, 0)?;
+        if done.len() == puts.len() { Ok(done) } else { Err(unexpected()) }
+    }
+
+    /// Sends jobs that may be busy. Those that are not plain, and those whose precondition failed,
+    /// go to the function that tells why.
+    async fn send_jobs(&self, jobs: Vec<Job>) -> Vec<Answer> {
+        let plain: Option<Vec<Plain<'_>>> = jobs.iter().map(Plain::of).collect();
+        let done = match plain {
+            Some(plain) if plain.len() == 1 || plain.iter().all(|put| put.wanted != ABSENT) => {
+                self.send_puts(&plain).await
+            }
+            _ => return send_jobs(&self.link, None, &self.sql, false, jobs).await,
+        };
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => return jobs.iter().map(|_| Answer::Done(Err(error.clone().into()))).collect(),
+        };
+        let mut refused = Vec::new();
+        let mut answers: Vec<Option<Answer>> = Vec::with_capacity(jobs.len());
+        for (job, done) in jobs.into_iter().zip(done) {
+            answers.push(match done {
+                None => {
+                    refused.push(job);
+                    None
+                }
+                Some(-1) => Some(Answer::Busy(job)),
+                version => Some(Answer::Done(Ok(vec![version]))),
+            });
         }
+        if !refused.is_empty() {
+            let mut told = send_jobs(&self.link, None, &self.sql, false, refused).await.into_iter();
+            answers.iter_mut().filter(|answer| answer.is_none()).for_each(|answer| *answer = told.next());
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Answer::Done(Err(unexpected().into())))).collect()
     }
 
     /// Sends one job, which waits for its locks.
     pub(super) async fn send_alone(&self, job: Job) -> Option<Answer> {
+        let _permit = match self.link.patience().await {
+            Ok(permit) => permit,
+            Err(error) => return Some(Answer::Done(Err(error.into()))),
+        };
         send_jobs(&self.link, None, &self.sql, true, vec![job]).await.pop()
     }
 }
@@ -283,13 +375,8 @@ impl SendJobs {
 impl SendBatch<Job, Answer> for Arc<SendJobs> {
     fn send(&self, jobs: Vec<Job>) -> BoxFuture<'_, Vec<Answer>> {
         Box::pin(async move {
-            if let [job] = &jobs[..]
-                && let Some(answer) = self.send_put(job).await
-            {
-                return vec![answer];
-            }
             let again = if jobs.len() > 1 { jobs.clone() } else { Vec::new() };
-            let mut answers = send_jobs(&self.link, None, &self.sql, false, jobs).await;
+            let mut answers = self.send_jobs(jobs).await;
             // One job may have been the cause, and nothing was applied: each is tried alone.
             let is_of_one = |answer: &Answer| {
                 let Answer::Done(Err(StoreError::Failed(error))) = answer else { return false };
@@ -304,10 +391,6 @@ impl SendBatch<Job, Answer> for Arc<SendJobs> {
     }
 
     fn weight(&self, job: &Job) -> usize {
-        let value = |write: &Write| match write {
-            Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
-            Write::Delete { .. } | Write::Check { .. } => 0,
-        };
-        job.writes.iter().map(|write| value(write) + 64).sum()
+        job.writes.iter().map(|write| row(size(write))).sum()
     }
 }

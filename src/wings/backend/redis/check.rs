@@ -1,5 +1,5 @@
 //! Checks of a server, each time a connection is made.
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use redis::{Value, aio::MultiplexedConnection};
 
@@ -7,7 +7,7 @@ use super::{
     config::Target,
     connection,
     failure::{self, failed, failure, unexpected},
-    script::Script,
+    script::{Call, Script},
 };
 use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
 
@@ -127,13 +127,14 @@ async fn identity(
     connection: &mut MultiplexedConnection,
     new_identity: &str,
 ) -> Result<String, PortError> {
-    let script = Script::writing(include_str!("lua/meta.lua"));
-    let mut call = script.command(&[format!("{prefix}:meta")]);
+    static META: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/meta.lua")));
+    let mut call = Call::new(&META, format!("{prefix}:meta"));
     call.arg(FORM).arg(new_identity);
-    let mut answer = connection::send(connection, &call).await;
+    let request = Call::request(&[&call]);
+    let mut answer = connection::request(connection, &request).await;
     if answer.as_ref().is_err_and(failure::is_unknown_script) {
-        send(target, connection, &script.load()).await?;
-        answer = connection::send(connection, &call).await;
+        send(target, connection, &META.load()).await?;
+        answer = connection::request(connection, &request).await;
     }
     let answer = answer.map_err(|error| failed(target, &error, false).error)?;
     let (form, identity): (u64, String) =

@@ -42,8 +42,9 @@ pub struct RedisConfig {
     /// default.
     #[serde(default)]
     pub replicas: u16,
-    /// Interval at which a waiting receiver looks for messages without having been notified. 5 s by
-    /// default. Notices arrive earlier; the interval matters only for those that were lost.
+    /// Interval at which a waiting receiver looks for messages without having been notified. 30 s
+    /// by default. Notices arrive earlier; the interval matters only for those that were lost, such
+    /// as that of a sender that was killed behind its send.
     #[serde(default = "RedisConfig::poll_default", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
@@ -107,7 +108,7 @@ impl RedisConfig {
     }
 
     const fn poll_default() -> Duration {
-        Duration::from_secs(5)
+        Duration::from_secs(30)
     }
 
     const fn window_default() -> Duration {

@@ -12,11 +12,13 @@ use tokio_rustls::TlsConnector;
 use super::{
     config::{RedisConfig, Target},
     failure::failure,
+    script::Request,
 };
 use crate::{
     backend::TlsConfig,
     config::ConfigError,
     port::{PortError, PortErrorKind},
+    race::both,
 };
 
 /// The work that moves bytes between a connection's requests and its socket.
@@ -62,6 +64,12 @@ impl Connector {
             Ok((connection, driver)) => Ok((connection, Box::pin(driver))),
             Err(error) => Err(refused(&self.target, &error)),
         }
+    }
+
+    /// Returns a further question about a server that does not answer. One without TLS waits for
+    /// the end of what it takes for a request.
+    pub(super) const fn advice_on_silence(&self) -> &'static str {
+        if self.tls.is_some() { ", and does it speak TLS at this port" } else { "" }
     }
 
     /// Returns the error of a connection that the server closed at once.
@@ -113,7 +121,12 @@ impl Connector {
                 }
             };
         }
-        Err(unavailable("cannot connect", last))
+        let what = match last.kind() {
+            // With `appendfsync always`, a full disk ends the server.
+            io::ErrorKind::ConnectionRefused => "cannot connect, does the server run? Its log tells why it ended",
+            _ => "cannot connect",
+        };
+        Err(unavailable(what, last))
     }
 }
 
@@ -148,4 +161,60 @@ pub(super) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
         Value::ServerError(refusal) => Err(refusal.into()),
         answer => Ok(answer),
     }
+}
+
+/// Sends a request, and returns the server's refusal as an error.
+pub(super) async fn request(connection: &mut MultiplexedConnection, request: &Request) -> Result<Value, RedisError> {
+    match request {
+        Request::One(command) => send(connection, command).await,
+        Request::Both(both) => {
+            let mut answers = connection.send_packed_commands(both, 0, 2).await?;
+            match answers.iter().position(|answer| matches!(answer, Value::ServerError(_))) {
+                Some(refused) => match answers.swap_remove(refused) {
+                    Value::ServerError(refusal) => Err(refusal.into()),
+                    answer => Ok(answer),
+                },
+                None => Ok(Value::Array(answers)),
+            }
+        }
+    }
+}
+
+/// A request without a result.
+pub(super) enum Refused {
+    Server(RedisError),
+    /// The write was made, but too few replicas confirmed it.
+    Unconfirmed(PortError),
+}
+
+impl From<RedisError> for Refused {
+    fn from(error: RedisError) -> Self {
+        Self::Server(error)
+    }
+}
+
+/// Sends a call, and waits until replicas have its writes.
+pub(super) async fn confirmed(
+    connection: &mut MultiplexedConnection,
+    call: &Request,
+    replicas: u16,
+    (config, target): (&RedisConfig, &Target),
+) -> Result<Value, Refused> {
+    if replicas == 0 {
+        return Ok(request(connection, call).await?);
+    }
+    let mut wait = redis::cmd("WAIT");
+    // The server's limit ends before that of the request.
+    let limit = config.request_timeout.as_millis() * 3 / 4;
+    wait.arg(replicas).arg(u64::try_from(limit).unwrap_or(u64::MAX).max(1));
+    let mut same = connection.clone();
+    // Sent together: the second follows the first.
+    let (answer, confirmed) = both(request(connection, call), send(&mut same, &wait)).await;
+    let answer = answer?;
+    let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
+    if confirmed < i64::from(replicas) {
+        let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
+        return Err(Refused::Unconfirmed(failure(target, PortErrorKind::TimedOut, message).outcome_unknown()));
+    }
+    Ok(answer)
 }

@@ -27,13 +27,13 @@ pub(super) fn failed(target: &Target, error: &RedisError, writes: bool) -> Faile
         return Failed { error: if writes { error.outcome_unknown() } else { error }, is_lost: true, reason };
     };
     let (kind, advice) = match code {
-        "OOM" => (PortErrorKind::Full, "the server's `maxmemory` is reached: "),
+        "OOM" => (PortErrorKind::Full, "the server's `maxmemory` is reached, raise it or delete data: "),
         "READONLY" => (PortErrorKind::Unavailable, "the server has become a read-only replica: "),
         "LOADING" => (PortErrorKind::Unavailable, "the server is loading its data: "),
         "MASTERDOWN" => (PortErrorKind::Unavailable, "the server has lost its primary: "),
         "CLUSTERDOWN" | "TRYAGAIN" => (PortErrorKind::Unavailable, ""),
         "NOREPLICAS" => (PortErrorKind::Unavailable, "fewer replicas than `min-replicas-to-write` are connected: "),
-        "MISCONF" => (PortErrorKind::Full, "the server cannot write to its disk: "),
+        "MISCONF" => (PortErrorKind::Full, "the server cannot write its files, free space on its disk: "),
         "BUSY" => (PortErrorKind::Throttled, "another script is running: "),
         "NOPERM" => (PortErrorKind::Denied, "the user lacks a right (`ACL SETUSER`): "),
         "NOAUTH" => (PortErrorKind::Denied, "the server requires a password, add it to `url`: "),

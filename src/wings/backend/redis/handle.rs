@@ -1,5 +1,8 @@
 //! Handle on a server.
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use super::{
     config::{RedisConfig, Target},
@@ -32,6 +35,8 @@ pub(super) struct RedisCore {
     pub(super) link: Link,
     pub(super) pubsub: PubSub,
     pub(super) keys: Keys,
+    /// Set once a read found a record that has an end.
+    pub(super) has_ends: OnceLock<()>,
 }
 
 impl Redis {
@@ -62,7 +67,7 @@ impl Redis {
             connector: Arc::new(connector),
         };
         let link = Link::connect(base.clone()).await?;
-        Ok(Self(Arc::new(RedisCore { link, pubsub: PubSub::new(base), keys })))
+        Ok(Self(Arc::new(RedisCore { link, pubsub: PubSub::new(base), keys, has_ends: OnceLock::new() })))
     }
 
     /// Returns the store on this server.

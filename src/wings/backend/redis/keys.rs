@@ -14,19 +14,19 @@ impl Keys {
         Self { prefix, database }
     }
 
-    /// Returns the name of a part of this partition.
-    pub(super) fn partition(&self, partition: &str, part: &str) -> String {
-        self.key("s", partition, part)
+    /// Returns the first part of the names of this partition's keys.
+    pub(super) fn partition(&self, partition: &str) -> String {
+        self.key("s", partition)
     }
 
     /// Returns the name of a lease.
     pub(super) fn lease(&self, name: &str) -> String {
-        self.key("l", name, "")
+        self.key("l", name)
     }
 
-    /// Returns the name of a part of this queue.
-    pub(super) fn queue(&self, name: &str, part: &str) -> String {
-        self.key("q", name, part)
+    /// Returns the first part of the names of this queue's keys.
+    pub(super) fn queue(&self, name: &str) -> String {
+        self.key("q", name)
     }
 
     /// Returns the name of the channel of this kind: databases share channels.
@@ -34,14 +34,14 @@ impl Keys {
         format!("{}:{}:{kind}:{name}", self.prefix, self.database)
     }
 
-    fn key(&self, kind: &str, name: &str, part: &str) -> String {
+    fn key(&self, kind: &str, name: &str) -> String {
         let prefix = &self.prefix;
         // A closing brace would end the hashed part early.
         if name.contains(['}', '%']) {
             let name = name.replace('%', "%25").replace('}', "%7D");
-            return format!("{prefix}:{kind}:{{{name}}}:{part}");
+            return format!("{prefix}:{kind}:{{{name}}}:");
         }
-        format!("{prefix}:{kind}:{{{name}}}:{part}")
+        format!("{prefix}:{kind}:{{{name}}}:")
     }
 }
 
@@ -55,14 +55,14 @@ mod tests {
     fn names_of_any_text_are_apart_and_share_the_hashed_part() {
         let keys = Keys::new("steadfast".to_owned(), 0);
         let names = ["a", "a}", "a%7D", "a%257D", "}", "{}", "a}:x", "a:x", "", "}a", "{", "%"];
-        let all: HashSet<_> = names.iter().flat_map(|name| [keys.queue(name, ""), keys.queue(name, "x")]).collect();
+        let all: HashSet<_> = names.iter().flat_map(|name| [keys.queue(name), keys.partition(name)]).collect();
         assert_eq!(all.len(), names.len() * 2);
         for name in names {
-            let key = keys.partition(name, "x");
+            let key = keys.partition(name);
             let (_, rest) = key.split_once('{').unwrap();
             let (hashed, _) = rest.split_once('}').unwrap();
             assert_eq!(hashed.replace("%7D", "}").replace("%25", "%"), name);
-            assert!(key.ends_with(&format!("{{{hashed}}}:x")), "{key}");
+            assert!(key.ends_with(&format!("{{{hashed}}}:")), "{key}");
         }
     }
 }

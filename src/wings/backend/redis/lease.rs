@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, FromRedisValue, Value, from_redis_value};
+use redis::{FromRedisValue, Value, from_redis_value};
 
 use super::{
     failure::unexpected,
     handle::RedisCore,
-    script::{Script, digits, micros},
+    script::{Call, Script, digits, micros},
 };
 use crate::{
     lease::{Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder},
@@ -30,11 +30,19 @@ pub struct RedisLease {
 
 const CAN: Capabilities = Capabilities::of("redis", &[Capability::Fencing]).largest_key(1024);
 
-static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/acquire.lua")));
-static RENEW: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/renew.lua")));
-static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/release.lua")));
-static REQUEST_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/request_release.lua")));
-static READ: LazyLock<Script> = LazyLock::new(|| Script::reading(include_str!("lua/read_lease.lua")));
+macro_rules! script {
+    ($kind:ident, $file:literal) => {
+        LazyLock::new(|| {
+            Script::$kind(concat!(include_str!("lua/numbers.lua"), include_str!(concat!("lua/", $file, ".lua"))))
+        })
+    };
+}
+
+static ACQUIRE: LazyLock<Script> = script!(writing, "acquire");
+static RENEW: LazyLock<Script> = script!(writing, "renew");
+static RELEASE: LazyLock<Script> = script!(writing, "release");
+static REQUEST_RELEASE: LazyLock<Script> = script!(writing, "request_release");
+static READ: LazyLock<Script> = script!(reading, "read_lease");
 
 impl RedisLease {
     pub(super) fn new(core: Arc<RedisCore>) -> Self {
@@ -45,13 +53,13 @@ impl RedisLease {
     /// Runs a script on the lease with this name.
     async fn call<T: FromRedisValue>(
         &self,
-        script: &Script,
+        script: &'static Script,
         name: &str,
-        arguments: impl FnOnce(&mut Cmd),
+        arguments: impl FnOnce(&mut Call),
     ) -> Result<T, PortError> {
-        let mut call = script.command(&[self.core.keys.lease(name)]);
+        let mut call = Call::new(script, self.core.keys.lease(name));
         arguments(&mut call);
-        let answer = self.core.link.call(script, &call).await?;
+        let answer = self.core.link.call(call).await?;
         from_redis_value(answer).map_err(|_| self.unexpected())
     }
 
@@ -88,7 +96,7 @@ impl Lease for RedisLease {
     ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
         Box::pin(async move {
             check_grant(name, holder, term, &self.can)?;
-            let arguments = |call: &mut Cmd| {
+            let arguments = |call: &mut Call| {
                 call.arg(holder).arg(micros(term)).arg(stored_term(term));
             };
             let mut answer: Vec<Value> = self.call(&ACQUIRE, name, arguments).await?;
@@ -116,7 +124,7 @@ impl Lease for RedisLease {
     ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
         Box::pin(async move {
             check_grant(name, holder, term, &self.can)?;
-            let arguments = |call: &mut Cmd| {
+            let arguments = |call: &mut Call| {
                 call.arg(holder).arg(digits(token.as_u64())).arg(micros(term)).arg(stored_term(term));
             };
             let answer: Vec<i64> = self.call(&RENEW, name, arguments).await?;
@@ -136,7 +144,7 @@ impl Lease for RedisLease {
     ) -> BoxFuture<'a, Result<(), LeaseError>> {
         Box::pin(async move {
             check_holder(name, holder, &self.can)?;
-            let arguments = |call: &mut Cmd| {
+            let arguments = |call: &mut Call| {
                 call.arg(holder).arg(digits(token.as_u64()));
             };
             if self.call(&RELEASE, name, arguments).await? { Ok(()) } else { Err(LeaseError::NotHeld) }
@@ -158,7 +166,7 @@ impl Lease for RedisLease {
     fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
         Box::pin(async move {
             self.can.check_key("name", name)?;
-            let arguments = |call: &mut Cmd| {
+            let arguments = |call: &mut Call| {
                 call.arg(digits(token.as_u64()));
             };
             let _: bool = self.call(&REQUEST_RELEASE, name, arguments).await?;

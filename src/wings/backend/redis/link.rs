@@ -1,15 +1,16 @@
 //! The connection of a handle: supervised, restored after a loss, shared by all requests.
 use std::sync::{Arc, Weak};
 
-use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Value, aio::MultiplexedConnection};
 use tokio::sync::oneshot;
 
 use super::{
     check::{self, Server},
-    config::{RedisConfig, Target},
-    connection::{self, Connector, Driver, OnPush},
-    failure::{failed, failure, is_unknown_script},
-    script::Script,
+    config::RedisConfig,
+    connection::{self, Connector, Driver, OnPush, Refused, confirmed},
+    failure::{failed, failure, is_unknown_script, unexpected},
+    script::Call,
+    share::{Sharing, Waiting, Way},
 };
 use crate::{
     backend::{ConnectionEvent, ConnectionRole},
@@ -18,16 +19,16 @@ use crate::{
     entropy::Entropy,
     observe::Events,
     port::{PortError, PortErrorKind, within},
-    race::{First, both, race},
+    race::{First, race, yield_now},
     spawn::Spawner,
     sync::Mutex,
-    time::Clock,
+    time::{Clock, Instant},
 };
 
 /// The connection for requests. A clone shares it.
 ///
-/// Requests that meet share the connection's writes; none waits for the answer of another. While
-/// the connection is lost, requests fail at once, and one task restores it.
+/// Calls that meet share requests, and requests share the connection's writes. While the connection
+/// is lost, requests fail at once, and one task restores it.
 #[derive(Clone)]
 pub(super) struct Link(Arc<LinkCore>);
 
@@ -36,6 +37,7 @@ struct LinkCore {
     /// The server of the first connection: later ones must have the same data.
     server: Server,
     state: Mutex<State>,
+    sharing: Sharing,
 }
 
 /// The parts that connections of a handle share.
@@ -79,10 +81,9 @@ impl Base {
             Ok((connection, driver, server))
         };
         within(&self.clock, self.config.connect_timeout, connect).await.unwrap_or_else(|| {
-            let message = format_args!(
-                "no connection within {}: is the server running, and reachable?",
-                humantime::format_duration(self.config.connect_timeout)
-            );
+            let limit = humantime::format_duration(self.config.connect_timeout);
+            let advice = self.connector.advice_on_silence();
+            let message = format_args!("no connection within {limit}: is the server running, and reachable{advice}?");
             Err(failure(&self.connector.target, PortErrorKind::TimedOut, message))
         })
     }
@@ -112,7 +113,8 @@ impl Link {
     pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
         let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
         let (connection, driver, server) = base.connect(&identity).await?;
-        let core = LinkCore { base, server, state: Mutex::new(State::Down(String::new())) };
+        let core =
+            LinkCore { base, server, state: Mutex::new(State::Down(String::new())), sharing: Sharing::default() };
         let link = Self(Arc::new(core));
         LinkCore::set_up(&link.0, connection, driver, 1);
         Ok(link)
@@ -128,23 +130,34 @@ impl Link {
         &self.0.base
     }
 
-    /// Runs a script. `call` is its [`command`](Script::command) with all arguments.
-    pub(super) async fn call(&self, script: &Script, call: &Cmd) -> Result<Value, PortError> {
-        let (mut connection, number) = self.0.current()?;
-        let Base { config, connector, .. } = &self.0.base;
-        let replicas = if script.writes { config.replicas } else { 0 };
-        let request = async {
-            match confirmed(&mut connection, call, replicas, (config, &connector.target)).await {
-                // Nothing was run.
-                Err(Refused::Server(error)) if is_unknown_script(&error) => {
-                    connection::send(&mut connection, &script.load()).await?;
-                    confirmed(&mut connection, call, replicas, (config, &connector.target)).await
-                }
-                answer => answer,
+    /// Makes a call, alone or with others.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the call is made or not.
+    pub(super) async fn call(&self, call: Call) -> Result<Value, PortError> {
+        let core = &self.0;
+        let now = core.base.clock.now();
+        if !call.may_share() {
+            return LinkCore::exchange(core, &[&call], now).await;
+        }
+        match core.sharing.begin(call, now) {
+            Way::Alone(call) => {
+                let _under_way = UnderWay(core);
+                LinkCore::exchange(core, &[&call], now).await
             }
-        };
-        let answer = within(&self.0.base.clock, config.request_timeout, request).await;
-        LinkCore::judge(&self.0, number, script.writes, answer)
+            Way::Refused => {
+                Err(failure(&core.base.connector.target, PortErrorKind::Throttled, "too many requests wait"))
+            }
+            Way::Shared { answered, spawns } => {
+                if spawns {
+                    Turn::spawn(core);
+                }
+                answered.await.unwrap_or_else(|_| {
+                    let message = "the runtime is shutting down";
+                    Err(failure(&core.base.connector.target, PortErrorKind::Closed, message).outcome_unknown())
+                })
+            }
+        }
     }
 
     /// Runs a command that changes nothing that is kept.
@@ -156,46 +169,124 @@ impl Link {
     }
 }
 
-/// A request without a result.
-enum Refused {
-    Server(RedisError),
-    /// The write was made, but too few replicas confirmed it.
-    Unconfirmed(PortError),
+/// A request under way. Its end may be that for which calls wait.
+struct UnderWay<'a>(&'a Arc<LinkCore>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.0.sharing.end() {
+            Turn::spawn(self.0);
+        }
+    }
 }
 
-impl From<RedisError> for Refused {
-    fn from(error: RedisError) -> Self {
-        Self::Server(error)
+/// The turn of the calls that gather. Without a runtime it is dropped, and they fail.
+struct Turn(Option<Arc<LinkCore>>);
+
+impl Turn {
+    fn spawn(core: &Arc<LinkCore>) {
+        // Created here: also a task that is dropped before its first poll ends the turn.
+        let mut turn = Self(Some(core.clone()));
+        Spawner::Tokio.spawn(async move {
+            yield_now().await;
+            let Some(core) = turn.0.take() else { return };
+            let mut groups = Call::groups(core.sharing.take()).into_iter();
+            let first = groups.next();
+            for group in groups {
+                Spawner::Tokio.spawn(LinkCore::send_group(core.clone(), group));
+            }
+            if let Some(group) = first {
+                LinkCore::send_group(core, group).await;
+            }
+        });
     }
 }
 
-/// Sends a call, and waits until replicas have its writes.
-async fn confirmed(
-    connection: &mut MultiplexedConnection,
-    call: &Cmd,
-    replicas: u16,
-    (config, target): (&RedisConfig, &Target),
-) -> Result<Value, Refused> {
-    if replicas == 0 {
-        return Ok(connection::send(connection, call).await?);
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.take() {
+            drop(core.sharing.take());
+        }
     }
-    let mut wait = redis::cmd("WAIT");
-    // The server's limit ends before that of the request.
-    let limit = config.request_timeout.as_millis() * 3 / 4;
-    wait.arg(replicas).arg(u64::try_from(limit).unwrap_or(u64::MAX).max(1));
-    let mut same = connection.clone();
-    // Sent together: the second follows the first.
-    let (answer, confirmed) = both(connection::send(connection, call), connection::send(&mut same, &wait)).await;
-    let answer = answer?;
-    let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
-    if confirmed < i64::from(replicas) {
-        let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
-        return Err(Refused::Unconfirmed(failure(target, PortErrorKind::TimedOut, message).outcome_unknown()));
-    }
-    Ok(answer)
 }
 
 impl LinkCore {
+    /// Makes calls in one request, and gives each caller its answer.
+    async fn send_group(core: Arc<Self>, group: Vec<(Call, Waiting)>) {
+        core.sharing.begin_shared();
+        let _under_way = UnderWay(&core);
+        let group = core.in_time(group);
+        if group.is_empty() {
+            return;
+        }
+        let (calls, callers): (Vec<Call>, Vec<Waiting>) = group.into_iter().unzip();
+        let calls: Vec<&Call> = calls.iter().collect();
+        // None is answered later than its time limit.
+        let since = callers.iter().map(|caller| caller.since).min().unwrap_or_else(|| core.base.clock.now());
+        let answers = match Self::exchange(&core, &calls, since).await {
+            Ok(answer) => match Call::answers(&calls, answer) {
+                Some(answers) => answers.into_iter().map(Ok).collect(),
+                None => {
+                    let error = unexpected(&core.base.connector.target, "a shared request");
+                    let error = if calls[0].script.writes { error.outcome_unknown() } else { error };
+                    vec![Err(error); calls.len()]
+                }
+            },
+            // A script that would exceed the server's memory or disk stops before its first change. That is the
+            // answer for a call that adds, but not for the others.
+            Err(error) if error.kind() == PortErrorKind::Full && calls.len() > 1 => {
+                let mut answers = Vec::with_capacity(calls.len());
+                for (call, caller) in calls.iter().zip(&callers) {
+                    answers.push(Self::exchange(&core, &[call], caller.since).await);
+                }
+                answers
+            }
+            Err(error) => vec![Err(error); calls.len()],
+        };
+        for (caller, answer) in callers.into_iter().zip(answers) {
+            // A caller whose future was dropped needs no answer.
+            let _ = caller.answer.send(answer);
+        }
+    }
+
+    /// Answers the calls that waited beyond their time limit, and returns the others. Sent with one
+    /// of them, a request would time out at once, and end the connection.
+    fn in_time(&self, group: Vec<(Call, Waiting)>) -> Vec<(Call, Waiting)> {
+        let (now, limit) = (self.base.clock.now(), self.base.config.request_timeout);
+        let (late, in_time): (Vec<_>, Vec<_>) = group.into_iter().partition(|(_, caller)| now >= caller.since + limit);
+        for (_, caller) in late {
+            let message = format_args!("not sent within {}", humantime::format_duration(limit));
+            let error = failure(&self.base.connector.target, PortErrorKind::TimedOut, message);
+            let _ = caller.answer.send(Err(error));
+        }
+        in_time
+    }
+
+    /// Sends a request of these calls, within the time limit of one that began `since`.
+    async fn exchange(core: &Arc<Self>, calls: &[&Call], since: Instant) -> Result<Value, PortError> {
+        let (mut connection, number) = core.current()?;
+        let Base { config, connector, .. } = &core.base;
+        let script = calls[0].script;
+        let replicas = if script.writes { config.replicas } else { 0 };
+        let packed = Call::request(calls);
+        let request = async {
+            match confirmed(&mut connection, &packed, replicas, (config, &connector.target)).await {
+                // Nothing was run.
+                Err(Refused::Server(error)) if is_unknown_script(&error) => {
+                    connection::send(&mut connection, &script.load()).await?;
+                    confirmed(&mut connection, &packed, replicas, (config, &connector.target)).await
+                }
+                answer => answer,
+            }
+        };
+        let deadline = since + config.request_timeout;
+        let answer = match race(request, async { core.base.clock.sleep_until(deadline).await }).await {
+            First::One(answer) => Some(answer),
+            First::Other(()) => None,
+        };
+        Self::judge(core, number, script.writes, answer)
+    }
+
     /// Returns the connection in use, and its number.
     fn current(&self) -> Result<(MultiplexedConnection, u64), PortError> {
         match &*self.state.lock() {

@@ -14,8 +14,8 @@
 //! # }
 //! ```
 //!
-//! All keys begin with [`prefix`](field@RedisConfig::prefix). Each operation is one script and one
-//! round trip.
+//! All keys begin with [`prefix`](field@RedisConfig::prefix). Each operation is one script, or one
+//! read of a hash, and one round trip.
 //!
 //! # Promises
 //!
@@ -69,7 +69,11 @@
 //!
 //! A handle has one connection for requests, and one for subscriptions, which is opened by the
 //! first subscriber or waiting receiver. Requests that meet share the writes and reads of the
-//! connection, and none waits for another's answer.
+//! connection. While one is under way, reads and writes of one
+//! partition, and requests of one queue, go together in one call of a script, as if they were made
+//! one after another: each is refused or made alone, and has its own answer. If the server then
+//! refuses the call, because its memory or disk is full, each is made again alone. A lone request
+//! waits for nobody; with three requests under way, further ones wait for the end of one.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again by
@@ -95,10 +99,10 @@
 //! | key | content |
 //! |---|---|
 //! | `PREFIX:meta` | form of the data, and its generated name |
-//! | `PREFIX:s:{PARTITION}:` `heads`, `values`, `index`, `ends`, `meta` | records of a partition; fences, sequences and the last version |
+//! | `PREFIX:s:{PARTITION}:` `rows`, `index`, `ends`, `meta` | records of a partition and its last version; fences and sequences |
 //! | `PREFIX:l:{NAME}:` | a lease |
 //! | `PREFIX:q:{NAME}:...` | a queue |
-//! | `PREFIX:DATABASE:n:TOPIC`, `PREFIX:DATABASE:q:...` | channels |
+//! | `PREFIX:DATABASE:n:TOPIC`, `PREFIX:q:{NAME}:...:w` | channels; databases share those of queues |
 //!
 //! `}` and `%` of names are escaped. Keys of one partition, lease or queue have one hash tag, but
 //! nodes of a cluster are refused: a handle has one connection.
@@ -135,7 +139,7 @@
 //! | no connection, a restart, a server that became a replica or is loading | `Unavailable` | transient |
 //! | no answer within [`request_timeout`](field@RedisConfig::request_timeout), too few replicas | `TimedOut` | transient |
 //! | another script runs for long | `Throttled` | throttled |
-//! | `maxmemory` is reached, or the disk is full | `Full` | throttled |
+//! | `maxmemory` is reached, or the disk is full (with `appendfsync always` the server then ends) | `Full` | throttled |
 //! | a wrong password, a missing right, a certificate that is not trusted | `Denied` | permanent |
 //! | a server before version 6.2, a cluster, a sentinel, an eviction policy | `Unsupported` | permanent |
 //! | a key holds another program's data | `Corrupt` | permanent |
@@ -148,6 +152,12 @@
 //! # Pitfalls
 //!
 //! - Connect within the runtime that uses the handle: its connections are tasks of that runtime.
+//! - A server that is made a replica (`REPLICAOF`) keeps its connections, and a handle that only
+//!   reads goes on with data that grows old. End them, as Sentinel does: `CLIENT KILL TYPE normal`.
+//! - The settings of a server are checked when a connection is made. After a change of
+//!   `maxmemory-policy`, end the connections in the same way.
+//! - After `FLUSHALL` the data has another name, which connected handles do not know: receipts and
+//!   addresses of forwards do not pass between them and later ones. Restart the programs.
 //! - Do not delete single keys of the prefix. Delete all keys of a partition, lease or queue, and
 //!   expect tokens and numbers to begin anew.
 //! - Redis executes one script at a time: large values and large batches delay every client. Keep
@@ -169,6 +179,7 @@ mod notifier;
 mod pubsub;
 mod queue;
 mod script;
+mod share;
 mod store;
 mod store_calls;
 

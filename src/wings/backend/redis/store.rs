@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::{
     failure::unexpected,
     handle::RedisCore,
-    store_calls::{self, Applied},
+    store_calls::{self, Applied, Found},
 };
 use crate::{
     port::{BoxFuture, Capabilities, Capability, PortError},
@@ -41,9 +41,9 @@ impl RedisStore {
         Self { core, can }
     }
 
-    /// Returns the keys of a partition.
-    fn keys(&self, partition: &str) -> [String; 5] {
-        store_calls::PARTS.map(|part| self.core.keys.partition(partition, part))
+    /// Returns the first part of the keys of a partition.
+    fn root(&self, partition: &str) -> String {
+        self.core.keys.partition(partition)
     }
 
     fn unexpected(&self) -> PortError {
@@ -51,11 +51,7 @@ impl RedisStore {
     }
 
     async fn write(&self, partition: &str, writes: &[Write]) -> Result<Vec<Applied>, StoreError> {
-        let mut call = store_calls::WRITE.command(&self.keys(partition));
-        for write in writes {
-            store_calls::add(&mut call, write);
-        }
-        let answer = self.core.link.call(&store_calls::WRITE, &call).await?;
+        let answer = self.core.link.call(store_calls::write(self.root(partition), writes)).await?;
         // The write was made, so an answer that cannot be read leaves its result unknown.
         store_calls::results(answer, writes).unwrap_or_else(|| Err(self.unexpected().outcome_unknown().into()))
     }
@@ -69,10 +65,17 @@ impl Store for RedisStore {
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             key.check(&self.can)?;
-            let mut call = store_calls::GET.command(&self.keys(key.partition)[..2]);
-            call.arg(key.row);
-            let answer = self.core.link.call(&store_calls::GET, &call).await?;
-            Ok(store_calls::record(answer).ok_or_else(|| self.unexpected())?)
+            let root = self.root(key.partition);
+            // Only records that have an end need the time. The first of them that a handle reads is read twice.
+            let mut with_time = self.core.has_ends.get().is_some();
+            loop {
+                let answer = self.core.link.call(store_calls::read(&root, key.row, with_time)).await?;
+                match store_calls::found(answer, with_time).ok_or_else(|| self.unexpected())? {
+                    Found::Record(record) => return Ok(record),
+                    Found::Ending => with_time = true,
+                }
+                let _ = self.core.has_ends.set(());
+            }
         })
     }
 
@@ -106,8 +109,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             scan.check(&self.can)?;
             let limit = scan.limit.min(self.can.max_batch());
-            let (script, call) = store_calls::scan_call(scan, &self.keys(&scan.partition), limit);
-            let answer = self.core.link.call(script, &call).await?;
+            let answer = self.core.link.call(store_calls::scan(scan, self.root(&scan.partition), limit)).await?;
             Ok(store_calls::page(answer).ok_or_else(|| self.unexpected())?)
         })
     }

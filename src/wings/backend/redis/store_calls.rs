@@ -2,21 +2,30 @@
 use std::{ops::Bound, sync::LazyLock};
 
 use bytes::Bytes;
-use redis::{Cmd, Value, from_redis_value};
+use redis::{Value, from_redis_value};
 
-use super::script::{Script, digits, micros};
+use super::script::{Call, Script, digits, micros};
 use crate::{
     port::{FencingToken, PortError, PortErrorKind},
     store::{Continuation, Order, Page, Precondition, Record, Row, Scan, Sequence, StoreError, Version, Write},
 };
 
-pub(super) static GET: LazyLock<Script> = LazyLock::new(|| Script::reading(include_str!("lua/get.lua")));
-pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/write.lua")));
-pub(super) static SCAN: LazyLock<Script> = LazyLock::new(|| Script::reading(include_str!("lua/scan.lua")));
-pub(super) static NAMED: LazyLock<Script> = LazyLock::new(|| Script::reading(include_str!("lua/named.lua")));
+macro_rules! writing {
+    ($file:literal) => {
+        LazyLock::new(|| {
+            let begin = concat!(include_str!("lua/numbers.lua"), include_str!("lua/rows.lua"));
+            let file = include_str!(concat!("lua/", $file, ".lua"));
+            Script::writing(&[begin, file, include_str!("lua/sweep.lua")].concat()).shared()
+        })
+    };
+}
 
-/// Parts of a partition, in the order in which scripts expect their keys.
-pub(super) const PARTS: [&str; 5] = ["heads", "values", "index", "ends", "meta"];
+static READ: Script = Script::fields();
+static READ_WITH_TIME: Script = Script::time_and_fields();
+static PUT: LazyLock<Script> = writing!("put");
+static WRITE: LazyLock<Script> = writing!("write");
+static SCAN: LazyLock<Script> = LazyLock::new(|| Script::reading(include_str!("lua/scan.lua")));
+static NAMED: LazyLock<Script> = LazyLock::new(|| Script::reading(include_str!("lua/named.lua")));
 
 /// Maximum size of a page: it ends with the row that reaches this many bytes.
 const PAGE_BYTES: usize = 1 << 20;
@@ -31,8 +40,34 @@ pub(super) enum Applied {
     Checked,
 }
 
-/// Adds a write to a call.
-pub(super) fn add(call: &mut Cmd, write: &Write) {
+/// Creates the call of the read of a row. Without the time it reads records that have no end.
+pub(super) fn read(root: &str, row: &str, with_time: bool) -> Call {
+    let mut call = Call::new(if with_time { &READ_WITH_TIME } else { &READ }, format!("{root}rows"));
+    call.items(2).arg(format!("h{row}")).arg(format!("v{row}"));
+    call
+}
+
+/// Creates the call of writes, which are made together.
+pub(super) fn write(root: String, writes: &[Write]) -> Call {
+    let arguments = |write: &Write| match write {
+        Write::Put { .. } => 7,
+        Write::Delete { .. } | Write::Append { .. } => 4,
+        Write::Check { .. } => 3,
+    };
+    if let [Write::Put { row, value, options }] = writes
+        && (options.fence, options.ttl, Sequence::of_row(row)) == (None, None, None)
+    {
+        let mut call = Call::new(&PUT, root);
+        call.items(1).arg(row).arg(required(options.when)).arg(&value[..]);
+        return call;
+    }
+    let mut call = Call::new(&WRITE, root);
+    call.items(1).arg(writes.iter().map(arguments).sum::<usize>()).second_list();
+    writes.iter().for_each(|write| add(&mut call, write));
+    call
+}
+
+fn add(call: &mut Call, write: &Write) {
     let fence = write.fence().map(|token| digits(token.as_u64())).unwrap_or_default();
     let when = required(write.when());
     match write {
@@ -63,7 +98,7 @@ fn required(when: Precondition) -> String {
 
 /// Parses the answer to the writes: the results, or the refusal. `None` is another form.
 pub(super) fn results(answer: Value, writes: &[Write]) -> Option<Result<Vec<Applied>, StoreError>> {
-    let answer: Vec<String> = from_redis_value(answer).ok()?;
+    let [answer]: [Vec<String>; 1] = from_redis_value::<Vec<_>>(answer).ok()?.try_into().ok()?;
     let (reason, rest) = answer.split_first()?;
     if reason != "ok" {
         return refusal(reason, rest, writes).map(Err);
@@ -91,23 +126,43 @@ fn refusal(reason: &str, rest: &[String], writes: &[Write]) -> Option<StoreError
     Some(error)
 }
 
-/// Parses a record. The outer `None` is another form than expected.
-pub(super) fn record(answer: Value) -> Option<Option<Record>> {
-    let mut parts = array(answer)?.into_iter();
-    let Some(version) = parts.next() else { return Some(None) };
-    let version: u64 = from_redis_value(version).ok()?;
-    Some(Some(Record::new(bytes(parts.next()?)?, Version::new(version))))
+/// The answer to the read of a row.
+pub(super) enum Found {
+    Record(Option<Record>),
+    /// The record has an end: the time is needed.
+    Ending,
 }
 
-/// Creates the call of a scan with these keys of the partition.
-pub(super) fn scan_call(scan: &Scan, keys: &[String; 5], limit: usize) -> (&'static Script, Cmd) {
+/// Parses the answer to a [`read`]. `None` is another form than expected.
+pub(super) fn found(answer: Value, with_time: bool) -> Option<Found> {
+    let (time, fields) = if with_time {
+        let [time, fields]: [Value; 2] = array(answer)?.try_into().ok()?;
+        (Some(time), fields)
+    } else {
+        (None, answer)
+    };
+    let [head, value]: [Value; 2] = array(fields)?.try_into().ok()?;
+    let Value::BulkString(head) = head else { return Some(Found::Record(None)) };
+    let (version, end) = std::str::from_utf8(&head).ok()?.split_at_checked(20)?;
+    if !end.is_empty() {
+        let Some(time) = time else { return Some(Found::Ending) };
+        let (seconds, micros): (u64, u64) = from_redis_value(time).ok()?;
+        if end.parse::<u64>().ok()? <= seconds.checked_mul(1_000_000)?.checked_add(micros)? {
+            return Some(Found::Record(None));
+        }
+    }
+    Some(Found::Record(Some(Record::new(bytes(value)?, Version::new(version.parse().ok()?)))))
+}
+
+/// Creates the call of a scan of the partition with this root.
+pub(super) fn scan(scan: &Scan, root: String, limit: usize) -> Call {
     if let Some(names) = scan.names() {
-        let mut call = NAMED.command(&keys[..2]);
+        let mut call = Call::new(&NAMED, root);
         call.arg(limit);
         for name in names {
             call.arg(name);
         }
-        return (&NAMED, call);
+        return call;
     }
     let (from, to) = scan.bounds();
     let bound = |bound: Bound<&str>, unbounded: &str| match bound {
@@ -116,13 +171,13 @@ pub(super) fn scan_call(scan: &Scan, keys: &[String; 5], limit: usize) -> (&'sta
         Bound::Unbounded => unbounded.to_owned(),
     };
     let (from, to) = (bound(from, "-"), bound(to.as_ref().map(String::as_str), "+"));
-    let mut call = SCAN.command(&keys[..3]);
+    let mut call = Call::new(&SCAN, root);
     match scan.order {
         Order::Ascending => call.arg("ZRANGEBYLEX").arg(from).arg(to),
         Order::Descending => call.arg("ZREVRANGEBYLEX").arg(to).arg(from),
     };
     call.arg(limit).arg(PAGE_BYTES).arg(limit + EXPIRED);
-    (&SCAN, call)
+    call
 }
 
 /// Parses a page. `None` is another form than expected.

@@ -95,6 +95,88 @@ fn a_receive_of_large_messages_ends_at_sixteen_mebibytes() {
     });
 }
 
+/// Receives that share a request share its room.
+// Guarantee: queue 5.
+#[test]
+fn receives_of_large_messages_that_meet_each_have_theirs() {
+    block_on(async {
+        let server = server::Redis::start();
+        let proxy = crate::server::Proxy::start(server.port());
+        let jobs = queue(&Redis::connect(config(proxy.port())).await.unwrap(), "jobs");
+        let body = bytes::Bytes::from(vec![7; 1 << 20]);
+        for i in 0..8 {
+            send(&*jobs, (0..4).map(|j| Message::new(body.clone()).header("i", (4 * i + j).to_string()))).await;
+        }
+        proxy.delay(MS(20));
+        let receivers: Vec<_> = (0..32)
+            .map(|_| {
+                let jobs = jobs.clone();
+                tokio::spawn(async move { jobs.receive(Receive::new(1, MINUTE)).await.unwrap() })
+            })
+            .collect();
+        let mut taken = Vec::new();
+        for receiver in receivers {
+            taken.extend(receiver.await.unwrap());
+        }
+        let numbers: BTreeSet<_> = taken.iter().map(|taken| taken.headers["i"].clone()).collect();
+        assert_eq!((taken.len(), numbers.len()), (32, 32));
+    });
+}
+
+/// Requests of many callers go together, as if each were made alone.
+// Guarantee: queue 1.
+#[test]
+fn requests_that_meet_share_a_call_and_each_has_its_own_messages() {
+    const CALLERS: usize = 64;
+    block_on(async {
+        let server = server::Redis::start();
+        let proxy = crate::server::Proxy::start(server.port());
+        let jobs = queue(&Redis::connect(config(proxy.port())).await.unwrap(), "jobs");
+        let calls = || {
+            let stats = server.command(&["INFO", "commandstats"]);
+            let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+            line.split(',').next().unwrap().parse::<u64>().unwrap()
+        };
+        // Each script is known to the server.
+        send(&*jobs, [Message::new("first")]).await;
+        jobs.complete(&take(&*jobs, 1, MINUTE).await[0].receipt).await.unwrap();
+        proxy.delay(MS(20));
+        let before = calls();
+        let mut callers = Vec::new();
+        for i in 0..CALLERS {
+            let jobs = jobs.clone();
+            callers.push(tokio::spawn(async move {
+                let messages = (0..3).map(|j| Message::new(format!("{i}-{j}"))).collect();
+                let ids = jobs.send(messages).await.unwrap();
+                let taken = jobs.receive(Receive::new(3, MINUTE)).await.unwrap();
+                let mut settled =
+                    taken.iter().map(|taken| (taken.receipt.clone(), Settle::Complete)).collect::<Vec<_>>();
+                settled.extend(settled.last().cloned());
+                let answers = jobs.settle(settled).await.unwrap();
+                // The last is settled twice.
+                let made = answers.iter().filter(|answer| answer.is_ok()).count();
+                assert_eq!((answers.len(), made), (if taken.is_empty() { 0 } else { taken.len() + 1 }, taken.len()));
+                (ids, taken)
+            }));
+        }
+        let (mut sent, mut received) = (BTreeSet::new(), Vec::new());
+        for caller in callers {
+            let (ids, taken) = caller.await.unwrap();
+            assert!(ids.len() == 3 && ids.is_sorted(), "{ids:?}");
+            sent.extend(ids);
+            received.extend(taken);
+        }
+        received.extend(take(&*jobs, 200, MINUTE).await);
+        assert_eq!(sent.len(), 3 * CALLERS, "an id was given twice");
+        let ids: BTreeSet<_> = received.iter().map(|taken| taken.id.clone()).collect();
+        let all: BTreeSet<_> = received.iter().map(|taken| taken.body.clone()).collect();
+        assert_eq!((received.len(), ids == sent, all.len()), (3 * CALLERS, true, 3 * CALLERS));
+        let calls = calls() - before;
+        println!("{} requests: {calls} calls", 3 * CALLERS);
+        assert!(calls <= CALLERS as u64, "{calls}");
+    });
+}
+
 /// Hidden messages are ordered by their time; a peek finds the oldest among thousands of them.
 // Guarantee: queue 4.
 #[test]

@@ -1,23 +1,6 @@
 local call = redis.call
--- Microseconds of the server's clock, as a number: exact until the year 2255.
-local function micros()
+-- Microseconds of the server's clock, as a text of twenty digits. Conversions of numbers are slow.
+local function clock()
   local time = call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
--- Twenty digits of a number below 2^53.
-local function digits(number)
-  return string.format('%020.0f', number)
-end
--- The next of a number of twenty digits, which may be above 2^53.
-local function inc(text)
-  local low = tonumber(string.sub(text, 11)) + 1
-  if low < 10000000000 then
-    return string.sub(text, 1, 10) .. string.format('%010.0f', low)
-  end
-  return string.format('%010.0f', tonumber(string.sub(text, 1, 10)) + 1) .. '0000000000'
-end
--- The larger of two numbers of twenty digits.
-local function larger(one, other)
-  if one < other then return other end
-  return one
+  return '0000' .. time[1] .. string.sub('00000' .. time[2], -6)
 end

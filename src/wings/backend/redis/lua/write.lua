@@ -1,176 +1,260 @@
--- KEYS: heads, values, index, ends, meta of a partition.
--- ARGV, for each write:
+-- KEYS: root of a partition. ARGV: number of jobs, the number of arguments of each, and the writes of each:
 --   'p', row, required version, fence, life in microseconds, sequence of the row, value
 --   'd', row, required version, fence
 --   'c', row, required version
 --   'a', name, required last number, value
--- A required version is '' for any, or '-' for none. A head is the version, and the end if there is one.
--- Returns {'ok', ...} with the result of each write, or {reason, index, detail}.
-local heads, values, index, ends, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local time = micros()
-local now = digits(time)
+-- A job is made as a whole or refused as a whole. A required version is '' for any, or '-' for none.
+-- Returns of each job {'ok', ...} with the result of each write, or {reason, index, detail}.
+--
+-- Keys: ROOT and
+--   rows   hash  `h` and row -> head, which is the version, and the end if there is one; `v` and row -> value;
+--                `l` -> last version of a put, and a flag: 1 if a record may have an end, 2 if the keys have one, too
+--   index  zset  rows;  ends  zset  rows whose records have an end, by it
+--   meta   hash  `f` and row -> highest fence; `s` and name -> last number; `v` -> last version, if the keys have an end
+--
+-- Few commands do all: each costs about as much as the work of a job here.
+local root, rows, index, ends, meta = KEYS[1], KEYS[1] .. 'rows', KEYS[1] .. 'index', KEYS[1] .. 'ends', KEYS[1] .. 'meta'
+local now = clock()
 local ZERO, LAST = '00000000000000000000', '09223372036854775807'
+local jobs = tonumber(ARGV[1])
+local WIDTH = {p = 7, d = 4, c = 3, a = 4}
+
+-- The state before the call, and as the jobs leave it: `heads[row]` is false if there is no record.
+local before, heads, values, changed = {}, {}, {}, {}
+local notes = {}
+
+local writes, adds, deletes = 0, false, false
+local version, flag, stored
+do
+  local fields, named, i = {'l'}, {}, 2 + jobs
+  while i <= #ARGV do
+    local kind, row = ARGV[i], ARGV[i + 1]
+    if kind == 'a' then
+      named[#named + 1] = 's' .. row
+    else
+      fields[#fields + 1] = 'h' .. row
+      if kind ~= 'c' and ARGV[i + 3] ~= '' then named[#named + 1] = 'f' .. row end
+      if kind == 'p' and ARGV[i + 5] ~= '' then named[#named + 1] = 's' .. ARGV[i + 5] end
+    end
+    adds, deletes = adds or kind == 'p' or kind == 'a', deletes or kind == 'd'
+    i, writes = i + WIDTH[kind], writes + 1
+  end
+  for from = 1, #fields, 1000 do
+    local found = call('HMGET', rows, unpack(fields, from, math.min(from + 999, #fields)))
+    for n = 1, #found do before[fields[from + n - 1]] = found[n] end
+  end
+  stored = before.l
+  for from = 1, #named, 1000 do
+    local found = call('HMGET', meta, unpack(named, from, math.min(from + 999, #named)))
+    for n = 1, #found do notes[named[from + n - 1]] = found[n] end
+  end
+  version, flag = last_version(root, stored)
+end
+
+local function head_of(row)
+  local head = heads[row]
+  if head == nil then
+    head = before['h' .. row]
+    if head == nil then
+      head = call('HGET', rows, 'h' .. row)
+      before['h' .. row] = head
+    end
+    heads[row] = head
+  end
+  return head
+end
 
 local function is_over(head)
   return #head > 20 and string.sub(head, 21) <= now
 end
 
-local function remove(row)
-  call('HDEL', heads, row)
-  call('HDEL', values, row)
-  call('ZREM', index, row)
-  call('ZREM', ends, row)
+local function change(row, head, value)
+  if not values[row] then changed[#changed + 1] = row end
+  heads[row], values[row] = head, value
 end
 
--- All writes are checked before the first one, so that a refusal leaves nothing to undo.
-local lasts, expired = {}, {}
-
 -- Looks for rows that puts left before the first append: returns one, or collects the expired ones.
-local function look_for_rows(name)
+local function look_for_rows(name, expired)
+  local function judge(row)
+    if #row == #name + 20 and string.sub(row, 1, #name) == name and string.find(string.sub(row, -20), '^%d+$') then
+      local head = head_of(row)
+      if head and not is_over(head) then return row end
+      if head then expired[#expired + 1] = row end
+    end
+  end
+  for n = 1, #changed do
+    if judge(changed[n]) then return changed[n] end
+  end
   local from, to = '[' .. name .. ZERO, '[' .. name .. '99999999999999999999'
   while true do
-    local rows = call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, 1000)
-    for i = 1, #rows do
-      local row = rows[i]
-      if #row == #name + 20 and string.find(string.sub(row, -20), '^%d+$') then
-        local head = call('HGET', heads, row)
-        if head and not is_over(head) then return row end
-        expired[#expired + 1] = row
-      end
+    local some = call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, 1000)
+    for n = 1, #some do
+      if judge(some[n]) then return some[n] end
     end
-    if #rows < 1000 then return nil end
-    from = '(' .. rows[#rows]
+    if #some < 1000 then return nil end
+    from = '(' .. some[#some]
   end
 end
 
 local function check(row, required, fence, sequence)
   if fence ~= '' then
-    local highest = call('HGET', meta, 'f' .. row)
+    local highest = notes['f' .. row]
     if highest and fence < highest then return 'fenced', highest end
   end
   if required == '' and sequence == '' then return nil end
-  local head = call('HGET', heads, row)
-  local version = head and not is_over(head) and string.sub(head, 1, 20)
-  if required == '-' and version or required ~= '' and required ~= '-' and required ~= version then
-    return 'conflict', version or ''
+  local head = head_of(row)
+  local known = head and not is_over(head) and string.sub(head, 1, 20)
+  if required == '-' and known or required ~= '' and required ~= '-' and required ~= known then
+    return 'conflict', known or ''
   end
-  if sequence ~= '' and not version and call('HEXISTS', meta, 's' .. sequence) == 1 then return 'put', '' end
+  if sequence ~= '' and not known and notes['s' .. sequence] then return 'put', '' end
 end
 
-local function check_append(name, required)
-  local before = lasts[name] or call('HGET', meta, 's' .. name) or ZERO
-  if required ~= '' and required ~= before then
-    if before == ZERO then return 'conflict', '' end
-    return 'conflict', before
+local function check_append(name, required, lasts, expired)
+  local last = lasts[name] or notes['s' .. name] or ZERO
+  if required ~= '' and required ~= last then
+    if last == ZERO then return 'conflict', '' end
+    return 'conflict', last
   end
-  if before >= LAST then return 'full', '' end
-  lasts[name] = inc(before)
-  if before == ZERO then
-    local row = look_for_rows(name)
+  if last >= LAST then return 'full', '' end
+  lasts[name] = inc(last)
+  if last == ZERO then
+    local row = look_for_rows(name, expired)
     if row then return 'first', row end
   end
 end
 
-local writes, i = 0, 1
-while i <= #ARGV do
-  local kind, reason, detail = ARGV[i], nil, nil
-  if kind == 'p' then
-    reason, detail = check(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 5])
-    i = i + 7
-  elseif kind == 'd' then
-    reason, detail = check(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], '')
-    i = i + 4
-  elseif kind == 'c' then
-    reason, detail = check(ARGV[i + 1], ARGV[i + 2], '', '')
-    i = i + 3
-  else
-    reason, detail = check_append(ARGV[i + 1], ARGV[i + 2])
-    i = i + 4
+-- All writes of a job are checked before the first one, so that a refusal leaves nothing to undo.
+local function refusal(first, last)
+  local lasts, expired, writes, i = {}, {}, 0, first
+  while i <= last do
+    local kind, reason, detail = ARGV[i], nil, nil
+    if kind == 'p' then
+      reason, detail = check(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 5])
+    elseif kind == 'd' then
+      reason, detail = check(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], '')
+    elseif kind == 'c' then
+      reason, detail = check(ARGV[i + 1], ARGV[i + 2], '', '')
+    else
+      reason, detail = check_append(ARGV[i + 1], ARGV[i + 2], lasts, expired)
+    end
+    if reason then return {reason, writes, detail} end
+    i, writes = i + WIDTH[kind], writes + 1
   end
-  if reason then return {reason, writes, detail} end
-  writes = writes + 1
+  for n = 1, #expired do change(expired[n], false, '') end
 end
 
-for n = 1, #expired do remove(expired[n]) end
-local version, has_put = call('HGET', meta, 'v') or ZERO, false
+local meta_sets = {}
+local function note(field, value)
+  notes[field] = value
+  meta_sets[field] = value
+end
 
+local is_mortal = false
 local function put(row, life, value)
-  local head = call('HGET', heads, row)
+  local head = head_of(row)
   -- Above all versions that puts gave in this partition, also to records that are gone.
-  version = larger(inc(version), now)
+  version = version < now and now or inc(version)
   if head then version = larger(version, inc(string.sub(head, 1, 20))) end
-  has_put = true
-  local end_of_life = ''
+  change(row, version, value)
   if life ~= '' then
-    end_of_life = digits(time + tonumber(life))
-    call('ZADD', ends, end_of_life, row)
-  elseif head and #head > 20 then
-    call('ZREM', ends, row)
+    heads[row] = version .. digits(tonumber(now) + tonumber(life))
+    is_mortal = true
   end
-  call('HSET', heads, row, version .. end_of_life)
-  call('HSET', values, row, value)
-  if not head then call('ZADD', index, 0, row) end
   return version
 end
 
 local function delete(row)
-  local head = call('HGET', heads, row)
+  local head = head_of(row)
   if not head then return '0' end
   -- The version of an appended row is its number.
   version = larger(version, string.sub(head, 1, 20))
-  has_put = true
-  remove(row)
+  change(row, false, '')
   if is_over(head) then return '0' end
   return '1'
 end
 
-local numbers = {}
 local function append(name, value)
-  local number = inc(numbers[name] or call('HGET', meta, 's' .. name) or ZERO)
-  numbers[name] = number
-  local row = name .. number
-  call('HSET', heads, row, number)
-  call('HSET', values, row, value)
-  call('ZADD', index, 0, row)
+  local number = inc(notes['s' .. name] or ZERO)
+  note('s' .. name, number)
+  -- Rows above the last number do not exist; the first append has looked for them.
+  change(name .. number, number, value)
   return number
 end
 
-local results = {'ok'}
-i = 1
-while i <= #ARGV do
-  local kind, row, result = ARGV[i], ARGV[i + 1], ''
-  if kind == 'p' or kind == 'd' then
-    if ARGV[i + 3] ~= '' then call('HSET', meta, 'f' .. row, ARGV[i + 3]) end
+local function apply(first, last)
+  local results, i = {'ok'}, first
+  while i <= last do
+    local kind, row, result = ARGV[i], ARGV[i + 1], ''
+    if (kind == 'p' or kind == 'd') and ARGV[i + 3] ~= '' then note('f' .. row, ARGV[i + 3]) end
+    if kind == 'p' then
+      result = put(row, ARGV[i + 4], ARGV[i + 6])
+    elseif kind == 'd' then
+      result = delete(row)
+    elseif kind == 'a' then
+      result = append(row, ARGV[i + 3])
+    end
+    results[#results + 1] = result
+    i = i + WIDTH[kind]
   end
-  if kind == 'p' then
-    result = put(row, ARGV[i + 4], ARGV[i + 6])
-    i = i + 7
-  elseif kind == 'd' then
-    result = delete(row)
-    i = i + 4
-  elseif kind == 'c' then
-    i = i + 3
-  else
-    result = append(row, ARGV[i + 3])
-    i = i + 4
+  return results
+end
+
+local answers, first = {}, 2 + jobs
+for job = 1, jobs do
+  local last = first + tonumber(ARGV[1 + job]) - 1
+  answers[job] = refusal(first, last) or apply(first, last)
+  first = last + 1
+end
+
+local function each(command, key, list)
+  for from = 1, #list, 1000 do call(command, key, unpack(list, from, math.min(from + 999, #list))) end
+end
+
+-- Removed first: a server without free memory refuses scripts that begin by adding.
+local gone, fields, immortal = {}, {}, {}
+for n = 1, #changed do
+  local row = changed[n]
+  local head = before['h' .. row]
+  if not heads[row] then
+    if head then gone[#gone + 1], fields[#fields + 1], fields[#fields + 2] = row, 'h' .. row, 'v' .. row end
+  elseif head and #head > 20 and #heads[row] == 20 then
+    immortal[#immortal + 1] = row
   end
-  results[#results + 1] = result
 end
-if has_put then call('HSET', meta, 'v', version) end
-for name, last in pairs(lasts) do call('HSET', meta, 's' .. name, last) end
-
--- Deletes some expired records: twice as many as were written.
-local over = call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 2 * writes)
-for n = 1, #over do remove(over[n]) end
-
--- A partition whose records all end is deleted by the server, but for its fences and versions.
-local mortal = call('ZCARD', ends)
-if mortal > 0 and mortal == call('HLEN', heads) then
-  local last = call('ZREVRANGE', ends, 0, 0, 'WITHSCORES')[2]
-  local at = string.format('%.0f', math.floor(tonumber(last) / 1000) + 1000)
-  for n = 1, 4 do call('PEXPIREAT', KEYS[n], at) end
-  call('HSET', meta, 'x', '1')
-elseif call('HDEL', meta, 'x') == 1 then
-  for n = 1, 4 do call('PERSIST', KEYS[n]) end
+-- A delete with a token may have nothing to remove, but the token to add. This removes nothing.
+if deletes and not adds then call('HDEL', meta, '') end
+each('HDEL', rows, fields)
+each('ZREM', index, gone)
+if flag ~= '' then
+  each('ZREM', ends, gone)
+  each('ZREM', ends, immortal)
 end
-return results
+
+local sets, bytes, entries, lives = {}, 0, {}, {}
+if is_mortal and flag == '' then flag = '1' end
+if version ~= ZERO and version .. flag ~= stored then sets[1], sets[2] = 'l', version .. flag end
+for n = 1, #changed do
+  local row = changed[n]
+  local head, value = heads[row], values[row]
+  if head then
+    local at = #sets
+    sets[at + 1], sets[at + 2], sets[at + 3], sets[at + 4] = 'h' .. row, head, 'v' .. row, value
+    bytes = bytes + #value
+    if not before['h' .. row] then entries[#entries + 1], entries[#entries + 2] = 0, row end
+    if #head > 20 then lives[#lives + 1], lives[#lives + 2] = string.sub(head, 21), row end
+    -- The arguments are copied: not all of a large batch at once.
+    if bytes > 1048576 or #sets > 990 then
+      call('HSET', rows, unpack(sets))
+      sets, bytes = {}, 0
+    end
+  end
+end
+if #sets > 0 then call('HSET', rows, unpack(sets)) end
+each('ZADD', index, entries)
+each('ZADD', ends, lives)
+local noted = {}
+for field, value in pairs(meta_sets) do noted[#noted + 1], noted[#noted + 2] = field, value end
+each('HSET', meta, noted)
+if flag == '' then return answers end
+

@@ -6,9 +6,9 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
+use redis::{RedisWrite, ToRedisArgs, Value};
 
-use super::{Part, micros};
+use super::{Call, Part, micros};
 use crate::{
     hash::stable_hash,
     queue::{AttemptError, Delivery, ErrorHistory, Message, MessageId, Peeked, Receipt, Settle},
@@ -47,13 +47,13 @@ impl ToRedisArgs for EncodedMessage<'_> {
 }
 
 /// Adds a message, its delay and its de-duplication id to a call.
-pub(super) fn add_message(call: &mut Cmd, message: &Message) {
+pub(super) fn add_message(call: &mut Call, message: &Message) {
     let deduplication = message.deduplication_id.as_deref().unwrap_or_default();
     call.arg(EncodedMessage(message)).arg(micros(message.delay)).arg(deduplication);
 }
 
 /// Adds a settlement of this delivery to a call. The messages of a forward go to `targets`.
-pub(super) fn add_settlement(call: &mut Cmd, delivery: u64, how: &Settle, targets: &[(usize, Part)]) {
+pub(super) fn add_settlement(call: &mut Call, delivery: u64, how: &Settle, targets: &[(usize, Part)]) {
     let text = |error: &Option<Box<AttemptError>>| {
         let mut errors = ErrorHistory::default();
         error.iter().for_each(|error| errors.push((**error).clone()));
@@ -76,12 +76,16 @@ pub(super) fn add_settlement(call: &mut Cmd, delivery: u64, how: &Settle, target
 }
 
 /// Returns the number of these settlements, at least one, that go in one call: `most` together with
-/// the messages that they forward.
+/// the messages that they forward, and of these 16 MiB.
 pub(super) fn in_one_call(settlements: &[(Receipt, Settle)], most: usize) -> usize {
-    let mut size = 0;
+    let (mut size, mut bytes) = (0, 0);
     let fits = |(_, how): &&(Receipt, Settle)| {
-        size += 1 + if let Settle::Forward { messages } = how { messages.len() } else { 0 };
-        size <= most
+        size += 1;
+        if let Settle::Forward { messages } = how {
+            size += messages.len();
+            bytes += messages.iter().map(|(_, message)| message.size()).sum::<usize>();
+        }
+        size <= most && bytes <= super::MAX_BYTES
     };
     settlements.iter().take_while(fits).count().max(1)
 }

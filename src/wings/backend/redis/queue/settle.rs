@@ -5,7 +5,7 @@ use redis::Value;
 
 use super::{CAN, Part, RedisQueue, SETTLE, codec};
 use crate::{
-    backend::redis::script::micros,
+    backend::redis::script::{Call, micros},
     port::{PortError, PortErrorKind},
     queue::{Address, QueueError, Receipt, Settle, check_visibility},
 };
@@ -61,15 +61,16 @@ impl RedisQueue {
         if valid.is_empty() {
             return Ok(answers);
         }
-        let mut call = SETTLE.command(&roots);
-        call.arg(self.0.part.as_str()).arg(self.window()).arg(valid.len());
+        let mut call = Call::with_keys(&SETTLE, roots);
+        call.arg(self.0.part.as_str()).arg(self.window()).items(valid.len());
         for one in &valid {
             call.arg(one.message);
         }
+        call.second_list();
         for one in &valid {
             codec::add_settlement(&mut call, one.delivery, one.how, &one.targets);
         }
-        let made = match self.0.redis.link.call(&SETTLE, &call).await? {
+        let made = match self.0.redis.link.call(call).await? {
             Value::BulkString(made) if made.len() == valid.len() => made,
             _ => return Err(self.unexpected().into()),
         };
@@ -92,7 +93,7 @@ impl RedisQueue {
         if let Settle::Forward { messages } = how {
             for (address, _) in messages {
                 let (name, part) = self.queue_of(address).ok_or_else(|| address.refuse(&CAN))?;
-                let root = self.0.redis.keys.queue(name, "");
+                let root = self.0.redis.keys.queue(name);
                 let place = roots.iter().position(|known| *known == root).unwrap_or_else(|| {
                     roots.push(root);
                     roots.len() - 1
@@ -114,8 +115,9 @@ impl RedisQueue {
         check_visibility(visibility)?;
         let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
         let mut call = self.call(&SETTLE);
-        call.arg(self.window()).arg(1).arg(id).arg("x").arg(delivery).arg(micros(visibility));
-        match self.0.redis.link.call(&SETTLE, &call).await? {
+        call.arg(self.window()).items(1).arg(id).second_list();
+        call.arg("x").arg(delivery).arg(micros(visibility));
+        match self.0.redis.link.call(call).await? {
             Value::BulkString(made) if made == b"1" => Ok(()),
             Value::BulkString(_) => Err(QueueError::LeaseLost),
             _ => Err(self.unexpected().into()),

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
 use tokio::sync::Notify;
 
 use super::{MAX_BYTES, RECEIVE, RedisQueue, codec, codec::Decoder};
@@ -41,6 +42,8 @@ enum Look {
     Taken(Vec<Delivery>),
     /// No message is visible; the next may be after this time.
     Empty(Option<Duration>),
+    /// There was no room in the answer.
+    Crowded,
 }
 
 impl Waiters {
@@ -96,8 +99,15 @@ impl RedisQueue {
     /// Takes visible messages. With `waits`, leaves a mark if there is none.
     async fn look(&self, max: usize, visibility: Duration, waits: bool) -> Result<Look, PortError> {
         let mut call = self.call(&RECEIVE);
-        call.arg(max).arg(micros(visibility)).arg(u8::from(waits)).arg(MAX_BYTES);
-        let answer = self.answer(&RECEIVE, &call).await?;
+        call.arg(MAX_BYTES).items(1).weighing(max);
+        call.arg(max).arg(micros(visibility)).arg(u8::from(waits));
+        let [answer]: [Value; 1] = self.answer(call).await?.try_into().map_err(|_| self.unexpected())?;
+        let answer = match answer {
+            Value::Array(answer) => answer,
+            // Others of the request received as much as fits into an answer.
+            Value::Nil => return Ok(Look::Crowded),
+            _ => return Err(self.unexpected()),
+        };
         if let [] | [_] = &answer[..] {
             return Ok(Look::Empty(answer.first().and_then(codec::number).map(Duration::from_micros)));
         }
@@ -115,6 +125,7 @@ impl RedisQueue {
             let next = match self.look(max, receive.visibility, is_subscribed).await? {
                 Look::Taken(taken) => return Ok(taken),
                 Look::Empty(next) => next,
+                Look::Crowded => continue,
             };
             let now = clock.now();
             if now >= end {

@@ -17,13 +17,24 @@
 local FOREVER = 9007199254740991
 -- Size from which a receive adds up the sizes of its messages. 1,000 smaller ones are at most 16 MiB.
 local LARGE = 16384
-local now = micros()
+local now, now_text
 
-local function text(number) return string.format('%.0f', number) end
+-- Reads the clock. The conversion of numbers into texts is slow, and most of them are the time.
+local function tell()
+  now_text = string.sub(clock(), 5)
+  now = tonumber(now_text)
+end
+
+local function text(number)
+  if number == now then return now_text end
+  return string.format('%.0f', number)
+end
 
 -- Runs a command on many values, at most 1,000 at once: Lua's stack is limited.
 local function each(command, key, values)
-  for i = 1, #values, 1000 do call(command, key, unpack(values, i, math.min(i + 999, #values))) end
+  local number = #values
+  if number > 0 and number <= 1000 then return call(command, key, unpack(values)) end
+  for i = 1, number, 1000 do call(command, key, unpack(values, i, math.min(i + 999, number))) end
 end
 
 -- Returns these ids as pairs of score and member, with the id or `score` as the score.
@@ -34,6 +45,15 @@ local function scored(ids, score)
 end
 
 local function parse(state) return string.match(state, '^(%-?)(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$') end
+
+-- State of a message in its first delivery, without a group: the most frequent one.
+local FIRST = ' 1 0 0 0 '
+
+local function group_of(message)
+  local high, low = string.byte(message, 1, 2)
+  if high == 0 and low == 0 then return '' end
+  return string.sub(message, 3, 2 + 256 * high + low)
+end
 
 -- Wakes the waiting receivers that would look again later than this time.
 local function wake(p, at)

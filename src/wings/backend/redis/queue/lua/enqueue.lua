@@ -6,17 +6,18 @@ end
 
 -- Adds a message, unless its de-duplication id is known, and returns its id.
 local function enqueue(to, window, message, delay, deduplication)
-  local p, number = to.p, math.max(to.last + 1, now)
+  local p, number, messages = to.p, to.last + 1, to.messages
+  if number < now then number = now end
   local id = text(number)
   if deduplication ~= '' then
     local known = p .. 'k:' .. deduplication
     if not call('SET', known, id, 'PX', window, 'NX') then return call('GET', known) end
   end
-  to.last, to.messages[#to.messages + 1], to.messages[#to.messages + 2] = number, id, message
-  to.is_large = to.is_large or #message > LARGE
-  local at, length = math.min(now + delay, FOREVER), struct.unpack('>I2', message)
-  if length > 0 then
-    local group = string.sub(message, 3, 2 + length)
+  to.last, messages[#messages + 1], messages[#messages + 2] = number, id, message
+  if #message > LARGE then to.is_large = true end
+  local at = delay == '0' and now or math.min(now + delay, FOREVER)
+  local group = group_of(message)
+  if group ~= '' then
     local tail = call('HGET', p .. 't', group)
     call('HSET', p .. 't', group, id)
     if tail then
@@ -25,7 +26,7 @@ local function enqueue(to, window, message, delay, deduplication)
     end
   end
   if at > now then call('ZADD', p .. 'l', text(at), id) else to.fresh[#to.fresh + 1] = id end
-  to.soonest = math.min(to.soonest, at)
+  if at < to.soonest then to.soonest = at end
   return id
 end
 

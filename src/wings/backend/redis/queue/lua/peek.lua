@@ -1,5 +1,6 @@
 -- ARGV: part, most bytes, ids. Returns of each message that is there: `id hidden deliveries attempts expiries flags`, the
 -- message, its errors and reason as flagged.
+tell()
 local p, bytes, found = KEYS[1] .. ARGV[1] .. ':', 0, {}
 for i = 3, #ARGV do
   local id = ARGV[i]

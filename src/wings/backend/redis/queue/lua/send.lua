@@ -1,8 +1,9 @@
--- ARGV: part, de-duplication window (ms); of each message: the message, its delay (us), its de-duplication id.
+-- ARGV: part, de-duplication window (ms), number of messages; of each: the message, its delay (us), its de-duplication id.
 -- Returns the ids.
+tell()
 local to, ids = adding(KEYS[1], ARGV[1]), {}
-for i = 3, #ARGV, 3 do
-  ids[#ids + 1] = enqueue(to, ARGV[2], ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2])
+for i = 4, #ARGV, 3 do
+  ids[#ids + 1] = enqueue(to, ARGV[2], ARGV[i], ARGV[i + 1], ARGV[i + 2])
 end
 flush(to)
 return ids

@@ -5,6 +5,7 @@
 --   d (dead-letter): reason, error
 --   f (forward): number of messages; of each: place of its root in KEYS, part, message, delay (us), de-duplication id
 -- Returns a text with `1` or `0` of each settlement: made, or refused since its receipt is stale.
+-- Most calls complete, and need no time: `now` is nil until it is needed.
 local root, part, window, number = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local p, next_argument = root .. part .. ':', 3 + number
 
@@ -28,25 +29,6 @@ local function detach(ids)
   if removed < #ids then each('ZREM', p .. 'b', ids) end
 end
 
--- Makes a message visible at a time; 0 is at once.
-local function show(id, hidden, at)
-  if at > now then call('ZADD', hidden, text(at), id) else call('ZADD', p .. 'b', id, id) end
-  soonest = math.min(soonest, at)
-end
-
--- Makes the next message of a group visible after its first was removed.
-local function advance(id, group)
-  if group == '' then return end
-  local link = call('HGET', p .. 'n', id)
-  if not link then
-    call('HDEL', p .. 't', group)
-    return
-  end
-  call('HDEL', p .. 'n', id)
-  local next, due = string.match(link, '^(%d+) ?(%d*)$')
-  show(next, p .. 'l', due == '' and 0 or tonumber(due))
-end
-
 local function remove(ids)
   if #ids == 0 then return end
   detach(ids)
@@ -54,118 +36,153 @@ local function remove(ids)
   each('HDEL', p .. 's', ids)
 end
 
-local function remove_notes(id, flags)
-  if flags ~= '0' then
-    call('HDEL', p .. 'e', id)
-    call('HDEL', p .. 'r', id)
+local answers = {}
+
+-- Returns the function that makes any settlement. Most calls need none of it, and a function costs time to make.
+local function any()
+  -- Makes a message visible at a time; 0 is at once.
+  local function show(id, hidden, at)
+    if at > 0 and at > now then call('ZADD', hidden, text(at), id) else call('ZADD', p .. 'b', id, id) end
+    soonest = math.min(soonest, at)
   end
-end
 
--- Adds the error of an attempt: the first and the latest ten are kept. Returns the errors.
-local function with_error(id, flags, error)
-  local errors = (flags == '1' or flags == '3') and call('HGET', p .. 'e', id) or ''
-  local starts, at = {}, 1
-  while at <= #errors do
-    local _, head, length = string.find(errors, '^%d+ %d+ [%a_]+ (%d+):', at)
-    if not head then break end
-    starts[#starts + 1] = at
-    at = head + length + 1
+  -- Makes the next message of a group visible after its first was removed.
+  local function advance(id, group)
+    if group == '' then return end
+    local link = call('HGET', p .. 'n', id)
+    if not link then
+      call('HDEL', p .. 't', group)
+      return
+    end
+    call('HDEL', p .. 'n', id)
+    local next, due = string.match(link, '^(%d+) ?(%d*)$')
+    if due ~= '' and not now then tell() end
+    show(next, p .. 'l', due == '' and 0 or tonumber(due))
   end
-  if #starts > 10 then errors = string.sub(errors, 1, starts[2] - 1) .. string.sub(errors, starts[3]) end
-  return errors .. error
-end
 
-local function flagged(flags, flag)
-  if flags == '3' or flags == '0' or flags == flag then return flags == '0' and flag or flags end
-  return '3'
-end
-
-local function dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
-  local d, message = root .. 'd:', call('HGET', p .. 'm', id)
-  local errors = error ~= '' and with_error(id, flags, error) or call('HGET', p .. 'e', id)
-  remove({ id })
-  remove_notes(id, flags)
-  call('HSET', d .. 'm', id, message)
-  if #message > LARGE then call('SET', d .. 'z', 1) end
-  call('HSET', d .. 'r', id, reason)
-  if errors then call('HSET', d .. 'e', id, errors) end
-  local counts = table.concat({ '-' .. delivery, deliveries, attempts, expiries, errors and '3' or '2', group }, ' ')
-  call('HSET', d .. 's', id, counts)
-  local tail = group ~= '' and call('HGET', d .. 't', group)
-  if group ~= '' then call('HSET', d .. 't', group, id) end
-  if tail then
-    call('HSET', d .. 'n', tail, id)
-  else
-    call('ZADD', d .. 'b', id, id)
-    wake(d, 0)
+  local function remove_notes(id, flags)
+    if flags ~= '0' then
+      call('HDEL', p .. 'e', id)
+      call('HDEL', p .. 'r', id)
+    end
   end
-  advance(id, group)
-end
 
-local function forward(is_valid)
-  for _ = 1, tonumber(argument()) do
-    local to, of = KEYS[tonumber(argument())], argument()
-    local message, delay, deduplication = argument(), tonumber(argument()), argument()
-    if is_valid then
-      local target = targets[to .. of]
-      -- Both parts of a queue have one numbering, so what was added to the other is written first.
-      local other = targets[to .. (of == 'q' and 'd' or 'q')]
-      if other then
-        flush(other)
-        targets[to .. (of == 'q' and 'd' or 'q')] = nil
+  -- Adds the error of an attempt: the first and the latest ten are kept. Returns the errors.
+  local function with_error(id, flags, error)
+    local errors = (flags == '1' or flags == '3') and call('HGET', p .. 'e', id) or ''
+    local starts, at = {}, 1
+    while at <= #errors do
+      local _, head, length = string.find(errors, '^%d+ %d+ [%a_]+ (%d+):', at)
+      if not head then break end
+      starts[#starts + 1] = at
+      at = head + length + 1
+    end
+    if #starts > 10 then errors = string.sub(errors, 1, starts[2] - 1) .. string.sub(errors, starts[3]) end
+    return errors .. error
+  end
+
+  local function flagged(flags, flag)
+    if flags == '3' or flags == '0' or flags == flag then return flags == '0' and flag or flags end
+    return '3'
+  end
+
+  local function dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
+    local d, message = root .. 'd:', call('HGET', p .. 'm', id)
+    local errors = error ~= '' and with_error(id, flags, error) or call('HGET', p .. 'e', id)
+    remove({ id })
+    remove_notes(id, flags)
+    call('HSET', d .. 'm', id, message)
+    if #message > LARGE then call('SET', d .. 'z', 1) end
+    call('HSET', d .. 'r', id, reason)
+    if errors then call('HSET', d .. 'e', id, errors) end
+    local counts = table.concat({ '-' .. delivery, deliveries, attempts, expiries, errors and '3' or '2', group }, ' ')
+    call('HSET', d .. 's', id, counts)
+    local tail = group ~= '' and call('HGET', d .. 't', group)
+    if group ~= '' then call('HSET', d .. 't', group, id) end
+    if tail then
+      call('HSET', d .. 'n', tail, id)
+    else
+      call('ZADD', d .. 'b', id, id)
+      wake(d, 0)
+    end
+    advance(id, group)
+  end
+
+  local function forward(is_valid)
+    for _ = 1, tonumber(argument()) do
+      local to, of = KEYS[tonumber(argument())], argument()
+      local message, delay, deduplication = argument(), argument(), argument()
+      if is_valid then
+        local target = targets[to .. of]
+        -- Both parts of a queue have one numbering, so what was added to the other is written first.
+        local other = targets[to .. (of == 'q' and 'd' or 'q')]
+        if other then
+          flush(other)
+          targets[to .. (of == 'q' and 'd' or 'q')] = nil
+        end
+        if not target then
+          target = adding(to, of)
+          targets[to .. of] = target
+        end
+        enqueue(target, window, message, delay, deduplication)
       end
-      if not target then
-        target = adding(to, of)
-        targets[to .. of] = target
+    end
+  end
+
+  return function(i, id, how, receipt, state)
+    if how ~= 'c' and not now then tell() end
+    local ended, delivery, deliveries, attempts, expiries, flags, group
+    if state then ended, delivery, deliveries, attempts, expiries, flags, group = parse(state) end
+    local is_valid = ended == '' and delivery == receipt
+    answers[i] = is_valid and '1' or '0'
+    if how == 'c' then
+      if is_valid then
+        states[id], completed[#completed + 1] = nil, id
+        remove_notes(id, flags)
+        advance(id, group)
       end
-      enqueue(target, window, message, delay, deduplication)
+    elseif how == 'f' then
+      if is_valid then
+        states[id] = nil
+        remove({ id })
+        remove_notes(id, flags)
+        advance(id, group)
+      end
+      forward(is_valid)
+    elseif how == 'd' then
+      local reason, error = argument(), argument()
+      if is_valid then
+        states[id] = nil
+        dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
+      end
+    else
+      local after, error = tonumber(argument()), how == 'a' and argument() or ''
+      if is_valid then
+        detach({ id })
+        if error ~= '' then
+          call('HSET', p .. 'e', id, with_error(id, flags, error))
+          flags = flagged(flags, '1')
+        end
+        if how ~= 'x' then
+          if how == 'a' then attempts, expiries = attempts + 1, 0 end
+          states[id] = table.concat({ '-' .. delivery, deliveries, attempts, expiries, flags, group }, ' ')
+          call('HSET', p .. 's', id, states[id])
+        end
+        show(id, p .. 'h', after == 0 and 0 or math.min(now + after, FOREVER))
+      end
     end
   end
 end
 
-local answers = {}
+local settle
 for i = 1, number do
   local id, how, receipt = ARGV[3 + i], argument(), argument()
   local state = states[id]
-  local ended, delivery, deliveries, attempts, expiries, flags, group
-  if state then ended, delivery, deliveries, attempts, expiries, flags, group = parse(state) end
-  local is_valid = ended == '' and delivery == receipt
-  answers[i] = is_valid and '1' or '0'
-  if how == 'c' then
-    if is_valid then
-      states[id], completed[#completed + 1] = nil, id
-      remove_notes(id, flags)
-      advance(id, group)
-    end
-  elseif how == 'f' then
-    if is_valid then
-      states[id] = nil
-      remove({ id })
-      remove_notes(id, flags)
-      advance(id, group)
-    end
-    forward(is_valid)
-  elseif how == 'd' then
-    local reason, error = argument(), argument()
-    if is_valid then
-      states[id] = nil
-      dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
-    end
+  if how == 'c' and state == receipt .. FIRST then
+    answers[i], states[id], completed[#completed + 1] = '1', nil, id
   else
-    local after, error = tonumber(argument()), how == 'a' and argument() or ''
-    if is_valid then
-      detach({ id })
-      if error ~= '' then
-        call('HSET', p .. 'e', id, with_error(id, flags, error))
-        flags = flagged(flags, '1')
-      end
-      if how ~= 'x' then
-        if how == 'a' then attempts, expiries = attempts + 1, 0 end
-        states[id] = table.concat({ '-' .. delivery, deliveries, attempts, expiries, flags, group }, ' ')
-        call('HSET', p .. 's', id, states[id])
-      end
-      show(id, p .. 'h', after == 0 and 0 or math.min(now + after, FOREVER))
-    end
+    settle = settle or any()
+    settle(i, id, how, receipt, state)
   end
 end
 remove(completed)

@@ -20,12 +20,18 @@ const SCHEMA: &str = "
     CREATE TABLE by_hand.messages (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea NOT NULL,
         visible_at timestamptz NOT NULL DEFAULT clock_timestamp(), receipt bigint, deliveries int NOT NULL DEFAULT 0);
     CREATE INDEX ON by_hand.messages (visible_at, id);
+    CREATE TABLE by_hand.others (LIKE by_hand.messages INCLUDING ALL);
+    CREATE TABLE by_hand.log (sequence bytea, number bigint, value bytea NOT NULL, PRIMARY KEY (sequence, number));
+    CREATE TABLE by_hand.sequences (sequence bytea PRIMARY KEY, last bigint NOT NULL);
+    INSERT INTO by_hand.sequences VALUES ('log', 0);
     CREATE SEQUENCE by_hand.receipts";
 
 struct ByHand {
     work: Work,
     connections: Vec<Connection>,
     versions: Mutex<Vec<i64>>,
+    /// Messages that were received and not ended, with their receipts.
+    received: Mutex<Vec<(i64, i64)>>,
     rows: Vec<Vec<u8>>,
 }
 
@@ -37,6 +43,8 @@ struct Connection {
     send: Statement,
     take: Statement,
     done: Statement,
+    append: Statement,
+    forward: Statement,
 }
 
 impl Connection {
@@ -69,6 +77,17 @@ impl Connection {
                  WHERE m.id = d.id AND m.receipt = d.receipt",
             )
             .await,
+            append: prepare(
+                "WITH next AS (UPDATE by_hand.sequences SET last = last + 1 WHERE sequence = $1 RETURNING last)
+                 INSERT INTO by_hand.log SELECT $1, last, $2 FROM next RETURNING number",
+            )
+            .await,
+            forward: prepare(
+                "WITH done AS (DELETE FROM by_hand.messages m USING unnest($1::bigint[], $2::bigint[]) AS d (id, receipt)
+                     WHERE m.id = d.id AND m.receipt = d.receipt RETURNING m.id)
+                 INSERT INTO by_hand.others (body) SELECT $3 FROM done",
+            )
+            .await,
             client,
         }
     }
@@ -89,7 +108,7 @@ pub async fn subject(work: Work, url: &str) -> Arc<dyn Subject> {
     let rows: Vec<_> = (0..RECORDS).map(|i| format!("row-{i:04}").into_bytes()).collect();
     let insert = "INSERT INTO by_hand.records SELECT 'bench', unnest($1::bytea[]), $2, 0";
     connections[0].client.execute(insert, &[&rows, &&BODY[..]]).await.expect("rows");
-    Arc::new(ByHand { work, connections, versions: Mutex::new(vec![0; 64]), rows })
+    Arc::new(ByHand { work, connections, versions: Mutex::new(vec![0; 64]), received: Mutex::default(), rows })
 }
 
 impl ByHand {
@@ -109,6 +128,7 @@ impl ByHand {
                 let written = client.query_one(&connection.cas, &[&partition, &row, &body, &known]).await?;
                 self.versions.lock().expect("no panic")[caller] = written.get(0);
             }
+            Work::Append => drop(client.query_one(&connection.append, &[&&b"log"[..], &body]).await?),
             Work::Send(n) => assert_eq!(client.query(&connection.send, &[&vec![body; n]]).await?.len(), n),
             Work::Take(n) => {
                 let taken = client.query(&connection.take, &[&(n as i64)]).await?;
@@ -116,6 +136,15 @@ impl ByHand {
                 let receipts: Vec<i64> = taken.iter().map(|row| row.get(1)).collect();
                 let done = client.execute(&connection.done, &[&ids, &receipts]).await?;
                 assert_eq!(done as usize, ids.len());
+            }
+            Work::Forward(n) => {
+                let (ids, receipts): (Vec<i64>, Vec<i64>) = {
+                    let mut received = self.received.lock().expect("no panic");
+                    let left = received.len() - n;
+                    received.drain(left..).unzip()
+                };
+                let sent = client.execute(&connection.forward, &[&ids, &receipts, &body]).await?;
+                assert_eq!(sent as usize, n);
             }
         }
         Ok(())
@@ -127,12 +156,16 @@ impl Subject for ByHand {
         Box::pin(async move {
             let connection = &self.connections[0];
             if self.work.is_queue() {
-                connection.client.batch_execute("TRUNCATE by_hand.messages").await.expect("a purge");
+                connection.client.batch_execute("TRUNCATE by_hand.messages, by_hand.others").await.expect("a purge");
             }
-            if let Work::Take(n) = self.work {
+            if let Work::Take(n) | Work::Forward(n) = self.work {
                 let fill = "INSERT INTO by_hand.messages (body) SELECT $1 FROM generate_series(1, $2::bigint)";
                 let messages = (operations * n) as i64;
                 connection.client.execute(fill, &[&&BODY[..], &messages]).await.expect("messages");
+            }
+            if let Work::Forward(_) = self.work {
+                let taken = connection.client.query(&connection.take, &[&i64::MAX]).await.expect("messages");
+                *self.received.lock().expect("no panic") = taken.iter().map(|row| (row.get(0), row.get(1))).collect();
             }
         })
     }

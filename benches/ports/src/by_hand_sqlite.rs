@@ -57,8 +57,8 @@ fn now() -> i64 {
 }
 
 impl ByHand {
-    fn once(&self, writer: usize, i: usize) -> rusqlite::Result<()> {
-        let row = &self.rows[(writer * 61 + i) % RECORDS];
+    fn once(&self, caller: usize, i: usize) -> rusqlite::Result<()> {
+        let row = &self.rows[(caller * 61 + i) % RECORDS];
         let mut connection = self.connection.lock().expect("no panic");
         match self.work {
             Work::Get => {
@@ -78,11 +78,11 @@ impl ByHand {
                 let put = connection.prepare_cached(put)?.execute(params![
                     BODY,
                     "bench",
-                    self.rows[writer],
-                    versions[writer]
+                    self.rows[caller],
+                    versions[caller]
                 ])?;
                 assert_eq!(put, 1);
-                versions[writer] += 1;
+                versions[caller] += 1;
             }
             Work::Append => {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -178,14 +178,14 @@ impl Subject for ByHand {
         Box::pin(async {})
     }
 
-    fn work(self: Arc<Self>, writer: usize, operations: usize) -> BoxFuture<'static, ()> {
+    fn work(self: Arc<Self>, caller: usize, operations: usize) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             for i in 0..operations {
                 if self.elsewhere {
                     let time = self.clone();
-                    tokio::task::spawn_blocking(move || time.once(writer, i).expect("SQLite")).await.expect("a thread");
+                    tokio::task::spawn_blocking(move || time.once(caller, i).expect("SQLite")).await.expect("a thread");
                 } else {
-                    self.once(writer, i).expect("SQLite");
+                    self.once(caller, i).expect("SQLite");
                     // Where it blocks it must let others run at least in between.
                     tokio::task::yield_now().await;
                 }

@@ -1,0 +1,94 @@
+//! Operators who change a server that is in use.
+use steadfast::{
+    backend::ConnectionEvent,
+    lease::{Acquired, Lease},
+    queue::QueueExt,
+    store::{Key, Precondition, Store, StoreExt},
+};
+
+use super::*;
+
+const KEY: Key<'static> = Key::new("p", "r");
+
+#[test]
+fn a_server_that_is_emptied_takes_new_grants_with_higher_tokens_and_new_versions() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(config(server.url())).await;
+        let (store, lease, queue) = (redis.store(), redis.lease(), redis.queue("q").unwrap());
+        let minute = Duration::from_secs(60);
+        let Acquired::Granted(first) = lease.acquire("n", "a", minute).await.unwrap() else { panic!("it is free") };
+        let version = store.insert(KEY, "x").await.unwrap();
+        let id = queue.send_one(Message::new("x")).await.unwrap();
+        server.command(&["FLUSHALL"]);
+        server.command(&["SCRIPT", "FLUSH"]);
+        assert!(lease.renew("n", "a", first, minute).await.is_err());
+        let Acquired::Granted(second) = lease.acquire("n", "b", minute).await.unwrap() else { panic!("it is free") };
+        assert!(second > first);
+        assert!(store.insert(KEY, "y").await.unwrap() > version);
+        assert_ne!(queue.send_one(Message::new("y")).await.unwrap(), id);
+    });
+}
+
+#[test]
+fn connections_that_are_killed_under_load_lose_nothing_that_was_accepted() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(config(server.url())).await;
+        let queue = redis.queue("q").unwrap();
+        let sender = tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            for i in 0..2000 {
+                if queue.send_one(Message::new(i.to_string())).await.is_ok() {
+                    accepted.push(i.to_string());
+                } else {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            (queue, accepted)
+        });
+        while !sender.is_finished() {
+            server.cut();
+            server.command(&["SCRIPT", "FLUSH"]);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (queue, accepted) = sender.await.unwrap();
+        let mut found = std::collections::HashSet::new();
+        while found.len() < accepted.len() {
+            match queue.receive(Receive::new(1000, Duration::from_secs(600))).await {
+                Ok(taken) if taken.is_empty() => break,
+                Ok(taken) => found.extend(taken.iter().map(|taken| String::from_utf8(taken.body.to_vec()).unwrap())),
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+        let lost: Vec<_> = accepted.iter().filter(|body| !found.contains(*body)).collect();
+        assert!(lost.is_empty() && accepted.len() > 100, "lost {lost:?} of {}", accepted.len());
+    });
+}
+
+/// A server whose settings are changed while it is used: the next connection tells.
+#[test]
+fn an_eviction_policy_that_is_set_later_is_refused_with_the_next_connection() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(config(server.url())).await;
+        let (store, mut events) = (redis.store(), redis.events());
+        store.insert(KEY, "x").await.unwrap();
+        server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+        server.cut();
+        ends("the refusal", async {
+            while !store.get(KEY).await.is_err_and(|error| error.to_string().contains("noeviction")) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        assert!(matches!(events.recv().await.unwrap().what, ConnectionEvent::Lost { .. }));
+        server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        ends("the handle's return", async {
+            while store.put(KEY, "y".into(), Precondition::Any.into()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    });
+}
