@@ -19,11 +19,9 @@ pub struct SchedulerConfig {
     /// the saga goes on that much later. 30 s by default.
     #[serde(with = "human")]
     pub visibility: Duration,
-    /// Delays between polls of an empty queue. 100 ms to 5 s by default.
+    /// Delays between polls of an empty queue, or waits in one that wakes its receivers. 100 ms to
+    /// 5 s by default.
     pub idle: IdleConfig,
-    /// Time for which a poll waits in the queue for a message. Zero by default.
-    #[serde(with = "human")]
-    pub receive_wait: Duration,
     /// Number of deliveries that ended without a settlement, beyond the claims of the saga, after
     /// which a message becomes a dead letter: its process dies before it claims the saga. 5 by
     /// default.
@@ -39,7 +37,6 @@ impl Default for SchedulerConfig {
             concurrency: 16,
             visibility: Duration::from_secs(30),
             idle: IdleConfig::between(Duration::from_millis(100), Duration::from_secs(5)),
-            receive_wait: Duration::ZERO,
             max_deliveries: 5,
             max_failures: 3,
         }
@@ -51,7 +48,6 @@ setters! {
         concurrency: u32,
         visibility: Duration,
         idle: IdleConfig,
-        receive_wait: Duration,
         max_deliveries: u32,
         max_failures: u32,
     }
@@ -71,7 +67,6 @@ impl SchedulerConfig {
             .tasks(1, self.concurrency)
             .visibility(self.visibility)
             .idle(self.idle)
-            .receive_wait(self.receive_wait)
             // The saga counts attempts, and the scheduler deliveries.
             .max_attempts(u32::MAX)
             .max_expiries(u32::MAX)

@@ -28,8 +28,7 @@
 //! |---|---|---|
 //! | `concurrency` | 16 | sagas that each process runs at once |
 //! | `visibility` | 30 s | length of a lease, which hides a submission; renewed after a third. After a crash the saga goes on that much later |
-//! | `idle` | 100 ms to 5 s | delays between polls of an empty queue |
-//! | `receive_wait` | none | time for which a poll waits in the queue |
+//! | `idle` | 100 ms to 5 s | delays between polls of an empty queue, or waits in one that wakes its receivers |
 //! | `max_deliveries` | 5 | deaths of processes before they claim the saga, after which its message becomes a dead letter |
 //! | `max_failures` | 3 | times that the supervisor resumes a saga, before it is compensated; stuck after twice as many |
 //!
