@@ -194,7 +194,8 @@ async fn run_orders(services: String, engine: &Engine) -> Result<()> {
     let backend = engine.open().await?;
     let orders = scheduler(&backend, engine, &services).await?;
     let (ran, supervised) = tokio::join!(orders.run(std::future::pending()), orders.supervise(std::future::pending()));
-    (ran?, supervised?);
+    ran?;
+    supervised?;
     Ok(())
 }
 

@@ -288,7 +288,7 @@ impl World {
     fn live(self) -> Vec<String> {
         let clients: Vec<_> = (0..NODES).map(|i| self.network.client(&format!("node-{i}"))).collect();
         let mut nodes: Vec<Node> = (0..NODES).map(|i| self.node(&clients[i], i)).collect();
-        let mut until = vec![None::<Instant>; NODES];
+        let mut until = [None::<Instant>; NODES];
         let mut cx = Context::from_waker(Waker::noop());
         let mut settle = |nodes: &mut Vec<Node>| {
             for _ in 0..4 {

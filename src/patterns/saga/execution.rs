@@ -82,7 +82,9 @@ impl Execution {
             let signals = self.local.signals.clone();
             let wait = async {
                 match next {
-                    Some(at) => drop(race(self.core.clock.sleep_until(at), signals.changed.notified()).await),
+                    Some(at) => {
+                        race(self.core.clock.sleep_until(at), signals.changed.notified()).await;
+                    }
                     None => pending().await,
                 }
             };

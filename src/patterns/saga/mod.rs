@@ -254,6 +254,7 @@
 //! owners: Martin Kleppmann, "How to do distributed locking", 2016. A table of sagas with
 //! compare-and-set on each step is also the design of steno (Oxide Computer).
 mod action;
+mod component;
 mod config;
 mod core; // starting, attaching, taking over
 mod error;
@@ -263,7 +264,6 @@ mod participant;
 mod plan;
 mod records; // the record in the store
 mod recover;
-mod saga;
 mod settle; // the machine: the steps that follow
 mod signals; // the machine: requests of callers
 mod state; // the machine: records of attempts
@@ -275,6 +275,7 @@ mod wire; // the stored form
 mod tests;
 
 pub use action::{Action, Compensation, Step, StepOutcome, StepOutcomeKind};
+pub use component::Saga;
 pub use config::SagaConfig;
 pub use error::{SagaError, SagaOutcome};
 pub use event::SagaEvent;
@@ -282,7 +283,6 @@ pub use participant::{Compensated, Executed, Participant};
 #[cfg(feature = "testing")]
 pub(crate) use plan::StepCode;
 pub use plan::{AfterPivot, BeforePivot, Plan};
-pub use saga::Saga;
 pub use status::{SagaPhase, SagaStatus, StepState, StepStatus};
 pub(crate) use {
     recover::AllSeen,

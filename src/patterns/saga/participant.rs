@@ -148,15 +148,16 @@ impl Participant {
         loop {
             match self.read(&row).await? {
                 Some((Fate::Barred, _)) => return Ok(Compensated::Before),
-                Some((Fate::Executed(_), version)) => {
-                    if self.write(&row, barred(), Precondition::Version(version), &rows).await? {
-                        return Ok(Compensated::Applied);
-                    }
+                Some((Fate::Executed(_), version))
+                    if self.write(&row, barred(), Precondition::Version(version), &rows).await? =>
+                {
+                    return Ok(Compensated::Applied);
                 }
                 None if self.write(&row, barred(), Precondition::Absent, &[]).await? => {
                     return Ok(Compensated::NeverExecuted);
                 }
-                None => {}
+                // Another process wrote it meanwhile.
+                Some(_) | None => {}
             }
         }
     }

@@ -180,8 +180,8 @@
 //!   started, the store all others.
 //! - A second submission is recognised by the queue for its de-duplication window, then by the
 //!   record for `retention`. Later it is a new saga, whose keys the services may remember.
-//! - A submission that is purged or redriven elsewhere takes its deadline and its reply address with
-//!   it: the supervisor resumes the saga without them.
+//! - A submission that is purged or redriven elsewhere takes its deadline and its reply address
+//!   with it: the supervisor resumes the saga without them.
 //! - A message of an ordering key holds up those behind it while its saga waits, however long.
 //!
 //! # Source

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     port::PortError,
-    queue::{Message, Queue, QueueError},
+    queue::{Message, Queue, QueueError, ReplyTo},
     queue_listener::{Disposition, Work},
     race::{First, race},
     saga::{SagaError, SagaPhase, Turn, Turned},
@@ -146,14 +146,15 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
 
     /// Completes the message of a saga that ended, with a status message.
     async fn ended(&self, work: &Work, id: &str) -> Disposition {
-        let Some((queue, reply)) = self.reply_queue(work) else { return Disposition::Complete };
+        let Some((queue, to)) = self.reply_queue(work) else { return Disposition::Complete };
         let (status, body) = match self.status(id).await {
             Ok(Some(found)) => found,
             Ok(None) => return Disposition::Complete,
             Err(error) => return self.failed(id, error),
         };
         let replier = self.replier();
-        let completed = replier.complete(work, &queue, reply(body.into(), status, id), format!("{id}:{status}"));
+        let message = status_message(&to, body.into(), status, id);
+        let completed = replier.complete(work, &queue, message, format!("{id}:{status}"));
         completed.await.unwrap_or_else(|error| self.reply_failed(id, &error))
     }
 
@@ -174,8 +175,8 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     }
 
     async fn tell_received(&self, work: &Work, id: &str) -> Result<(), QueueError> {
-        let Some((queue, reply)) = self.reply_queue(work) else { return Ok(()) };
-        let message = reply(Bytes::new(), "received", id);
+        let Some((queue, to)) = self.reply_queue(work) else { return Ok(()) };
+        let message = status_message(&to, Bytes::new(), "received", id);
         self.replier().send(&queue, message, format!("{id}:received")).await
     }
 
@@ -189,10 +190,13 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         Disposition::Refused { after: None, error }
     }
 
-    /// Returns the queue for status messages, and a function that makes one.
-    fn reply_queue<'a>(&self, work: &'a Work) -> Option<(Arc<dyn Queue>, impl Fn(Bytes, &str, &str) -> Message + 'a)> {
+    /// Returns the queue for status messages, and their address.
+    fn reply_queue<'a>(&self, work: &'a Work) -> Option<(Arc<dyn Queue>, ReplyTo<'a>)> {
         let to = work.reply_to()?;
-        let queue = self.replies.as_ref()?(to.queue)?;
-        Some((queue, move |body, status: &str, id: &str| to.reply(body).header(STATUS, status).header(SAGA_ID, id)))
+        Some((self.replies.as_ref()?(to.queue)?, to))
     }
+}
+
+fn status_message(to: &ReplyTo<'_>, body: Bytes, status: &str, id: &str) -> Message {
+    to.reply(body).header(STATUS, status).header(SAGA_ID, id)
 }

@@ -196,7 +196,7 @@ fn crash_test(engine: Engine, fails: bool, process: &CrashingProcess) {
         assert_eq!((state.len(), effects(&world).len()), (4, 4), "{state:?}");
     }
     assert!(!rows.iter().any(|row| row.starts_with("i/")), "{rows:?}");
-    assert_eq!(world.block_on(other.run("42", State::new())).is_ok(), true);
+    assert!(world.block_on(other.run("42", State::new())).is_ok());
 }
 
 // Guarantee: saga 8, 10.

@@ -302,7 +302,9 @@ fn a_saga_whose_message_is_lost_is_resumed_by_the_supervisor() {
         let stop = || world.clock.sleep(S(200));
         let third = world.process("c", world.saga.trip());
         let (ran, one, two) = tokio::join!(other.run(stop()), other.supervise(stop()), third.supervise(stop()));
-        (ran.unwrap(), one.unwrap(), two.unwrap());
+        ran.unwrap();
+        one.unwrap();
+        two.unwrap();
     });
     assert_eq!((phase(&world, &other, "42"), world.depths()), (Some(SagaPhase::Completed), (0, 0)));
     assert_eq!(world.saga.services.log(), "seat room room charge mail");
@@ -324,7 +326,8 @@ fn the_supervisor_leaves_sagas_alone_that_run_or_wait() {
     world.block_on(async {
         let stop = || world.clock.sleep(S(2500));
         let (ran, supervised) = tokio::join!(orders.run(stop()), orders.supervise(stop()));
-        (ran.unwrap(), supervised.unwrap());
+        ran.unwrap();
+        supervised.unwrap();
     });
     assert_eq!(phase(&world, &orders, "42"), Some(SagaPhase::Completed));
     assert!(world.saga.within(S(1), events.recv()).is_none());
