@@ -170,7 +170,8 @@ impl<T: Send + Sync + 'static> Saga<T> {
     }
 
     /// Cancels a saga: it is compensated from the next step boundary on. A completed saga is
-    /// compensated, too, while its record is kept. Waits for the end of the saga.
+    /// compensated, too, while its record is kept, and so is one that a supervisor gave up before
+    /// its pivot. Waits for the end of the saga.
     ///
     /// # Errors
     /// [`PastPivot`](SagaError::PastPivot) if the pivot took effect, may have, or is under way;

@@ -241,7 +241,9 @@
 //!   `HashMap` and without the time of the call.
 //! - A step sees the state as of its start. In a parallel group compute changes from what `changed`
 //!   passes, not from the step.
-//! - The state is written after each step: keep it small, and large parts elsewhere.
+//! - The state is written after each step: keep it small, and large parts elsewhere. A state is
+//!   refused that leaves no room for the progress beside it in one value of the store: 256 bytes,
+//!   and for each step its name and 80 bytes. Texts of errors are left out if they do not fit.
 //! - A pipeline with many retries inside a step makes its outcome less certain: an error after a
 //!   repeated call is unknown, also if the last attempt was not sent.
 //! - A short delay (up to 5 s) counts its attempt before the delay: a process that dies meanwhile

@@ -1,8 +1,6 @@
 //! Reading and writing the record of a saga.
 use std::{future::Future, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-
 use super::{
     SagaError, SagaEvent as Event,
     core::{LocalRun, SagaCore},
@@ -96,9 +94,19 @@ impl SagaCore {
         SagaError::Incompatible(reason.to_owned())
     }
 
+    /// Rejects a state that leaves no room for the progress of its saga.
+    fn check_room(&self, next: &Progress) -> Result<(), String> {
+        let (needs, most) = (next.size_without_texts(), self.store.capabilities().max_value());
+        if needs <= most {
+            return Ok(());
+        }
+        Err(format!("is too large: its record may need {needs} bytes, and the store takes at most {most}"))
+    }
+
     /// Returns the writes of one step of a saga: the record, and its index row if that changes. The
     /// record comes first, so that its conflict is the one that the store names.
-    fn writes(&self, id: &str, when: Precondition, before: Option<Phase>, next: &Progress, value: Bytes) -> Vec<Write> {
+    fn writes(&self, id: &str, when: Precondition, before: Option<Phase>, next: &Progress) -> Vec<Write> {
+        let value = next.encode_within(self.store.capabilities().max_value());
         let is_over = index(next.phase).is_none();
         let ttl = is_over.then_some(self.config.retention);
         let mut writes = vec![Write::put(record_row(id), value, PutOptions { when, ttl, fence: None })];
@@ -131,7 +139,8 @@ impl SagaCore {
     ) -> Result<Started, SagaError> {
         check_rows(rows).map_err(|rule| SagaError::Invalid(PortError::invalid("rows", rule)))?;
         let id = local.id.clone();
-        let mut writes = self.writes(&id, Precondition::Absent, None, &progress, progress.encode());
+        self.check_room(&progress).map_err(|rule| SagaError::Invalid(PortError::invalid("state", rule)))?;
+        let mut writes = self.writes(&id, Precondition::Absent, None, &progress);
         let own = writes.len();
         writes.extend_from_slice(rows);
         loop {
@@ -160,7 +169,7 @@ impl SagaCore {
     /// if the record changed meanwhile.
     pub(super) async fn signal(&self, id: &str, stored: &Stored, next: &Progress) -> Result<bool, SagaError> {
         let when = Precondition::Version(stored.version);
-        let writes = self.writes(id, when, Some(stored.progress.phase), next, next.encode());
+        let writes = self.writes(id, when, Some(stored.progress.phase), next);
         match self.patiently(|| self.apply(writes.clone())).await {
             Ok(_) => Ok(true),
             Err(StoreError::Conflict { .. }) => Ok(false),
@@ -210,10 +219,15 @@ impl Execution {
         if let Err(rule) = check_rows(rows) {
             return Ok(Written::Refused(rule));
         }
-        next.writes = self.progress.writes + 1;
+        if next.state != self.progress.state
+            && let Err(rule) = self.core.check_room(&next)
+        {
+            return Ok(Written::Refused(format!("the state of the saga {rule}")));
+        }
+        next.writes = self.progress.writes.saturating_add(1);
         let (core, id) = (self.core.clone(), self.id().clone());
         let when = Precondition::Version(self.version);
-        let mut writes = core.writes(&id, when, Some(self.progress.phase), &next, next.encode());
+        let mut writes = core.writes(&id, when, Some(self.progress.phase), &next);
         let own = writes.len();
         writes.extend_from_slice(rows);
         match core.patiently(|| core.apply(writes.clone())).await {

@@ -5,15 +5,17 @@ use super::state::{Phase, Progress, Status, StepProgress, shortened};
 
 impl Progress {
     /// Requests the compensation of a saga that has not passed its pivot. Returns `false` if it
-    /// has. An execution obeys at its next change; an ended saga is compensated by the next claim.
+    /// has. An execution obeys at its next change; an ended saga, and one that was given up before
+    /// its pivot, is compensated by the next claim.
     pub(super) fn cancel(&mut self, reason: &str) -> bool {
         if self.is_past_pivot() {
             return false;
         }
-        if matches!(self.phase, Phase::Forward | Phase::Completed) && self.cancelled.is_none() {
+        let goes_back = matches!(self.phase, Phase::Forward | Phase::Completed | Phase::StuckForward);
+        if goes_back && self.cancelled.is_none() {
             self.cancelled = Some(shortened(reason));
         }
-        if self.phase == Phase::Completed {
+        if matches!(self.phase, Phase::Completed | Phase::StuckForward) {
             self.phase = Phase::Forward;
             self.owner = None;
         }

@@ -296,7 +296,7 @@ impl Progress {
     /// ones begin. It is the same change, so that a claim costs no write of its own.
     pub(super) fn claim(&mut self, owner: Owner, limits: Limits) {
         self.owner = Some(owner);
-        self.epoch += 1;
+        self.epoch = self.epoch.saturating_add(1);
         let is_stopping = self.is_stopping();
         for step in &mut self.steps {
             match step.status {

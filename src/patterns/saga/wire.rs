@@ -43,7 +43,30 @@ fn value<T: Copy>(words: &[(T, &'static str)], word: &str) -> Option<T> {
     words.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)
 }
 
+/// Bytes that a record may need beside its state and the names of its steps, without texts: of the
+/// saga, and of each step.
+const HEAD: usize = 256;
+const EACH: usize = 80;
+
 impl Progress {
+    /// Returns the size that the record has at most, without texts, until the state changes.
+    pub(super) fn size_without_texts(&self) -> usize {
+        HEAD + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
+    }
+
+    /// Encodes the record within this size: without its texts, if they leave no room.
+    pub(super) fn encode_within(&self, most: usize) -> Bytes {
+        let whole = self.encode();
+        if whole.len() <= most {
+            return whole;
+        }
+        let mut bare = self.clone();
+        bare.steps.iter_mut().for_each(|step| step.note.clear());
+        bare.reason.clear();
+        bare.cancelled = bare.cancelled.map(|_| String::new());
+        bare.encode()
+    }
+
     pub(super) fn encode(&self) -> Bytes {
         let mut out = String::with_capacity(160 + self.steps.len() * 48 + self.state.len());
         let _ = match self.owner {
@@ -135,7 +158,8 @@ impl Progress {
                     all.state = rest.0;
                     let is_whole = value.parse() == Ok(all.state.len()) && !all.steps.is_empty();
                     let names_step = all.failed_step.is_none_or(|step| usize::from(step) < all.steps.len());
-                    return (is_whole && names_step).then_some(all);
+                    let is_at_step = !all.is_stuck() || all.stuck_step().is_some();
+                    return (is_whole && names_step && is_at_step).then_some(all);
                 }
                 _ => return None,
             }

@@ -182,6 +182,8 @@
 //!   record for `retention`. Later it is a new saga, whose keys the services may remember.
 //! - A submission that is purged or redriven elsewhere takes its deadline and its reply address
 //!   with it: the supervisor resumes the saga without them.
+//! - A status message that its queue refuses for good, such as a state that is too large for a
+//!   message, makes the submission a dead letter when its saga has ended.
 //! - A message of an ordering key holds up those behind it while its saga waits, however long.
 //!
 //! # Source

@@ -1,6 +1,7 @@
 //! Replies: sent in the step that completes the message that they answer, or before it.
 use std::{sync::Arc, time::Duration};
 
+use super::submission::fitting;
 use crate::{
     port::{Capability, ask},
     queue::{Message, Queue, QueueError, QueueExt},
@@ -22,7 +23,7 @@ impl Replier<'_> {
     /// Sends a message, once for each id where the queue recognises repeated ids.
     pub(super) async fn send(&self, to: &Arc<dyn Queue>, mut message: Message, id: String) -> Result<(), QueueError> {
         if to.capabilities().has(Capability::Deduplication) {
-            message = message.deduplicate(id);
+            message = message.deduplicate(fitting(id, &to.capabilities()));
         }
         let sent = ask(self.clock, self.limit, to.send_one(message)).await;
         sent.map(drop).map_err(|error| error.or_timed_out("the queue did not answer in time"))

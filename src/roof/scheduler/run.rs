@@ -11,7 +11,7 @@ use super::{
     submission::{Kind, Parts, SAGA_ID, number_of},
 };
 use crate::{
-    port::PortError,
+    port::{ErrorClass, Failure, PortError},
     queue::{Message, Queue, QueueError, ReplyTo},
     queue_listener::{Disposition, Work},
     race::{First, race},
@@ -81,7 +81,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         let turn = Turn {
             id,
             start,
-            message: number_of(&work.id),
+            message: number_of(&self.queue.identity(), &work.id),
             epoch,
             cancel: match kind {
                 _ if is_late => Some(LATE),
@@ -185,8 +185,12 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     }
 
     fn reply_failed(&self, id: &str, error: &QueueError) -> Disposition {
-        let error = error.to_string();
+        let (is_permanent, error) = (error.class() == ErrorClass::Permanent, error.to_string());
         self.event(|| Event::ReplyFailed { id: id.to_owned(), error: error.clone() });
+        // Such as a state that is too large for a message: no repetition helps.
+        if is_permanent {
+            return self.dead_letter(id, &format!("its status message was refused: {error}"));
+        }
         Disposition::Refused { after: None, error }
     }
 

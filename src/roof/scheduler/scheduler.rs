@@ -143,11 +143,6 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
         &self.0.saga
     }
 
-    /// Returns the queue of submissions. Its depth is the number of sagas that wait or run.
-    pub fn queue(&self) -> &Arc<dyn Queue> {
-        &self.0.queue
-    }
-
     /// Subscribes to the events that follow.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()

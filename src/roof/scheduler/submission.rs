@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use crate::{
     hash::stable_hash,
+    port::Capabilities,
     queue::{Message, MessageId},
     time::nanos,
 };
@@ -122,16 +123,21 @@ impl Kind {
     }
 }
 
+/// Returns a de-duplication id as it is, or its hash if it is too long for the queue.
+pub(super) fn fitting(id: String, can: &Capabilities) -> String {
+    if id.len() <= can.max_key() { id } else { format!("{:016x}", stable_hash(id.as_bytes())) }
+}
+
 /// Returns the message that continues a saga.
 pub(super) fn wake(id: &str) -> Message {
     Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
 }
 
 /// Returns the message of a supervisor.
-pub(super) fn resume(id: &str, epoch: u64, failures: u32, cancels: bool) -> Message {
+pub(super) fn resume(id: &str, epoch: u64, failures: u32, cancels: bool, can: &Capabilities) -> Message {
     let kind = if cancels { Kind::Cancel } else { Kind::Resume };
     let message = Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, kind.as_str());
-    message.header(EPOCH, epoch.to_string()).deduplicate(format!("{id}#{epoch}#{failures}"))
+    message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("{id}#{epoch}#{failures}"), can))
 }
 
 /// The parts of a scheduler's message.
@@ -155,7 +161,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Returns the number by which an execution knows its message; never 0.
-pub(super) fn number_of(id: &MessageId) -> u64 {
-    stable_hash(id.to_string().as_bytes()).max(1)
+/// Returns the number by which an execution knows its message; never 0. Messages of two queues may
+/// have one id.
+pub(super) fn number_of(queue: &str, id: &MessageId) -> u64 {
+    stable_hash(format!("{id} {queue}").as_bytes()).max(1)
 }

@@ -62,7 +62,8 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
             }
             let cancels = failures > most;
             // A message that cannot be sent is sent after the next time without a change.
-            if self.send(&self.queue, submission::resume(&id, epoch, failures, cancels)).await.is_ok() {
+            let message = submission::resume(&id, epoch, failures, cancels, &self.queue.capabilities());
+            if self.send(&self.queue, message).await.is_ok() {
                 self.event(|| Event::Resent { id, failures, cancels });
             }
         }

@@ -1,4 +1,5 @@
 //! Sagas through their public API, on a manual clock.
+mod attacks;
 mod changes;
 mod owners;
 mod participants;

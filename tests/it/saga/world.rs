@@ -11,7 +11,7 @@ use steadfast::{
     ConfigError,
     codec::Codec,
     entropy::Entropy,
-    port::{BoxFuture, FencingToken, PortError},
+    port::{BoxFuture, Capabilities, FencingToken, PortError},
     saga::{Action, Compensation, Plan, Saga, SagaConfig, SagaError, SagaEvent, SagaOutcome, Step, StepOutcome},
     store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreError, StoreExt, Version, Write},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork},
@@ -197,7 +197,11 @@ fn check(value: &[u8]) -> Result<(), StoreError> {
 }
 
 impl Store for Limited {
-    forward_store! { 0: capabilities, get, delete, scan }
+    forward_store! { 0: get, delete, scan }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities().largest_value(LARGE - 1)
+    }
 
     fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(async move {

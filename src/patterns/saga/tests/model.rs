@@ -225,4 +225,62 @@ proptest! {
         record[at] = cut as u8;
         let _ = Progress::decode(&Bytes::from(record));
     }
+
+    /// A record that something else has changed, and that can be read, does not stop its reader.
+    #[test]
+    fn no_operation_panics_on_a_damaged_record(
+        kinds in plans(),
+        ops in prop::collection::vec(ops(), 0..20),
+        damages in prop::collection::vec((any::<prop::sample::Index>(), 0..DAMAGES.len()), 1..5),
+    ) {
+        let mut saga = start(&kinds);
+        let operate = |saga: &mut Progress, op: Op| match op {
+            Op::Report(at, kind, delay) => {
+                if let Some(i) = started(saga).get(at % 4).copied() {
+                    report(saga, i, kind, S(delay));
+                }
+            }
+            Op::Claim => saga.claim(ME, LIMITS),
+            Op::Due => saga.begin_waiting(|_| true, LIMITS),
+            Op::Cancel => drop(saga.cancel("cancelled")),
+            Op::Wake => saga.wake(),
+        };
+        for op in &ops {
+            operate(&mut saga, op.clone());
+        }
+        let record = String::from_utf8(saga.encode().to_vec()).unwrap();
+        let mut words: Vec<&str> = record.split_inclusive([' ', '\n']).collect();
+        for (at, damage) in damages {
+            let word = at.get_mut(&mut words);
+            let end = word.len() - word.trim_end().len();
+            // A word of the same kind as the others, with the space or the end of the line behind it.
+            *word = DAMAGES[damage][usize::from(end > 0 && word.ends_with('\n'))];
+        }
+        let Ok(mut saga) = Progress::decode(&Bytes::from(words.concat())) else { return Ok(()) };
+        for op in ops {
+            operate(&mut saga, op);
+            let _ = (saga.longest_wait(), saga.shortest_wait(), saga.stuck_step().is_some());
+            prop_assert_eq!(saga.is_stuck(), saga.stuck_step().is_some());
+        }
+        saga.clone().strand("given up");
+        saga.clone().skip("0", "done");
+        saga.retry();
+        let _ = saga.encode_within(10);
+    }
 }
+
+/// Words of a record, each before a space and before the end of a line.
+const DAMAGES: [[&str; 2]; 12] = [
+    ["0 ", "0\n"],
+    ["255 ", "255\n"],
+    ["4294967295 ", "4294967295\n"],
+    ["18446744073709551615 ", "18446744073709551615\n"],
+    ["ffffffffffffffff ", "ffffffffffffffff\n"],
+    ["started ", "forward\n"],
+    ["undoing ", "compensating\n"],
+    ["undo-failed ", "stuck-compensating\n"],
+    ["failed ", "stuck-forward\n"],
+    ["waiting ", "compensated\n"],
+    ["done ", "completed\n"],
+    ["-pcfuw ", "woken\n"],
+];
