@@ -5,6 +5,8 @@
 //! that has the capabilities it needs. [`open`] chooses a backend by a URL, so that configuration
 //! alone decides where the state is.
 #[cfg(any(feature = "postgres", feature = "redis"))]
+mod early_timer;
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod event;
 mod open;
 #[cfg(feature = "postgres")]

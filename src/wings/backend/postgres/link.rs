@@ -17,7 +17,7 @@ use super::{
     server::Server,
 };
 use crate::{
-    backend::ConnectionEvent,
+    backend::{ConnectionEvent, early_timer::EarlyTimer},
     observe::Events,
     port::{PortError, PortErrorKind, within},
     time::Clock,
@@ -58,6 +58,7 @@ pub(super) struct Link {
     /// Permits of requests that wait for other transactions, so that they leave connections to the
     /// others.
     patient: tokio::sync::Semaphore,
+    early: EarlyTimer,
     pub(super) clock: Clock,
 }
 
@@ -74,6 +75,7 @@ impl Link {
             id: crate::hash::stable_hash(config.schema.as_bytes()),
             limit: config.request_timeout,
             patient: tokio::sync::Semaphore::new(config.connections.div_ceil(2)),
+            early: EarlyTimer::new(clock, config.request_timeout),
             clock: clock.clone(),
         })
     }
@@ -153,6 +155,7 @@ impl Link {
         stays: bool,
     ) -> Result<Vec<Row>, PortError> {
         borrowed.is_busy = true;
+        self.early.note_request();
         let answer = within(&self.clock, self.limit, borrowed.pooled()?.rows(sql, params, stays)).await;
         borrowed.is_busy = false;
         match answer {

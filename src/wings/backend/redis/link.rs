@@ -13,7 +13,7 @@ use super::{
     share::{Sharing, Waiting, Way},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole},
+    backend::{ConnectionEvent, ConnectionRole, early_timer::EarlyTimer},
     backoff::Backoff,
     config::Name,
     entropy::Entropy,
@@ -38,6 +38,7 @@ struct LinkCore {
     server: Server,
     state: Mutex<State>,
     sharing: Sharing,
+    early: EarlyTimer,
 }
 
 /// The parts that connections of a handle share.
@@ -113,8 +114,9 @@ impl Link {
     pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
         let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
         let (connection, driver, server) = base.connect(&identity).await?;
-        let core =
-            LinkCore { base, server, state: Mutex::new(State::Down(String::new())), sharing: Sharing::default() };
+        let early = EarlyTimer::new(&base.clock, base.config.request_timeout);
+        let state = Mutex::new(State::Down(String::new()));
+        let core = LinkCore { base, server, state, sharing: Sharing::default(), early };
         let link = Self(Arc::new(core));
         LinkCore::set_up(&link.0, connection, driver, 1);
         Ok(link)
@@ -279,6 +281,7 @@ impl LinkCore {
                 answer => answer,
             }
         };
+        core.early.note_request();
         let deadline = since + config.request_timeout;
         let answer = match race(request, async { core.base.clock.sleep_until(deadline).await }).await {
             First::One(answer) => Some(answer),
