@@ -27,7 +27,8 @@ fn a_saga_with_the_longest_id_is_replied_to_and_supervised() {
     let ran =
         async { tokio::join!(orders.run(world.clock.sleep(S(300))), orders.supervise(world.clock.sleep(S(300)))) };
     let (ran, supervised) = world.block_on(ran);
-    (ran.unwrap(), supervised.unwrap());
+    ran.unwrap();
+    supervised.unwrap();
     assert_eq!(world.block_on(orders.read(&id)).unwrap().unwrap().phase, SagaPhase::Completed);
     assert_eq!((world.told(), world.depths()), (vec!["1 received".to_owned()], (0, 0)));
 
