@@ -28,7 +28,7 @@ use steadfast::{
     leader_election::{LeaderElection, LeaderElectionConfig, Term},
     lease::{Acquired, Held, Lease, LeaseError, Renewed, StoreLease},
     notify::InMemoryNotifier,
-    port::{BoxFuture, Capabilities, FencingToken},
+    port::{BoxFuture, Capabilities, Capability, FencingToken},
     store::{InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Write},
     time::{Clock, Instant},
 };
@@ -57,8 +57,8 @@ struct Args {
     /// Number of times that the leader is killed, paused, and asked to resign (each).
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis`
-    /// for a server of this run. A temporary file by default.
+    /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or
+    /// `postgres`, `redis` or `nats` for a server of this run. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     #[arg(long, hide = true)]
@@ -239,8 +239,17 @@ async fn work(store: Arc<dyn Store>, resource: String, term: Term, node: usize) 
     Ok(())
 }
 
-/// One write to the resource: its number increases and its log names the writer, both or neither.
+/// One write to the resource: its number increases and its log names the writer, both or neither. Without batches, one
+/// record holds the log.
 async fn write(store: &dyn Store, resource: &str, term: &Term, node: usize) -> std::result::Result<(), StoreError> {
+    if !store.capabilities().has(Capability::AtomicBatch) {
+        let (key, token) = (Key::new(resource, "log"), term.token());
+        let before = store.get(key).await?;
+        let log = before.as_ref().map(|record| String::from_utf8_lossy(&record.value).into_owned()).unwrap_or_default();
+        let same = before.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
+        let options = PutOptions::new().when(same).fence(token);
+        return store.put(key, format!("{log}{token} {node}\n").into(), options).await.map(drop);
+    }
     let before = store.get(Key::new(resource, "number")).await?;
     let number: u64 = before.as_ref().and_then(|r| std::str::from_utf8(&r.value).ok()?.parse().ok()).unwrap_or(0) + 1;
     let same = before.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
@@ -454,11 +463,15 @@ async fn disturb(rounds: usize, backend: Option<&EngineAt>) -> Result<bool> {
     let terms = nodes.terms;
     nodes.running.clear(); // which kills them
 
-    let log = nodes.engine.open().await?.store();
-    let log = log.scan_all(Scan::partition(resource).prefix("log ").limit(1000)).await?;
+    let store = nodes.engine.open().await?.store();
+    let log = store.scan_all(Scan::partition(resource).prefix("log").limit(1000)).await?;
+    let log: Vec<String> = log
+        .iter()
+        .flat_map(|row| String::from_utf8_lossy(&row.value).lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
     let writers: Vec<(u64, String)> = log
         .iter()
-        .filter_map(|row| String::from_utf8_lossy(&row.value).split_once(' ').map(|(t, n)| (t.parse(), n.to_owned())))
+        .filter_map(|line| line.split_once(' ').map(|(token, node)| (token.parse(), node.to_owned())))
         .filter_map(|(token, node)| Some((token.ok()?, node)))
         .collect();
     // In the order of the log: a token below one before it, or one token of two nodes, is a second leader at that time.

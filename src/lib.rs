@@ -119,6 +119,7 @@
 //! | feature | contents |
 //! |---|---|
 //! | `sqlite` | `backend::sqlite`: the ports in one file, SQLite compiled in |
+//! | `nats` | `backend::nats`: the ports on NATS JetStream, one server or a cluster; TLS by rustls with aws-lc |
 //! | `postgres` | `backend::postgres`: the ports on a PostgreSQL server; TLS by rustls with aws-lc |
 //! | `redis` | `backend::redis`: the ports on a Redis server; TLS by rustls with aws-lc |
 //! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |

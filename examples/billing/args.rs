@@ -35,8 +35,8 @@ pub(crate) struct Args {
     /// File for a plot of depth, tasks and requests over time, as SVG.
     #[arg(long)]
     pub(crate) plot: Option<PathBuf>,
-    /// Place of the queues and results: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or
-    /// `redis` for a server of this run. A temporary file by default.
+    /// Place of the queues and results: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or
+    /// `postgres`, `redis` or `nats` for a server of this run. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<EngineAt>,
     #[arg(long, hide = true)]

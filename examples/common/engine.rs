@@ -1,6 +1,6 @@
 //! The backend that an example's `--backend` chooses: memory, a file, a server, or a server that the example starts itself.
 #![allow(dead_code, reason = "no example uses all of it")]
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 #[path = "../../tests/engines/server/mod.rs"]
 mod server;
 
@@ -29,7 +29,7 @@ pub(crate) enum EngineAt {
     Sqlite(PathBuf),
     /// A server that runs already, by its URL.
     Server(String),
-    /// A server that the example starts, and ends: `postgres` or `redis`.
+    /// A server that the example starts, and ends: `postgres`, `redis` or `nats`.
     Private(&'static str),
 }
 
@@ -41,12 +41,13 @@ impl FromStr for EngineAt {
             None if text == "memory" => Ok(Self::Memory),
             None if text == "postgres" => Ok(Self::Private("postgres")),
             None if text == "redis" => Ok(Self::Private("redis")),
+            None if text == "nats" => Ok(Self::Private("nats")),
             Some(("sqlite", file)) if !file.is_empty() => Ok(Self::Sqlite(file.into())),
-            Some(("postgres" | "postgresql" | "redis" | "rediss", rest)) if rest.starts_with("//") => {
+            Some(("postgres" | "postgresql" | "redis" | "rediss" | "nats" | "tls", rest)) if rest.starts_with("//") => {
                 Ok(Self::Server(text.to_owned()))
             }
             _ => Err(
-                "must be `memory`, `sqlite:FILE`, `postgres` or `redis` for a server of its own, or the URL of a server",
+                "must be `memory`, `sqlite:FILE`, `postgres`, `redis` or `nats` for a server of its own, or the URL of a server",
             ),
         }
     }
@@ -73,6 +74,8 @@ pub(crate) struct Engine {
 }
 
 enum Private {
+    #[cfg(feature = "nats")]
+    Nats(server::Nats),
     #[cfg(feature = "postgres")]
     Postgres(server::Postgres),
     #[cfg(feature = "redis")]
@@ -88,6 +91,12 @@ impl EngineAt {
             Self::Memory => of("memory:".to_owned(), None),
             Self::Sqlite(file) => of(sqlite(file), None),
             Self::Server(url) => of(url.clone(), None),
+            #[cfg(feature = "nats")]
+            Self::Private("nats") => {
+                server::Nats::installed()?;
+                let server = server::Nats::durable();
+                of(server.url(), Some(Private::Nats(server)))
+            }
             #[cfg(feature = "postgres")]
             Self::Private("postgres") => {
                 server::Postgres::installed()?;
@@ -147,6 +156,11 @@ impl Engine {
     pub(crate) async fn store_aside(&self, name: &str) -> Result<Arc<dyn Store>, PortError> {
         match self.url.split(':').next() {
             Some("sqlite") => Ok(backend::open(&format!("{}.{name}", self.url)).await?.store()),
+            #[cfg(feature = "nats")]
+            Some("nats" | "tls") => {
+                let config = backend::nats::NatsConfig::at(&self.url).prefix(format!("steadfast-{name}"));
+                Ok(Arc::new(backend::nats::Nats::connect(config).await?.store()))
+            }
             #[cfg(feature = "postgres")]
             Some("postgres" | "postgresql") => {
                 let config = backend::postgres::PostgresConfig::at(&self.url).schema(format!("steadfast-{name}"));
@@ -178,6 +192,7 @@ impl Engine {
             Some("memory") => "memory",
             Some("sqlite") => "file",
             Some("redis" | "rediss") => "Redis server",
+            Some("nats" | "tls") => "NATS server",
             _ => "PostgreSQL server",
         }
     }
@@ -185,6 +200,8 @@ impl Engine {
     /// Kills its server, if it is this example's own.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(server)) => server.kill(),
             #[cfg(feature = "postgres")]
             Some(Private::Postgres(server)) => server.kill(),
             #[cfg(feature = "redis")]
@@ -198,6 +215,8 @@ impl Engine {
     /// Starts its server again after a kill.
     pub(crate) fn start_again(&self) {
         match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::Nats(server)) => server.start_again(),
             #[cfg(feature = "postgres")]
             Some(Private::Postgres(server)) => server.start_again(),
             #[cfg(feature = "redis")]

@@ -21,3 +21,9 @@ fn the_documented_capabilities_of_redis_are_those_of_the_code() {
     let server = crate::server::Redis::durable();
     compare("Redis", &server.url_at(server.port()));
 }
+
+#[cfg(feature = "nats")]
+#[test]
+fn the_documented_capabilities_of_nats_are_those_of_the_code() {
+    compare("NATS", &crate::server::NatsCluster::shared().url());
+}

@@ -1,5 +1,5 @@
 //! The engines that run as servers. Each test process starts private servers on loopback, and ends them.
-#![cfg(any(feature = "postgres", feature = "redis"))]
+#![cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 mod attack;
@@ -7,6 +7,8 @@ mod attack;
 mod capability_table;
 mod documented;
 mod faults;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]

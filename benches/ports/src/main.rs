@@ -2,6 +2,7 @@
 //! run. See README.md.
 
 mod apalis_jobs;
+mod by_hand_nats;
 mod by_hand_postgres;
 mod by_hand_redis;
 mod by_hand_sqlite;
@@ -18,7 +19,7 @@ use measure::{Cell, Effort};
 const USAGE: &str = "\
 usage: steadfast-ports [--json] [--quick] [--rounds N] [--callers N] [MODE ...] [WORK ...]
 
-  MODE        --memory, --relaxed, --durable (these three by default), --postgres, --redis
+  MODE        --memory, --relaxed, --durable (these three by default), --postgres, --redis, --nats
   WORK        get, put, cas, append, send1, send32, take1, take32, forward32 (all by default)
   --json      one JSON object a line instead of a table
   --quick     a smoke run: short rounds, and few of them; no figures to quote
@@ -88,10 +89,17 @@ pub enum Mode {
     Postgres,
     /// In Redis with an append-only file that is synced always.
     Redis,
+    /// In NATS with streams that are synced always.
+    Nats,
 }
 
 impl Mode {
-    const ALL: [Self; 5] = [Self::Memory, Self::Relaxed, Self::Durable, Self::Postgres, Self::Redis];
+    const ALL: [Self; 6] = [Self::Memory, Self::Relaxed, Self::Durable, Self::Postgres, Self::Redis, Self::Nats];
+
+    /// Whether the ports can do this there.
+    fn can(self, work: Work) -> bool {
+        self != Self::Nats || !matches!(work, Work::Append | Work::Forward(_))
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -100,6 +108,7 @@ impl Mode {
             Self::Relaxed => "relaxed",
             Self::Postgres => "postgres",
             Self::Redis => "redis",
+            Self::Nats => "nats",
         }
     }
 }
@@ -179,7 +188,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
         say(Cell::head())?;
     }
     for &mode in &arguments.modes {
-        for &work in &arguments.works {
+        for &work in arguments.works.iter().filter(|work| mode.can(**work)) {
             for &callers in &arguments.callers {
                 let cell = runtime.block_on(measure::cell(work, mode, callers, arguments.effort));
                 say(if arguments.json { cell.json() } else { cell.line() })?;

@@ -7,8 +7,8 @@ use std::{
 use futures::future::BoxFuture;
 
 use crate::{
-    Mode, Work, apalis_jobs, by_hand_postgres, by_hand_redis, by_hand_sqlite, ours,
-    server::{Postgres, Redis},
+    Mode, Work, apalis_jobs, by_hand_nats, by_hand_postgres, by_hand_redis, by_hand_sqlite, ours,
+    server::{Nats, Postgres, Redis},
     streams,
 };
 
@@ -93,6 +93,13 @@ pub async fn cell(work: Work, mode: Mode, callers: usize, effort: Effort) -> Cel
             if has_apalis {
                 subjects.push(("apalis", apalis_jobs::redis(work, &format!("{url}/1")).await));
             }
+            Box::new(server)
+        }
+        Mode::Nats => {
+            let server = Nats::durable();
+            let url = server.url();
+            subjects.push(("steadfast", ours::at(work, &url, false).await));
+            subjects.push(("by hand", by_hand_nats::subject(work, &url).await));
             Box::new(server)
         }
     };

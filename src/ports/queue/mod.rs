@@ -114,7 +114,9 @@ mod partitioned;
 mod redrive;
 mod requester;
 mod settle;
-mod state;
+pub(crate) mod state;
+#[cfg(feature = "nats")]
+pub(crate) mod wire;
 
 pub use address::Address;
 pub use announcing::AnnouncingQueue;

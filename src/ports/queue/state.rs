@@ -1,5 +1,8 @@
 //! State machine of the queue in memory. It takes `now` as an argument, and uses neither async nor
 //! tokio.
+#[cfg(feature = "nats")]
+mod image;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
@@ -17,7 +20,7 @@ use crate::time::{Instant, Timestamp};
 /// their return (`hidden`). A message behind another of its group is in none of these: only its
 /// group holds it.
 #[derive(Default)]
-pub(super) struct QueueState {
+pub(crate) struct QueueState {
     slots: Vec<Option<StoredMessage>>,
     free: Vec<usize>,
     fresh: VecDeque<OrderKey>,
@@ -34,7 +37,7 @@ pub(super) struct QueueState {
 /// The number of a message, which determines its order, and its slot.
 type OrderKey = (u64, usize);
 
-pub(super) struct StoredMessage {
+pub(crate) struct StoredMessage {
     number: u64,
     body: Bytes,
     headers: BTreeMap<String, String>,
@@ -56,7 +59,7 @@ pub(super) struct StoredMessage {
 
 /// The reason for which a delivered message is hidden again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hide {
+pub(crate) enum Hide {
     /// The delivery continues: its message is hidden for longer.
     Extend,
     /// The delivery ends, and counts as an attempt.
@@ -74,7 +77,7 @@ enum Position {
 }
 
 impl StoredMessage {
-    pub(super) fn new(number: u64, message: Message, (accepted, sent_at): (Instant, Timestamp)) -> Self {
+    pub(crate) fn new(number: u64, message: Message, (accepted, sent_at): (Instant, Timestamp)) -> Self {
         let Message { body, headers, group, .. } = message;
         Self {
             number,
@@ -95,7 +98,7 @@ impl StoredMessage {
     }
 
     /// Converts the message into a dead letter.
-    pub(super) fn into_dead_letter(mut self, reason: String, error: Option<Box<AttemptError>>) -> Self {
+    pub(crate) fn into_dead_letter(mut self, reason: String, error: Option<Box<AttemptError>>) -> Self {
         self.add_error(error);
         (self.reason, self.delayed, self.receipt) = (Some(reason), None, 0);
         self
@@ -114,17 +117,17 @@ impl StoredMessage {
 
 impl QueueState {
     /// Creates an empty state whose receipts have numbers above this one.
-    pub(super) fn numbering_receipts_from(handed_out: u64) -> Self {
+    pub(crate) fn numbering_receipts_from(handed_out: u64) -> Self {
         Self { handed_out, ..Self::default() }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// Returns the id of the message with this de-duplication id, if one was sent within the
     /// window.
-    pub(super) fn duplicate(&mut self, id: &str, now: Instant) -> Option<MessageId> {
+    pub(crate) fn duplicate(&mut self, id: &str, now: Instant) -> Option<MessageId> {
         while let Some((end, id)) = self.ends.front()
             && *end <= now
         {
@@ -134,13 +137,13 @@ impl QueueState {
         self.sent.get(id).map(|(id, _)| id.clone())
     }
 
-    pub(super) fn remember(&mut self, id: String, message: MessageId, end: Instant) {
+    pub(crate) fn remember(&mut self, id: String, message: MessageId, end: Instant) {
         self.ends.push_back((end, id.clone()));
         self.sent.insert(id, (message, end));
     }
 
     /// Adds a message that is hidden until `until`.
-    pub(super) fn add(&mut self, mut stored: StoredMessage, until: Instant, now: Instant) -> MessageId {
+    pub(crate) fn add(&mut self, mut stored: StoredMessage, until: Instant, now: Instant) -> MessageId {
         let id = stored.id();
         let group = stored.group.clone();
         stored.delayed = (until > now).then_some(until);
@@ -172,7 +175,7 @@ impl QueueState {
     }
 
     /// Delivers up to `max` messages, hidden for `visibility`.
-    pub(super) fn take(&mut self, max: usize, now: Instant, visibility: Duration) -> Vec<Delivery> {
+    pub(crate) fn take(&mut self, max: usize, now: Instant, visibility: Duration) -> Vec<Delivery> {
         self.bring_back(now);
         let until = now + visibility;
         let mut taken = Vec::with_capacity(max.min(self.fresh.len() + self.returned.len()));
@@ -227,8 +230,16 @@ impl QueueState {
     }
 
     /// Returns the time at which the next hidden message becomes visible.
-    pub(super) fn next_return(&self) -> Option<Instant> {
+    pub(crate) fn next_return(&self) -> Option<Instant> {
         self.hidden.first().map(|(until, _)| *until)
+    }
+
+    /// Returns the number of messages that are visible at a time, hidden ones that are due
+    /// included.
+    #[cfg(feature = "nats")]
+    pub(crate) fn visible(&self, now: Instant) -> usize {
+        let due = self.hidden.iter().take_while(|(until, _)| *until <= now).count();
+        self.fresh.len() + self.returned.len() + due
     }
 
     /// Returns the slot of the message that this receipt may settle.
@@ -242,12 +253,12 @@ impl QueueState {
     }
 
     /// Checks that this receipt may settle a message.
-    pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), QueueError> {
+    pub(crate) fn check_receipt(&self, receipt: &Receipt) -> Result<(), QueueError> {
         self.slot(receipt).map(drop)
     }
 
     /// Removes the message from the queue.
-    pub(super) fn remove(&mut self, receipt: &Receipt) -> Result<Option<StoredMessage>, QueueError> {
+    pub(crate) fn remove(&mut self, receipt: &Receipt) -> Result<Option<StoredMessage>, QueueError> {
         let slot = self.slot(receipt)?;
         self.detach(slot);
         let stored = self.slots[slot].take();
@@ -259,7 +270,7 @@ impl QueueState {
     }
 
     /// Ends the delivery as a failed attempt with this error.
-    pub(super) fn abandon(
+    pub(crate) fn abandon(
         &mut self,
         receipt: &Receipt,
         until: Option<Instant>,
@@ -275,7 +286,7 @@ impl QueueState {
     }
 
     /// Hides the message until `until`, or makes it visible at once.
-    pub(super) fn hide(&mut self, receipt: &Receipt, until: Option<Instant>, reason: Hide) -> Result<(), QueueError> {
+    pub(crate) fn hide(&mut self, receipt: &Receipt, until: Option<Instant>, reason: Hide) -> Result<(), QueueError> {
         let slot = self.slot(receipt)?;
         self.detach(slot);
         let Some(stored) = &mut self.slots[slot] else { return Ok(()) };
@@ -332,7 +343,7 @@ impl QueueState {
         }
     }
 
-    pub(super) fn depth(&self, now: Instant) -> Depth {
+    pub(crate) fn depth(&self, now: Instant) -> Depth {
         let mut depth = Depth::default();
         for (_, (_, slot)) in self.hidden.iter().filter(|(until, _)| *until > now) {
             match &self.slots[*slot] {
@@ -344,7 +355,7 @@ impl QueueState {
         depth
     }
 
-    pub(super) fn peek(&self, max: usize, now: Instant) -> Vec<Peeked> {
+    pub(crate) fn peek(&self, max: usize, now: Instant) -> Vec<Peeked> {
         let mut all: Vec<&StoredMessage> = self.slots.iter().flatten().collect();
         all.sort_unstable_by_key(|stored| stored.number);
         let peeked = all.into_iter().take(max).map(|stored| {
@@ -362,7 +373,7 @@ impl QueueState {
 
     /// Deletes all messages, and returns their number. De-duplication ids are kept for their
     /// window.
-    pub(super) fn purge(&mut self) -> u64 {
+    pub(crate) fn purge(&mut self) -> u64 {
         let gone = self.len() as u64;
         let (sent, ends) = (std::mem::take(&mut self.sent), std::mem::take(&mut self.ends));
         *self = Self { sent, ends, handed_out: self.handed_out, ..Self::default() };

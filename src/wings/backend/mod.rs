@@ -4,10 +4,14 @@
 //! A backend implements [ports](crate::port) and knows no pattern. A pattern works on each backend
 //! that has the capabilities it needs. [`open`] chooses a backend by a URL, so that configuration
 //! alone decides where the state is.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "postgres"))]
+mod base64;
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 mod early_timer;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 mod event;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -15,13 +19,13 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 mod tls;
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 pub use event::{ConnectionEvent, ConnectionRole};
 pub use open::{Backend, open};
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 pub use tls::TlsConfig;
 
 /// Limits of the name of a queue, over every backend: 1 to 1,024 bytes.

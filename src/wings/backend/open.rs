@@ -2,6 +2,8 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use super::QUEUE_NAME;
+#[cfg(feature = "nats")]
+use super::nats::{Nats, NatsConfig};
 #[cfg(feature = "postgres")]
 use super::postgres::{Postgres, PostgresConfig};
 #[cfg(feature = "redis")]
@@ -27,6 +29,8 @@ pub struct Backend(Engine);
 #[derive(Clone)]
 enum Engine {
     Memory(Arc<Memory>),
+    #[cfg(feature = "nats")]
+    Nats(Nats),
     #[cfg(feature = "postgres")]
     Postgres(Postgres),
     #[cfg(feature = "redis")]
@@ -48,6 +52,7 @@ struct Memory {
 /// | URL | backend | feature |
 /// |---|---|---|
 /// | `memory:` | new state in this process's memory, which ends with the last clone | |
+/// | `nats://HOST`, `tls://HOST` (TLS) | the streams `steadfast_...` of NATS JetStream, connected as by `Nats::connect` | `nats` |
 /// | `postgres://USER@HOST/DATABASE` | the schema `steadfast` of a PostgreSQL server, connected as by `Postgres::connect` | `postgres` |
 /// | `redis://HOST`, `rediss://HOST` (TLS) | the keys `steadfast:` of a Redis server, connected as by `Redis::connect` | `redis` |
 /// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
@@ -75,11 +80,17 @@ struct Memory {
 pub async fn open(url: &str) -> Result<Backend, PortError> {
     let invalid = |rule: &str| PortError::invalid("url", rule);
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(invalid("must begin with a scheme: `memory:`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`"));
+        return Err(invalid(
+            "must begin with a scheme: `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`",
+        ));
     };
     let engine = match scheme {
         "memory" if rest.is_empty() => Engine::Memory(Arc::default()),
         "memory" => return Err(invalid("nothing may follow `memory:`")),
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Engine::Nats(Nats::connect(NatsConfig::at(url)).await?),
+        #[cfg(not(feature = "nats"))]
+        "nats" | "tls" => return Err(invalid("`nats:` needs the feature `nats` of the crate")),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Engine::Postgres(Postgres::connect(PostgresConfig::at(url)).await?),
         #[cfg(not(feature = "postgres"))]
@@ -99,7 +110,7 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         // The rest may contain a password.
         other => {
             return Err(invalid(&format!(
-                "unknown scheme {other:?}: must be `memory:`, `postgres://HOST`, `redis://HOST` or `sqlite:FILE`"
+                "unknown scheme {other:?}: must be `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST` or `sqlite:FILE`"
             )));
         }
     };
@@ -107,10 +118,12 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
 }
 
 impl Backend {
-    /// Returns the scheme of its URL: `memory`, `postgres`, `redis`, `sqlite`.
+    /// Returns the name of its engine: `memory`, `nats`, `postgres`, `redis`, `sqlite`.
     pub fn scheme(&self) -> &'static str {
         match &self.0 {
             Engine::Memory(_) => "memory",
+            #[cfg(feature = "nats")]
+            Engine::Nats(_) => "nats",
             #[cfg(feature = "postgres")]
             Engine::Postgres(_) => "postgres",
             #[cfg(feature = "redis")]
@@ -124,6 +137,8 @@ impl Backend {
     pub fn store(&self) -> Arc<dyn Store> {
         match &self.0 {
             Engine::Memory(memory) => memory.store.clone(),
+            #[cfg(feature = "nats")]
+            Engine::Nats(nats) => Arc::new(nats.store()),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Arc::new(postgres.store()),
             #[cfg(feature = "redis")]
@@ -149,6 +164,8 @@ impl Backend {
                     queues.entry(name.to_owned()).or_insert_with(|| Arc::new(InMemoryQueue::new(name.to_owned())));
                 Ok(queue.clone())
             }
+            #[cfg(feature = "nats")]
+            Engine::Nats(nats) => Ok(Arc::new(nats.queue(name).await?)),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Ok(Arc::new(postgres.queue(name).await?)),
             #[cfg(feature = "redis")]
@@ -162,6 +179,8 @@ impl Backend {
     pub fn lease(&self) -> Arc<dyn Lease> {
         match &self.0 {
             Engine::Memory(memory) => memory.lease.clone(),
+            #[cfg(feature = "nats")]
+            Engine::Nats(nats) => Arc::new(nats.lease()),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Arc::new(postgres.lease()),
             #[cfg(feature = "redis")]
@@ -175,6 +194,8 @@ impl Backend {
     pub fn notifier(&self) -> Arc<dyn Notifier> {
         match &self.0 {
             Engine::Memory(memory) => memory.notifier.clone(),
+            #[cfg(feature = "nats")]
+            Engine::Nats(nats) => Arc::new(nats.notifier()),
             #[cfg(feature = "postgres")]
             Engine::Postgres(postgres) => Arc::new(postgres.notifier()),
             #[cfg(feature = "redis")]

@@ -101,6 +101,12 @@ async fn listen(engine: Engine) {
     running.await.unwrap();
 }
 
+#[cfg(feature = "nats")]
+#[test]
+fn an_idle_listener_on_nats_asks_little_and_is_woken() {
+    super::run(listen(Engine::new(crate::server::Nats::start())));
+}
+
 #[cfg(feature = "postgres")]
 #[test]
 fn an_idle_listener_on_postgres_asks_little_and_is_woken() {

@@ -4,6 +4,7 @@
 mod idle;
 mod leader;
 mod ledger;
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod promotion;
 mod queue;
 
@@ -19,7 +20,7 @@ use crate::server::Proxy;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Returns the size of a run that this variable sets.
-fn size(variable: &str, default: u64) -> u64 {
+pub(crate) fn size(variable: &str, default: u64) -> u64 {
     let set = std::env::var(variable).ok();
     set.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} must be a number, is {text:?}")))
 }
@@ -59,6 +60,8 @@ macro_rules! server {
     };
 }
 
+#[cfg(feature = "nats")]
+server!(crate::server::Nats);
 #[cfg(feature = "postgres")]
 server!(crate::server::Postgres);
 #[cfg(feature = "redis")]

@@ -234,6 +234,12 @@ async fn messages_and_faults(engine: Engine, seed: u64) {
     );
 }
 
+#[cfg(feature = "nats")]
+#[test]
+fn nats_loses_no_message_while_its_server_fails() {
+    super::run(messages_and_faults(Engine::new(crate::server::Nats::start()), 3));
+}
+
 #[cfg(feature = "postgres")]
 #[test]
 fn postgres_loses_no_message_while_its_server_fails() {

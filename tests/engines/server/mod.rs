@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a server that does not start fails the test")]
 mod certificates;
 mod clock;
+mod nats;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -15,6 +16,7 @@ mod redis;
 
 pub(crate) use certificates::Certificates;
 pub(crate) use clock::ServerClock;
+pub(crate) use nats::{Nats, NatsCluster};
 pub(crate) use pgbouncer::Pgbouncer;
 pub(crate) use postgres::Postgres;
 pub(crate) use proxy::{Lane, Proxy};

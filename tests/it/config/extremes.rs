@@ -358,7 +358,7 @@ const PARTS: [&str; 12] = [
 ];
 
 /// Settings of servers. They are not compiled here, and `tests/engines` has their tests.
-const OF_SERVERS: [&str; 3] = ["PostgresConfig", "RedisConfig", "TlsConfig"];
+const OF_SERVERS: [&str; 4] = ["NatsConfig", "PostgresConfig", "RedisConfig", "TlsConfig"];
 
 #[test]
 fn every_configuration_type_of_the_crate_is_a_subject_of_the_extremes() {

@@ -146,7 +146,6 @@
 //!
 //! "Explicit Locking" and "NOTIFY", postgresql.org/docs; group commit: DeWitt et al.,
 //! "Implementation techniques for main memory database systems", 1984.
-mod base64;
 mod config;
 mod connection;
 mod direct;

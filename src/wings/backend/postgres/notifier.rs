@@ -12,13 +12,13 @@ use tokio_postgres::types::Type;
 
 use super::{
     Postgres,
-    base64::{decode, encode},
     gather::{Gather, SendBatch, row},
     handle::PostgresCore,
     link::{Effect, Link, Param},
     listen::{Heard, Subscription},
 };
 use crate::{
+    backend::base64::{decode, encode},
     entropy::Entropy,
     hash::stable_hash,
     notify::{Notice, NoticeSource, Notices, Notifier, check_notice},

@@ -1,4 +1,4 @@
-//! Bytes as text without padding, for payloads of notices (RFC 4648, section 4).
+//! Bytes as text without padding (RFC 4648, section 4).
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -1,0 +1,281 @@
+//! Settings of a connection to NATS.
+use std::{fmt, time::Duration};
+
+use async_nats::ServerAddr;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backend::TlsConfig,
+    backoff::BackoffConfig,
+    config::{ConfigError, human, require, require_some_time, setters},
+};
+
+/// Settings of a [`Nats`](super::Nats).
+///
+/// `Debug` shows no password.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct NatsConfig {
+    /// The servers, and the user or token: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]`, with
+    /// further hosts of the cluster behind commas. `tls://` connects with TLS.
+    pub url: String,
+    /// First part of the names of all streams and subjects: 1 to 32 letters, digits, `_` and `-`.
+    /// `steadfast` by default. Several prefixes of one account are independent.
+    #[serde(default = "NatsConfig::prefix_default")]
+    pub prefix: String,
+    /// Time limit of a connection attempt to one server. 2 s by default. The servers of the URL
+    /// are tried in random order until one answers.
+    #[serde(default = "NatsConfig::connect_timeout_default", with = "human")]
+    pub connect_timeout: Duration,
+    /// Time limit of a request. 5 s by default.
+    #[serde(default = "NatsConfig::request_timeout_default", with = "human")]
+    pub request_timeout: Duration,
+    /// TLS settings. Without them TLS is used if the URL begins with `tls:` or the server demands
+    /// it, with the operating system's root certificates.
+    #[serde(default)]
+    pub tls: Option<TlsConfig>,
+    /// Delays between the attempts to restore a lost connection. The first attempt is made at once;
+    /// later delays grow from 50 ms to 2 s by default.
+    #[serde(default = "NatsConfig::reconnect_default")]
+    pub reconnect: BackoffConfig,
+    /// Number of servers that hold each new stream: 1, 3 or 5. By default 3 in a cluster, and 1 on
+    /// a single server. Streams that exist stay as they are.
+    #[serde(default)]
+    pub replicas: Option<u8>,
+    /// `true` if each read of a replicated store is confirmed by a majority of its servers, as by
+    /// default. Without it a read takes one request, and the store is not
+    /// [`Linearizable`](crate::port::Capability::Linearizable). A store on one server needs none.
+    #[serde(default = "NatsConfig::confirmed_reads_default")]
+    pub confirmed_reads: bool,
+    /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
+    /// queue recognizes duplicates within one request.
+    #[serde(default = "NatsConfig::window_default", with = "human")]
+    pub deduplication_window: Duration,
+}
+
+setters! {
+    impl NatsConfig {
+        url: impl Into<String>,
+        prefix: impl Into<String>,
+        connect_timeout: Duration,
+        request_timeout: Duration,
+        tls: impl Into<Option<TlsConfig>>,
+        reconnect: BackoffConfig,
+        replicas: impl Into<Option<u8>>,
+        confirmed_reads: bool,
+        deduplication_window: Duration,
+    }
+}
+
+impl NatsConfig {
+    /// Creates the default settings for the servers at this URL.
+    ///
+    /// ```
+    /// use steadfast::backend::nats::NatsConfig;
+    ///
+    /// let config = NatsConfig::at("nats://app:secret@one.internal,two.internal").replicas(3);
+    /// assert!(!format!("{config:?}").contains("secret"));
+    /// ```
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            prefix: Self::prefix_default(),
+            connect_timeout: Self::connect_timeout_default(),
+            request_timeout: Self::request_timeout_default(),
+            tls: None,
+            reconnect: Self::reconnect_default(),
+            replicas: None,
+            confirmed_reads: Self::confirmed_reads_default(),
+            deduplication_window: Self::window_default(),
+        }
+    }
+
+    fn prefix_default() -> String {
+        "steadfast".to_owned()
+    }
+
+    const fn connect_timeout_default() -> Duration {
+        Duration::from_secs(2)
+    }
+
+    const fn request_timeout_default() -> Duration {
+        Duration::from_secs(5)
+    }
+
+    fn reconnect_default() -> BackoffConfig {
+        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(2));
+        BackoffConfig::default().between(first, longest).immediate_first(true)
+    }
+
+    const fn confirmed_reads_default() -> bool {
+        true
+    }
+
+    const fn window_default() -> Duration {
+        Duration::from_secs(300)
+    }
+
+    pub(super) fn check(&self) -> Result<Target, ConfigError> {
+        require(!self.prefix.is_empty(), "prefix", "must not be empty")?;
+        require(self.prefix.len() <= 32, "prefix", "must be at most 32 bytes")?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        require(self.prefix.chars().all(is_plain), "prefix", "must consist of letters, digits, `_` and `-`")?;
+        require_some_time(self.connect_timeout, "connect_timeout")?;
+        require_some_time(self.request_timeout, "request_timeout")?;
+        require(matches!(self.replicas, None | Some(1 | 3 | 5)), "replicas", "must be 1, 3 or 5")?;
+        self.reconnect.check().map_err(|error| error.within("reconnect"))?;
+        Target::parse(&self.url)
+    }
+}
+
+/// The servers that a URL names.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) servers: Vec<ServerAddr>,
+    pub(super) login: Login,
+    pub(super) is_tls: bool,
+}
+
+/// The identification that a URL contains.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Login {
+    None,
+    Token(String),
+    User(String, String),
+}
+
+impl Target {
+    /// Parses a URL. The error does not repeat it, because it may contain a password.
+    fn parse(url: &str) -> Result<Self, ConfigError> {
+        let form = || ConfigError::new("url", "must be `nats://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]..]`");
+        let (is_tls, rest) = match (url.strip_prefix("nats://"), url.strip_prefix("tls://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => return Err(form()),
+        };
+        if rest.contains(['?', '#']) {
+            return Err(ConfigError::new("url", "must have no query: further settings are fields of `NatsConfig`"));
+        }
+        let (login, hosts) = match rest.rsplit_once('@') {
+            None => (Login::None, rest),
+            Some((login, hosts)) => {
+                let text = |text: &str| unescaped(text).filter(|text| !text.is_empty()).ok_or_else(form);
+                match login.split_once(':') {
+                    Some((user, password)) => (Login::User(text(user)?, text(password)?), hosts),
+                    None => (Login::Token(text(login)?), hosts),
+                }
+            }
+        };
+        let scheme = if is_tls { "tls" } else { "nats" };
+        let server = |host: &str| {
+            let host = host.trim_end_matches('/');
+            let parsed = (!host.is_empty() && !host.contains('/')).then(|| format!("{scheme}://{host}").parse());
+            let parsed: ServerAddr = parsed.ok_or_else(form)?.map_err(|_| form())?;
+            require(!parsed.host().is_empty(), "url", "must name a host")?;
+            Ok(parsed)
+        };
+        let servers = hosts.split(',').map(server).collect::<Result<Vec<_>, ConfigError>>()?;
+        Ok(Self { servers, login, is_tls })
+    }
+
+    /// Returns the servers' addresses as error messages show them.
+    pub(super) fn address(&self) -> String {
+        let one = |server: &ServerAddr| {
+            let (host, port) = (server.host(), server.port());
+            if host.contains(':') && !host.starts_with('[') {
+                format!("[{host}]:{port}")
+            } else {
+                format!("{host}:{port}")
+            }
+        };
+        self.servers.iter().map(one).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Returns a text whose `%XX` are decoded; `None` if it is not valid.
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        if *first == b'%' {
+            let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &rest[2..];
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A URL without its user and password.
+struct Hidden<'a>(&'a str);
+
+impl fmt::Debug for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, server))) => write!(f, "\"{scheme}://...@{server}\""),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for NatsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("NatsConfig");
+        out.field("url", &Hidden(&self.url)).field("prefix", &self.prefix);
+        out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
+        out.field("tls", &self.tls).field("reconnect", &self.reconnect).field("replicas", &self.replicas);
+        out.field("confirmed_reads", &self.confirmed_reads);
+        out.field("deduplication_window", &self.deduplication_window).finish()
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_parsed_and_its_password_is_never_shown() {
+        let target = |url: &str| NatsConfig::at(url).check();
+        let full = target("tls://app:s%40cret@one.internal:7000,two.internal").unwrap();
+        assert_eq!((full.address().as_str(), full.is_tls), ("one.internal:7000,two.internal:4222", true));
+        assert!(full.login == Login::User("app".to_owned(), "s@cret".to_owned()));
+        assert!(target("nats://s3cret@x").unwrap().login == Login::Token("s3cret".to_owned()));
+        assert_eq!(target("nats://[::1]").unwrap().address(), "[::1]:4222");
+        let urls = [
+            "http://s:secret@x",
+            "nats://u:secret@",
+            "nats://u:secret@x/y",
+            "nats://u:secret@x?secret=1",
+            "nats://u:secret@x,",
+        ];
+        for url in urls {
+            let Err(error) = target(url) else { panic!("{url} was accepted") };
+            assert!(error.field() == "url" && !error.to_string().contains("secret"), "{error}");
+            assert!(!format!("{:?}", NatsConfig::at(url)).contains("u:secret"), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_breaks_a_rule_is_named() {
+        let valid = || NatsConfig::at("nats://localhost");
+        valid().check().unwrap();
+        let refused = [
+            (valid().prefix(""), "prefix"),
+            (valid().prefix("a.b"), "prefix"),
+            (valid().prefix("a".repeat(33)), "prefix"),
+            (valid().connect_timeout(Duration::ZERO), "connect_timeout"),
+            (valid().request_timeout(Duration::ZERO), "request_timeout"),
+            (valid().replicas(2), "replicas"),
+            (valid().reconnect(BackoffConfig::default().factor(0.0)), "reconnect.factor"),
+        ];
+        for (config, field) in refused {
+            assert_eq!(config.check().err().unwrap().field(), field);
+        }
+        let parsed: NatsConfig = toml::from_str("url = \"nats://localhost\"").unwrap();
+        assert_eq!(parsed, valid());
+    }
+}

@@ -1,0 +1,116 @@
+//! Handle on the servers.
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Weak},
+};
+
+use super::{
+    config::NatsConfig,
+    link::{Base, Link},
+    names::Names,
+    notifier::NatsNotifier,
+    queue::{NatsQueue, QueueCore},
+    setup::{self, Stream, Wanted},
+    store::{Deleted, NatsStore},
+};
+use crate::{
+    backend::{ConnectionEvent, QUEUE_NAME},
+    lease::StoreLease,
+    observe::Subscription,
+    port::PortError,
+    sync::Mutex,
+};
+
+/// A connection to NATS with the ports on it. The [module's page](super) describes them.
+///
+/// A clone shares the connection. Dropping the last clone, port and subscription closes it.
+#[derive(Clone)]
+pub struct Nats {
+    pub(super) core: Arc<NatsCore>,
+    lease: StoreLease,
+}
+
+/// The parts that all ports of a handle share.
+pub(super) struct NatsCore {
+    pub(super) link: Link,
+    pub(super) names: Names,
+    /// The stream of the store.
+    pub(super) stream: Stream,
+    pub(super) deleted: Deleted,
+    /// Queues in use, by name: each has one copy of its messages.
+    pub(super) queues: Mutex<HashMap<String, Weak<QueueCore>>>,
+}
+
+impl Nats {
+    /// Connects, checks the server, and creates the stream of the store. The handle works on the
+    /// runtime on which it was connected.
+    ///
+    /// # Errors
+    /// - `Invalid`: a setting violates a rule.
+    /// - `Unavailable`, `TimedOut`: no server was reached in time, or the cluster has no leader.
+    /// - `Denied`: the user, the password, the token or a right is missing.
+    /// - `Unsupported`: the server is too old, JetStream is switched off, there are fewer servers
+    ///   than [`replicas`](field@NatsConfig::replicas), or a setting of a stream was changed.
+    /// - `Corrupt`: a stream of the same name is another program's.
+    /// - `TooNew`: a newer release wrote the data.
+    /// - `Full`: the server or the account has no room for the stream.
+    ///
+    /// No error contains the password.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection. The stream may be created.
+    pub async fn connect(config: NatsConfig) -> Result<Self, PortError> {
+        let names = Names::new(config.prefix.clone());
+        let link = Link::connect(Arc::new(Base::new(config)?)).await?;
+        setup::check_server(&link)?;
+        let (name, subject) = (names.store(), names.all_records());
+        let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "" };
+        let stream = setup::stream(&link, &wanted).await?;
+        let core = NatsCore { link, names, stream, deleted: Deleted::default(), queues: Mutex::default() };
+        let core = Arc::new(core);
+        // A lease needs reads that no old leader answers, whatever the setting.
+        let lease = StoreLease::new(Arc::new(NatsStore::new(core.clone(), true)))?;
+        Ok(Self { core, lease })
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> NatsStore {
+        let confirms = self.core.link.base().config.confirmed_reads;
+        NatsStore::new(self.core.clone(), confirms)
+    }
+
+    /// Returns the queue with this name; creates its stream if it does not exist.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is empty or longer than 1,024 bytes; otherwise those of
+    /// [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the stream is created or not.
+    pub async fn queue(&self, name: &str) -> Result<NatsQueue, PortError> {
+        QUEUE_NAME.check_key("name", name)?;
+        NatsQueue::open(&self.core, name).await
+    }
+
+    /// Returns the leases, which are records of the store.
+    pub fn lease(&self) -> StoreLease {
+        self.lease.clone()
+    }
+
+    /// Returns the notifier.
+    pub fn notifier(&self) -> NatsNotifier {
+        NatsNotifier::new(self.core.clone())
+    }
+
+    /// Subscribes to losses and restorations of the connection.
+    pub fn events(&self) -> Subscription<ConnectionEvent> {
+        self.core.link.base().events.subscribe()
+    }
+}
+
+impl fmt::Debug for Nats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nats").field("server", &self.core.link.target().address()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! Names of subjects and streams.
+//!
+//! A key of the store is the subject `PREFIX.s.PARTITION.ROW.v`. A subject consists of tokens
+//! between dots, and some characters are reserved, so each part of a key is one escaped token.
+use std::borrow::Cow;
+
+use crate::{
+    backend::base64::{decode, encode},
+    hash::stable_hash,
+};
+
+/// Maximum length of a token. Two of them, the prefix and the address of the reply are at most the
+/// 4,096 bytes that a server reads as a line.
+const LONGEST: usize = 1400;
+
+/// Returns the token of a text of at most 1,024 bytes. Different texts have different tokens, and
+/// none is `=`.
+pub(super) fn token(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'.' | b'*' | b'>' | b'%' | b'=' | 0..=b' ' | 0x7f.. => {
+                escaped.push('%');
+                escaped.extend([byte >> 4, byte & 15].map(|digit| char::from(b"0123456789ABCDEF"[usize::from(digit)])));
+            }
+            plain => escaped.push(char::from(plain)),
+        }
+    }
+    if escaped.len() <= LONGEST { escaped } else { format!("={}", encode(text.as_bytes())) }
+}
+
+/// Returns the text of a token; `None` if it is no token of a text.
+pub(super) fn text(token: &str) -> Option<String> {
+    let bytes: Cow<'_, [u8]> = match token.strip_prefix('=') {
+        Some(encoded) => decode(encoded).filter(|bytes| !bytes.is_empty())?.into(),
+        None if !token.contains('%') => token.as_bytes().into(),
+        None => {
+            let mut bytes = Vec::with_capacity(token.len());
+            let mut parts = token.split('%');
+            bytes.extend(parts.next()?.bytes());
+            for part in parts {
+                let (digits, rest) = part.split_at_checked(2)?;
+                bytes.push(u8::from_str_radix(digits, 16).ok()?);
+                bytes.extend(rest.bytes());
+            }
+            bytes.into()
+        }
+    };
+    String::from_utf8(bytes.into_owned()).ok()
+}
+
+/// Makes the names of a handle.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    pub(super) const fn new(prefix: String) -> Self {
+        Self { prefix }
+    }
+
+    /// Returns the name of the store's stream.
+    pub(super) fn store(&self) -> String {
+        format!("{}_store", self.prefix)
+    }
+
+    /// Returns the subjects of the store.
+    pub(super) fn all_records(&self) -> String {
+        format!("{}.s.>", self.prefix)
+    }
+
+    /// Returns the subject of a record, without its last token.
+    pub(super) fn record(&self, partition: &str, row: &str) -> String {
+        format!("{}.s.{}.{}", self.prefix, token(partition), token(row))
+    }
+
+    /// Returns the subject of all records of a partition.
+    pub(super) fn partition(&self, partition: &str) -> String {
+        format!("{}.s.{}.*.v", self.prefix, token(partition))
+    }
+
+    /// Returns the subject of a partition's marks. It is among those of its records, and no
+    /// record's.
+    pub(super) fn mark(&self, partition: &str) -> String {
+        format!("{}.s.{}.=.v", self.prefix, token(partition))
+    }
+
+    /// Returns the subject of a topic.
+    pub(super) fn topic(&self, topic: &str) -> String {
+        format!("{}.n.{}", self.prefix, token(topic))
+    }
+
+    /// Returns the name of the stream of a queue: names of streams are names of folders, so the
+    /// queue's is hashed.
+    pub(super) fn queue(&self, name: &str) -> String {
+        let reversed: String = name.chars().rev().collect();
+        let (one, other) = (stable_hash(name.as_bytes()), stable_hash(format!("{reversed}\t").as_bytes()));
+        format!("{}_queue_{one:016x}{other:016x}", self.prefix)
+    }
+
+    /// Returns the subject of a queue's stream.
+    pub(super) fn log(&self, stream: &str) -> String {
+        format!("{}.q.{stream}", self.prefix)
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_of_any_text_are_apart_and_come_back() {
+        let long = ["x".repeat(1024), " ".repeat(1024), "\u{10ffff}".repeat(256), "=".repeat(1024)];
+        let short =
+            ["a", "a.b", "a%2Eb", "*", ">", "%", "=", "==", "=YQ", " ", "\u{0}", "日本", "a/b", "\u{7f}", "$JS", "A"];
+        let texts: Vec<&str> = short.into_iter().chain(long.iter().map(String::as_str)).collect();
+        let tokens: Vec<String> = texts.iter().map(|text| token(text)).collect();
+        assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), texts.len());
+        for (whole, token) in texts.iter().zip(&tokens) {
+            assert_eq!(text(token).as_deref(), Some(*whole));
+            let is_reserved = |c: char| c.is_ascii_whitespace() || c.is_ascii_control() || ".*>".contains(c);
+            assert!(token.len() <= LONGEST && !token.contains(is_reserved) && token != "=", "{token}");
+        }
+        assert_eq!((text("="), text("%ZZ"), text("%2")), (None, None, None));
+    }
+}

@@ -1,0 +1,185 @@
+//! Checks of a server, and the streams that the ports need.
+use serde::de::IgnoredAny;
+
+use super::{
+    api::{
+        GetMessage, Metadata, NO_MESSAGE, NO_STREAM, NewStream, Nothing, SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
+    },
+    link::{Effect, Link},
+};
+use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
+
+/// Form of the stored data. A later release that changes it raises the number.
+const FORM: u32 = 1;
+
+/// The oldest version of the server: 2.10 has metadata of streams, and the time in their state.
+const OLDEST: (u32, u32) = (2, 10);
+
+/// Properties of a stream that passed the checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stream {
+    pub(super) name: String,
+    /// Text that distinguishes the data from any other.
+    pub(super) identity: String,
+    /// Number of servers that hold it.
+    pub(super) replicas: u8,
+}
+
+impl Stream {
+    /// Adds the capabilities of the stream to those of a port.
+    pub(super) const fn grant(&self, can: Capabilities) -> Capabilities {
+        // The server writes a message to its file before it answers.
+        can.with(Capability::Durable).with(Capability::Shared)
+    }
+}
+
+/// A stream that a port needs.
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a str,
+    pub(super) subject: &'a str,
+    /// Number of messages that are kept of each subject; -1 is all.
+    pub(super) per_subject: i64,
+    /// Name of the queue in the stream.
+    pub(super) queue: &'a str,
+}
+
+/// Refuses a server on which a contract would not hold.
+pub(super) fn check_server(link: &Link) -> Result<(), PortError> {
+    let info = link.client().server_info();
+    check_version(&info.version).map_err(|message| link.failure(PortErrorKind::Unsupported, message))?;
+    if !info.headers {
+        return Err(link.failure(PortErrorKind::Unsupported, "the server passes no headers: allow them"));
+    }
+    Ok(())
+}
+
+fn check_version(version: &str) -> Result<(), String> {
+    let mut parts = version.trim_start_matches('v').split('.').map_while(|part| part.parse::<u32>().ok());
+    if (parts.next(), parts.next()) < (Some(OLDEST.0), Some(OLDEST.1)) {
+        let (major, minor) = OLDEST;
+        return Err(format!("the server has version `{version}`: at least {major}.{minor} is needed"));
+    }
+    Ok(())
+}
+
+/// Returns the stream; creates it if it does not exist.
+pub(super) async fn stream(link: &Link, wanted: &Wanted<'_>) -> Result<Stream, PortError> {
+    let found = find(link, wanted.name).await?;
+    let info = match found {
+        Some(info) => info,
+        None => create(link, wanted).await?,
+    };
+    check_stream(link, wanted, &info)?;
+    let StreamInfo { config, .. } = info;
+    Ok(Stream {
+        name: wanted.name.to_owned(),
+        identity: config.metadata.identity,
+        replicas: config.num_replicas.max(1),
+    })
+}
+
+/// Returns the stream as it is, or `None` if there is none.
+pub(super) async fn find(link: &Link, name: &str) -> Result<Option<StreamInfo>, PortError> {
+    let call = format!("STREAM.INFO.{name}");
+    match link.api(&call, &Nothing {}, Effect::Reads).await? {
+        Ok(info) => Ok(Some(info)),
+        Err(error) if error.err_code == NO_STREAM => Ok(None),
+        Err(error) => Err(link.rejected("the stream cannot be read", &error)),
+    }
+}
+
+/// Returns `true` if the stream has the message with this number.
+pub(super) async fn has_message(link: &Link, name: &str, seq: u64) -> Result<bool, PortError> {
+    let get = GetMessage { seq: Some(seq), ..GetMessage::default() };
+    match link.api::<IgnoredAny>(&format!("STREAM.MSG.GET.{name}"), &get, Effect::Reads).await? {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.err_code, NO_MESSAGE | SEQUENCE_NOT_FOUND) => Ok(false),
+        Err(error) => Err(link.rejected("the stream cannot be read", &error)),
+    }
+}
+
+async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortError> {
+    let entropy = &link.base().entropy;
+    let is_cluster = link.client().server_info().cluster.is_some();
+    let replicas = link.base().config.replicas.unwrap_or(if is_cluster { 3 } else { 1 });
+    let metadata = Metadata {
+        form: FORM.to_string(),
+        identity: format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()),
+        queue: wanted.queue.to_owned(),
+    };
+    let stream = NewStream {
+        name: wanted.name,
+        subjects: [wanted.subject],
+        storage: "file",
+        retention: "limits",
+        // A stream that is full refuses writes. The other policy deletes old messages.
+        discard: "new",
+        max_msgs_per_subject: wanted.per_subject,
+        num_replicas: replicas,
+        metadata,
+    };
+    match link.api(&format!("STREAM.CREATE.{}", wanted.name), &stream, Effect::Writes).await? {
+        Ok(info) => Ok(info),
+        // Another process was faster, with an identity of its own.
+        Err(error) if error.err_code == STREAM_EXISTS => {
+            let found = find(link, wanted.name).await?;
+            found.ok_or_else(|| link.rejected("the stream cannot be created", &error))
+        }
+        Err(error) => Err(link.rejected("the stream cannot be created", &error)),
+    }
+}
+
+/// Refuses a stream on which a contract would not hold.
+fn check_stream(link: &Link, wanted: &Wanted<'_>, info: &StreamInfo) -> Result<(), PortError> {
+    let config = &info.config;
+    let refuse = |kind, message: String| Err(link.failure(kind, message));
+    let name = wanted.name;
+    match config.metadata.form.parse::<u32>() {
+        Ok(FORM) => {}
+        Ok(form) => {
+            let message =
+                format!("the stream `{name}` has form {form}, and this release knows {FORM}: use the newer release");
+            return refuse(PortErrorKind::TooNew, message);
+        }
+        Err(_) => {
+            let message = format!("the stream `{name}` is another program's: choose another `prefix`");
+            return refuse(PortErrorKind::Corrupt, message);
+        }
+    }
+    if config.metadata.queue != wanted.queue {
+        let message = format!("the stream `{name}` is of the queue {:?}: choose another name", config.metadata.queue);
+        return refuse(PortErrorKind::Corrupt, message);
+    }
+    let changed = [
+        (config.retention != "limits", "retention", "limits"),
+        (config.storage != "file", "storage", "file"),
+        (config.discard != "new", "discard", "new"),
+        (config.max_age != 0, "max_age", "0"),
+        (config.max_msgs > 0, "max_msgs", "-1"),
+        (config.max_msgs_per_subject != wanted.per_subject, "max_msgs_per_subject", "as it was created"),
+    ];
+    match changed.into_iter().find(|(is_changed, ..)| *is_changed) {
+        Some((_, setting, value)) => {
+            let message =
+                format!("`{setting}` of the stream `{name}` was changed, which loses data: set it to {value}");
+            refuse(PortErrorKind::Unsupported, message)
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_server_is_refused_by_its_version() {
+        for version in ["2.10.0", "2.10.27", "2.11.4", "2.12.0-beta.1", "v3.0.0"] {
+            assert_eq!(check_version(version), Ok(()), "{version}");
+        }
+        for version in ["2.9.10", "1.4.1", "", "x"] {
+            let refused = check_version(version).unwrap_err();
+            assert!(refused.contains(&format!("`{version}`: at least 2.10")), "{refused}");
+        }
+    }
+}

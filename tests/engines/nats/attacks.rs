@@ -1,0 +1,297 @@
+//! Streams that an operator has damaged, logs that have lost their end, backlogs, runtimes that end, dead servers.
+use std::{collections::BTreeSet, time::Duration};
+
+use steadfast::{
+    backend::nats::{Nats, NatsConfig},
+    port::{Failure, PortErrorKind},
+    queue::{Message, Queue, QueueError, QueueExt, Receive},
+    store::{Key, Precondition, Store, StoreExt},
+};
+
+use super::{connect, prefix, run};
+use crate::server::{self, Proxy};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Asks the server's API over a connection of its own, and returns its answer without an error.
+fn api(server: &server::Nats, call: &str, body: &str) -> serde_json::Value {
+    let answer = server.request(&format!("$JS.API.{call}"), body).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert!(answer["error"].is_null(), "{call}: {answer}");
+    answer
+}
+
+/// Returns the name of the only queue's stream.
+fn queue_stream(server: &server::Nats) -> String {
+    let names = api(server, "STREAM.NAMES", "{}");
+    let names = names["streams"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned());
+    names.into_iter().find(|name| name.contains("_queue_")).unwrap()
+}
+
+/// Lets a stream begin anew under its old identity, as if a machine had lost what it had not synced.
+fn begin_anew(server: &server::Nats, stream: &str) {
+    let config = api(server, &format!("STREAM.INFO.{stream}"), "")["config"].take();
+    api(server, &format!("STREAM.DELETE.{stream}"), "");
+    api(server, &format!("STREAM.CREATE.{stream}"), &config.to_string());
+}
+
+fn kind(error: &QueueError) -> Option<PortErrorKind> {
+    error.backend().map(|error| error.kind())
+}
+
+async fn drained(queue: &impl Queue) -> BTreeSet<String> {
+    let mut bodies = BTreeSet::new();
+    loop {
+        let taken = queue.receive(Receive::new(100, MINUTE)).await.unwrap();
+        if taken.is_empty() {
+            return bodies;
+        }
+        bodies.extend(taken.iter().map(|taken| String::from_utf8_lossy(&taken.body).into_owned()));
+    }
+}
+
+#[test]
+fn a_read_beside_many_writes_of_its_record_is_answered() {
+    run(async {
+        let [one, other, third] = server::NatsCluster::shared().servers();
+        let prefix = prefix();
+        let key = Key::new("p", "busy");
+        let tasks = [one, other, third].map(async |server| {
+            let store = connect(server.url(), &prefix).await.store();
+            let both = (0..8).map(|_| async {
+                for i in 0..60 {
+                    // A busy machine may change leaders, which refuses writes, too.
+                    let written = store.put(key, i.to_string().into(), Precondition::Any.into()).await;
+                    let read = store.get(key).await;
+                    assert!(written.is_err() || read.is_ok(), "{read:?}");
+                }
+            });
+            futures_util::future::join_all(both).await;
+        });
+        futures_util::future::join_all(tasks).await;
+    });
+}
+
+#[test]
+fn a_copy_whose_log_has_lost_its_end_begins_anew() {
+    run(async {
+        let server = server::Nats::start();
+        let proxy = Proxy::start(server.port());
+        let through = connect(server.url_at(proxy.port()), "lost").await;
+        let first = through.queue("jobs").await.unwrap();
+        for i in 0..5 {
+            first.send_one(Message::new(format!("old {i}"))).await.unwrap();
+        }
+        assert_eq!(first.depth().await.unwrap().total(), 5);
+        begin_anew(&server, &queue_stream(&server));
+        let second = connect(server.url(), "lost").await.queue("jobs").await.unwrap();
+        for i in 0..9 {
+            second.send_one(Message::new(format!("new {i}"))).await.unwrap();
+        }
+        proxy.cut();
+        while first.depth().await.is_err() {
+            tokio::time::sleep(MS(20)).await;
+        }
+        assert_eq!(first.depth().await.unwrap().total(), 9, "messages that are in no log, or not all that are");
+        let bodies = drained(&first).await;
+        assert!(bodies.len() == 9 && bodies.iter().all(|body| body.starts_with("new")), "{bodies:?}");
+        assert_eq!(second.depth().await.unwrap().in_flight, 9, "the copies differ");
+    });
+}
+
+#[test]
+fn a_queue_whose_stream_was_deleted_is_refused_as_corrupt() {
+    run(async {
+        let server = server::Nats::start();
+        let proxy = Proxy::start(server.port());
+        let through = connect(server.url_at(proxy.port()), "gone").await;
+        let first = through.queue("jobs").await.unwrap();
+        first.send_one(Message::new("old")).await.unwrap();
+        assert_eq!(first.depth().await.unwrap().total(), 1);
+        api(&server, &format!("STREAM.DELETE.{}", queue_stream(&server)), "");
+        // Another handle creates it, with an identity of its own.
+        let second = connect(server.url(), "gone").await.queue("jobs").await.unwrap();
+        for i in 0..3 {
+            second.send_one(Message::new(format!("new {i}"))).await.unwrap();
+        }
+        proxy.cut();
+        let began = std::time::Instant::now();
+        let error = loop {
+            match first.depth().await {
+                Err(error) if kind(&error) == Some(PortErrorKind::Corrupt) => break error,
+                other => assert!(began.elapsed() < Duration::from_secs(20), "{other:?}"),
+            }
+            tokio::time::sleep(MS(20)).await;
+        };
+        assert!(error.to_string().contains("deleted") && error.to_string().contains("connect anew"), "{error}");
+        drop((first, through));
+        let anew = connect(server.url(), "gone").await.queue("jobs").await.unwrap();
+        assert_eq!(drained(&anew).await.len(), 3);
+    });
+}
+
+#[test]
+fn a_log_with_a_hole_is_refused_as_corrupt_in_time() {
+    run(async {
+        let server = server::Nats::start();
+        let queue = connect(server.url(), "hole").await.queue("jobs").await.unwrap();
+        for i in 0..5 {
+            queue.send_one(Message::new(i.to_string())).await.unwrap();
+        }
+        api(&server, &format!("STREAM.MSG.DELETE.{}", queue_stream(&server)), r#"{"seq":3}"#);
+        let began = std::time::Instant::now();
+        let error = queue.receive_one(MINUTE).await.unwrap_err();
+        assert_eq!(kind(&error), Some(PortErrorKind::Corrupt), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn a_message_of_another_program_in_a_log_is_passed_over() {
+    run(async {
+        let server = server::Nats::start();
+        let queue = connect(server.url(), "stray").await.queue("jobs").await.unwrap();
+        queue.send_one(Message::new("a")).await.unwrap();
+        let stream = queue_stream(&server);
+        for stray in ["hello", "", "\u{1}\u{0}", "{\"x\":1}"] {
+            server.request(&format!("stray.q.{stream}"), stray).unwrap();
+        }
+        queue.send_one(Message::new("b")).await.unwrap();
+        assert_eq!(drained(&queue).await.len(), 2);
+    });
+}
+
+#[test]
+fn a_mark_of_a_deleted_record_that_is_another_record_by_now_is_not_removed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = server::Nats::start();
+        let nats = connect(server.url(), "swept").await;
+        let store = nats.store();
+        let of = |row: u32| row.to_string();
+        for row in 0..3 {
+            store.insert(Key::new("p", &of(row)), "old").await.unwrap();
+            assert!(store.delete(Key::new("p", &of(row)), Precondition::Any.into()).await.unwrap());
+        }
+        begin_anew(&server, "swept_store");
+        for row in 10..20 {
+            store.insert(Key::new("p", &of(row)), "new").await.unwrap();
+        }
+        // The marks are due now.
+        tokio::time::pause();
+        tokio::time::advance(MINUTE * 2).await;
+        tokio::time::resume();
+        let mut swept = 0;
+        while swept < 6 {
+            let put = store.put(Key::new("q", "r"), "x".into(), Precondition::Any.into()).await;
+            swept += u32::from(put.is_ok());
+            tokio::time::sleep(MS(10)).await;
+        }
+        for row in 10..20 {
+            let found = store.get(Key::new("p", &of(row))).await.unwrap();
+            assert_eq!(found.map(|record| record.value), Some("new".into()), "row {row}");
+        }
+    });
+}
+
+#[test]
+fn a_receive_hides_nothing_before_its_copy_has_read_the_log() {
+    run(async {
+        let server = server::Nats::start();
+        let queue = connect(server.url(), "long").await.queue("jobs").await.unwrap();
+        for _ in 0..300 {
+            queue.send(vec![Message::new(vec![7; 100_000]); 5]).await.unwrap();
+        }
+        let proxy = Proxy::start(server.port());
+        let config = NatsConfig::at(server.url_at(proxy.port())).prefix("long").request_timeout(MS(150));
+        let slow = Nats::connect(config).await.unwrap().queue("jobs").await.unwrap();
+        let error = slow.receive(Receive::new(10, MINUTE)).await.unwrap_err();
+        assert_eq!(kind(&error), Some(PortErrorKind::TimedOut), "{error}");
+        assert!(!error.may_have_been_applied(), "{error}");
+        // It goes on reading, and the next receives succeed.
+        let mut failures = 0;
+        let taken = loop {
+            match slow.receive(Receive::new(10, MINUTE)).await {
+                Ok(taken) => break taken,
+                Err(error) => assert!(!error.may_have_been_applied(), "{error}"),
+            }
+            failures += 1;
+            assert!(failures < 300, "the copy is never complete");
+        };
+        assert!(taken.iter().all(|delivery| delivery.deliveries == 1), "{taken:?}");
+        assert_eq!(queue.depth().await.unwrap().in_flight, 10);
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_the_handle_usable() {
+    let main = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = server::Nats::start();
+    let queue = main.block_on(async { connect(server.url(), "ended").await.queue("jobs").await.unwrap() });
+    // The reader and a writer begin on a runtime that ends meanwhile.
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let held = queue.clone();
+    other.block_on(async { assert_eq!(held.depth().await.unwrap().total(), 0) });
+    server.stop();
+    other.spawn(async move { held.send_one(Message::new("held")).await });
+    std::thread::sleep(MS(200));
+    other.shutdown_background();
+    std::thread::sleep(MS(100));
+    server.cont();
+    main.block_on(async {
+        let sent = tokio::time::timeout(Duration::from_secs(15), async {
+            while queue.send_one(Message::new("a")).await.is_err() {
+                tokio::time::sleep(MS(50)).await;
+            }
+            while queue.depth().await.is_err() {}
+        });
+        sent.await.expect("the handle waits for a task that is gone");
+        assert!(queue.receive_one(MINUTE).await.unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_dead_server_among_several_delays_a_connection_and_does_not_refuse_it() {
+    run(async {
+        let server = server::Nats::shared();
+        let dead = [Proxy::start(server.port()), Proxy::start(server.port())];
+        let hosts = dead.iter().map(|proxy| {
+            proxy.hold();
+            format!("127.0.0.1:{}", proxy.port())
+        });
+        let url = format!("nats://{},127.0.0.1:{}", hosts.collect::<Vec<_>>().join(","), server.port());
+        for _ in 0..6 {
+            let config = NatsConfig::at(&url).prefix(prefix()).connect_timeout(MS(300));
+            Nats::connect(config).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_full_queue_is_full_and_drains_when_an_operator_makes_room() {
+    run(async {
+        let server = server::Nats::start();
+        let queue = connect(server.url(), "full").await.queue("jobs").await.unwrap();
+        let stream = queue_stream(&server);
+        let limit = |bytes: u64| {
+            let mut config = api(&server, &format!("STREAM.INFO.{stream}"), "")["config"].take();
+            config["max_bytes"] = bytes.into();
+            api(&server, &format!("STREAM.UPDATE.{stream}"), &config.to_string());
+        };
+        limit(1_000_000);
+        let mut sent = BTreeSet::new();
+        let error = loop {
+            let body = format!("{:0>20000}", sent.len());
+            match queue.send_one(Message::new(body.clone())).await {
+                Ok(_) => sent.insert(body),
+                Err(error) => break error,
+            };
+            assert!(sent.len() < 100, "1 MB is never full");
+        };
+        assert_eq!(kind(&error), Some(PortErrorKind::Full), "{error}");
+        assert!(!error.may_have_been_applied(), "{error}");
+        limit(20_000_000);
+        assert_eq!(drained(&queue).await, sent);
+    });
+}

@@ -1,0 +1,76 @@
+//! A long backlog: a new handle reads it, and receives. `STEADFAST_BACKLOG` sets the number of messages.
+use std::time::{Duration, Instant};
+
+use steadfast::{
+    backend::nats::{Nats, NatsConfig},
+    port::Failure,
+    queue::{Message, Queue, Receive, Settle},
+};
+
+use super::run;
+use crate::server;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Returns the resident memory of this process, in MiB.
+fn memory() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: f64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
+    kib / 1024.0
+}
+
+/// Returns the number of messages, and of the time-outs before the handle has read the log.
+async fn depth(queue: &impl Queue) -> (u64, u32) {
+    for waits in 0.. {
+        match queue.depth().await {
+            Ok(depth) => return (depth.total(), waits),
+            Err(error) => assert!(!error.may_have_been_applied(), "{error}"),
+        }
+    }
+    unreachable!("it reads on for ever")
+}
+
+async fn complete(queue: &impl Queue, max: usize) -> usize {
+    let taken = queue.receive(Receive::new(max, MINUTE)).await.unwrap();
+    let all = taken.into_iter().map(|delivery| {
+        assert_eq!(delivery.deliveries, 1);
+        (delivery.receipt, Settle::Complete)
+    });
+    let settled = queue.settle(all.collect()).await.unwrap();
+    assert!(settled.iter().all(Result::is_ok), "{settled:?}");
+    settled.len()
+}
+
+#[test]
+fn a_new_handle_reads_a_long_backlog_and_drains_it() {
+    let messages: usize = std::env::var("STEADFAST_BACKLOG").map_or(20_000, |text| text.parse().unwrap());
+    run(async {
+        let server = server::Nats::start();
+        let config = NatsConfig::at(server.url());
+        let sender = Nats::connect(config.clone()).await.unwrap().queue("jobs").await.unwrap();
+        let began = Instant::now();
+        for _ in 0..messages / 1_000 {
+            sender.send(vec![Message::new(vec![7; 100]); 1_000]).await.unwrap();
+        }
+        println!("{messages} messages of 100 bytes are sent in {:.1?}", began.elapsed());
+        // The first handle reads all entries, the second one the checkpoint that the first one has stored.
+        for name in ["first", "second"] {
+            let before = memory();
+            let handle = Nats::connect(config.clone()).await.unwrap().queue("jobs").await.unwrap();
+            let began = Instant::now();
+            let (depth, waits) = depth(&handle).await;
+            let (took, more) = (began.elapsed(), memory() - before);
+            println!("the {name} handle has {depth} messages after {took:.1?} and {waits} time-outs: {more:.0} MiB");
+            let began = Instant::now();
+            let mut done = 0;
+            while done < messages / 4 {
+                done += complete(&handle, 100).await;
+            }
+            println!("{:.0} messages a second are received and completed", done as f64 / began.elapsed().as_secs_f64());
+            // Checkpoints may be due.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(depth(&sender).await.0, messages as u64 / 2);
+    });
+}

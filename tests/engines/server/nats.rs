@@ -1,0 +1,243 @@
+//! NATS servers with JetStream, alone and as clusters.
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    path::PathBuf,
+    sync::OnceLock,
+    time::Duration,
+};
+
+use super::{
+    Certificates,
+    process::{Folder, Process, command, find, free_port},
+    wait_until,
+};
+
+/// A NATS server of its own.
+#[derive(Debug)]
+pub(crate) struct Nats {
+    process: Process,
+    folder: Folder,
+    port: u16,
+    settings: String,
+    /// `true` if it serves without the others of a cluster.
+    is_alone: bool,
+}
+
+impl Nats {
+    /// Returns the server that the tests of this process share: each uses a prefix of its own, and does not disturb it.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Nats> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// Returns the way to install the server as an error, if it is missing.
+    pub(crate) fn installed() -> Result<(), String> {
+        program().map(drop)
+    }
+
+    /// Starts a server. It syncs its files every two minutes.
+    pub(crate) fn start() -> Self {
+        Self::with("")
+    }
+
+    /// Starts a server that syncs each write before its answer.
+    pub(crate) fn durable() -> Self {
+        let (folder, port) = (Folder::new("nats"), free_port());
+        Self::of(folder, port, "", "sync_interval: always", true)
+    }
+
+    /// Starts a server with further settings.
+    pub(crate) fn with(settings: &str) -> Self {
+        Self::of(Folder::new("nats"), free_port(), settings, "", true)
+    }
+
+    /// Starts a server that takes TLS with these certificates, and demands the client's.
+    pub(crate) fn with_tls(certificates: &Certificates) -> Self {
+        let (certificate, key, roots) = (certificates.server(), certificates.server_key(), certificates.roots());
+        Self::with(&format!(
+            "tls {{ cert_file: {certificate:?}\n key_file: {key:?}\n ca_file: {roots:?}\n verify: true }}\n"
+        ))
+    }
+
+    fn of(folder: Folder, port: u16, settings: &str, jetstream: &str, is_alone: bool) -> Self {
+        let process = Process::new("nats-server", folder.path());
+        let store = folder.path().join("jetstream");
+        let jetstream = format!("jetstream {{ store_dir: {store:?}\n {jetstream}\n }}\n");
+        // A test of JetStream's absence brings settings of its own.
+        let jetstream = if settings.contains("jetstream") { String::new() } else { jetstream };
+        let settings = format!("listen: \"127.0.0.1:{port}\"\nserver_name: n{port}\n{jetstream}{settings}\n");
+        let server = Self { process, folder, port, settings, is_alone };
+        server.start_again();
+        server
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// Returns the URL that leads there through a proxy at this port.
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        format!("nats://127.0.0.1:{port}")
+    }
+
+    /// Starts the server on its port and data; it must not run. Returns when it takes requests.
+    #[track_caller]
+    pub(crate) fn start_again(&self) {
+        let file = self.folder.path().join("nats.conf");
+        fs::write(&file, &self.settings).unwrap();
+        let mut command = command(program());
+        command.arg("-c").arg(&file);
+        self.process.start(&mut command, || self.is_ready());
+    }
+
+    fn is_ready(&self) -> bool {
+        let Ok(info) = self.info() else { return false };
+        // Without a login, and in a cluster, the greeting is all that one server tells.
+        let is_open = !info.contains("\"auth_required\":true") && !info.contains("\"tls_required\":true");
+        !self.is_alone || !is_open || !info.contains("\"jetstream\":true") || self.request("$JS.API.INFO", "").is_ok()
+    }
+
+    /// Returns the greeting of the server.
+    fn info(&self) -> std::io::Result<String> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// Sends a request over a connection of its own, and returns the answer.
+    pub(crate) fn request(&self, subject: &str, body: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let options = r#"{"verbose":false,"headers":true,"no_responders":true}"#;
+        let length = body.len();
+        write!(stream, "CONNECT {options}\r\nSUB reply 1\r\nPUB {subject} reply {length}\r\n{body}\r\n")?;
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            if line.starts_with("HMSG") {
+                return Err(std::io::Error::other("no responders"));
+            }
+            if line.starts_with("MSG ") {
+                let length = line.trim_end().rsplit(' ').next().and_then(|length| length.parse().ok());
+                let mut body = vec![0; length.unwrap_or(0)];
+                reader.read_exact(&mut body)?;
+                return Ok(String::from_utf8_lossy(&body).into_owned());
+            }
+        }
+    }
+
+    /// Kills it with `kill -9`.
+    pub(crate) fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Ends it as an operator does.
+    pub(crate) fn shut_down(&self) {
+        self.process.end("-TERM");
+    }
+
+    /// Kills it with `kill -9`, and starts it again.
+    pub(crate) fn restart(&self) {
+        self.kill();
+        self.start_again();
+    }
+
+    /// Stops its process: connections stay open, and nothing answers.
+    pub(crate) fn stop(&self) {
+        self.process.stop();
+    }
+
+    /// Lets its process continue.
+    pub(crate) fn cont(&self) {
+        self.process.cont();
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_running()
+    }
+
+    /// Returns the last lines of its log.
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+/// A cluster of three servers.
+#[derive(Debug)]
+pub(crate) struct NatsCluster {
+    servers: [Nats; 3],
+}
+
+impl NatsCluster {
+    /// Returns the cluster that the tests of this process share.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<NatsCluster> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// Starts three servers, and waits until they have a leader.
+    pub(crate) fn start() -> Self {
+        let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
+        let routes: Vec<_> = ports.iter().map(|(_, port)| format!("\"nats://127.0.0.1:{port}\"")).collect();
+        let server = |at: usize| {
+            let (port, of_cluster) = ports[at];
+            let routes = routes.join(", ");
+            let settings =
+                format!("cluster {{ name: C\n listen: \"127.0.0.1:{of_cluster}\"\n routes: [{routes}]\n }}\n");
+            Nats::of(Folder::new("nats"), port, &settings, "", false)
+        };
+        let cluster = Self { servers: [server(0), server(1), server(2)] };
+        wait_until("the cluster has a leader", || {
+            cluster.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok())
+        });
+        // The leader learns of the others a little later.
+        let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
+        wait_until("the cluster places a stream", || {
+            let created = cluster.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
+            created.is_ok_and(|answer| !answer.contains("\"error\""))
+        });
+        wait_until("the stream is deleted", || cluster.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
+        cluster
+    }
+
+    pub(crate) fn servers(&self) -> &[Nats; 3] {
+        &self.servers
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        format!("nats://{}", hosts.join(","))
+    }
+
+    /// Returns the server that leads a stream, once there is one.
+    pub(crate) fn leader(&self, stream: &str) -> &Nats {
+        let mut found = None;
+        wait_until("the stream has a leader", || {
+            let running = self.servers.iter().find(|server| server.is_running());
+            let info = running.and_then(|server| server.request(&format!("$JS.API.STREAM.INFO.{stream}"), "").ok());
+            let name = info.and_then(|info| Some(info.split_once("\"leader\":\"n")?.1.split_once('"')?.0.to_owned()));
+            let port = name.and_then(|name| name.parse().ok());
+            found = self.servers.iter().find(|server| Some(server.port) == port);
+            found.is_some()
+        });
+        found.expect("it was found")
+    }
+}
+
+fn program() -> Result<PathBuf, String> {
+    let install =
+        "2.10 or later; Debian 13: `apt-get install nats-server`, else github.com/nats-io/nats-server/releases";
+    find("nats-server", "STEADFAST_NATS_SERVER", &[], install)
+}
