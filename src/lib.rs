@@ -83,6 +83,8 @@
 //! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
+//! | [`saga`] | steps in several services that complete as a whole, or are compensated |
+//! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -164,10 +166,10 @@ pub use {
     ground::{backoff, codec, config, entropy, observe, outcome, time},
     patterns::{
         cache_aside, circuit_breaker, claim_check, coalesce, fallback, hedge, leader_election, queue_listener, retry,
-        sharding, throttling, timeout,
+        saga, sharding, throttling, timeout,
     },
     ports::{lease, notify, port, queue, store},
-    roof::{journal, standard},
+    roof::{journal, scheduler, standard},
     wings::backend,
 };
 // Internal rooms, by their short paths.

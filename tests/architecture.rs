@@ -52,7 +52,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["backend"]),
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
-    // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, parts of a queue, renewals.
+    // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, parts of a queue,
+    // renewals.
     (
         "futures_util",
         &[
@@ -64,6 +65,8 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/cache_aside/remote/shared.rs",
             "claim_check",
             "flight",
+            "patterns/saga/execution.rs",
+            "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
             // The client's subscriptions are streams.

@@ -99,7 +99,8 @@ fn the_judge_of_a_fleet_finds_each_defect_that_is_planted() {
 }
 
 /// Examples of several processes, which share their state on a backend.
-const SHARED: [&str; 6] = ["leader_election", "cache_aside", "shared_limit", "sharding", "billing", "fleet"];
+const SHARED: [&str; 7] =
+    ["leader_election", "cache_aside", "shared_limit", "sharding", "billing", "fleet", "order_service"];
 
 #[test]
 fn processes_that_share_their_state_refuse_the_memory_of_one() {

@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
     pub requests: Option<u64>,
 
-    /// Number of requests that are processed concurrently.
+    /// Number of calls of the services at once. A request that waits for a service makes none.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,
 
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
     pub spike: u64,
 
-    /// Seconds for which a request is deferred and retried before it counts as lost; at most a day.
+    /// Seconds for which a request is deferred and retried before it is compensated and counts as lost; at most a day.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub patience: u64,
 

@@ -11,15 +11,23 @@ use crate::{
 pub struct Audit {
     /// Differences between the books and the report.
     pub violations: Vec<String>,
-    /// Lost requests with partial effects.
+    /// Lost requests with partial effects: their sagas are stuck, or open.
     pub half_done: usize,
+    /// Reservations of drones and transports that were released.
+    pub released: u64,
+    /// Second reservations for one delivery.
+    pub double_reservations: u32,
+    /// Reservations for deliveries that are not scheduled.
+    pub left_reservations: u32,
     /// Requests repeated after their effect because the response was lost, and answered without another effect.
     pub repeats: u64,
 }
 
 impl Audit {
     pub fn new<'a>(done: impl IntoIterator<Item = &'a Done> + Clone, books: &[Books; 5]) -> Self {
-        let mut audit = Self { repeats: books.iter().map(|books| books.repeats).sum(), ..Self::default() };
+        let sum = |of: fn(&Books) -> u64| books.iter().map(of).sum();
+        let mut audit =
+            Self { repeats: sum(|books| books.repeats), released: sum(|books| books.released), ..Self::default() };
         // Two deliveries may name one package, which then exists once.
         let packages: HashSet<&str> =
             done.clone().into_iter().filter(|d| d.end != End::Rejected).map(|d| d.package.as_str()).collect();
@@ -49,11 +57,16 @@ impl Audit {
         for (service, n) in Service::ALL[1..].iter().zip(found) {
             accounted[*service as usize] += n;
         }
+        for n in [found[1], found[2]] {
+            self.double_reservations += n.saturating_sub(1);
+            self.left_reservations += if request.end == End::Scheduled { 0 } else { n };
+        }
         let wanted = match &request.end {
             End::Scheduled => [1, u32::from(request.transport), 1, 1],
             End::Rejected => [0; 4],
             End::Lost(_) => {
-                self.half_done += usize::from(found != [0; 4]);
+                // A package stays, because another request may name it, too.
+                self.half_done += usize::from(found[1..] != [0; 3]);
                 return;
             }
         };
@@ -99,13 +112,15 @@ mod tests {
         let scheduled = [done(1, "p1", End::Scheduled)];
         let mut twice = books(1);
         *twice[Service::Drone as usize].effects.values_mut().next().unwrap() = 2;
-        assert_eq!(Audit::new(&scheduled, &twice).violations.len(), 1);
+        let audit = Audit::new(&scheduled, &twice);
+        assert_eq!((audit.violations.len(), audit.double_reservations, audit.left_reservations), (1, 1, 0));
         assert!(!Audit::new(&scheduled, &books(2)).violations.is_empty());
     }
 
     #[test]
     fn a_drone_for_a_rejected_request_is_found_and_a_shared_package_is_none() {
-        assert_eq!(Audit::new(&[done(1, "p1", End::Rejected)], &books(1)).violations.len(), 1);
+        let audit = Audit::new(&[done(1, "p1", End::Rejected)], &books(1));
+        assert_eq!((audit.violations.len(), audit.double_reservations, audit.left_reservations), (1, 0, 1));
         let shared = [done(1, "p1", End::Scheduled), done(2, "p1", End::Rejected)];
         assert!(Audit::new(&shared, &books(1)).violations.is_empty());
     }
@@ -115,6 +130,6 @@ mod tests {
         let mut books = books(1);
         books[Service::Delivery as usize].effects.clear();
         let audit = Audit::new(&[done(1, "p1", End::Lost("away".into()))], &books);
-        assert!(audit.violations.is_empty() && audit.half_done == 1);
+        assert!(audit.violations.is_empty() && audit.half_done == 1 && audit.left_reservations == 1);
     }
 }

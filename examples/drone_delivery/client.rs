@@ -27,14 +27,6 @@ pub enum HttpError {
     Status { status: StatusCode, retry_after: Option<Duration> },
 }
 
-impl HttpError {
-    /// Returns `true` if the request is at fault, so that a repetition would fail, too.
-    pub fn is_final(&self) -> bool {
-        matches!(self, Self::Status { status, .. }
-            if status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429))
-    }
-}
-
 impl Client {
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();
@@ -142,15 +134,6 @@ mod tests {
         assert_eq!(kind(404), Some(FailureKind::Client));
         assert_eq!(kind(408), Some(FailureKind::Timeout));
         assert!(classify(&Ok(StatusCode::FORBIDDEN)).is_success());
-    }
-
-    #[test]
-    fn only_the_callers_own_faults_are_final() {
-        let is_final =
-            |code| HttpError::Status { status: StatusCode::from_u16(code).unwrap(), retry_after: None }.is_final();
-        assert!(is_final(400) && is_final(404) && is_final(409));
-        assert!(!is_final(408) && !is_final(429) && !is_final(500) && !is_final(503));
-        assert!(!HttpError::Connect("refused".into()).is_final());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Arrival of requests in a queue, even if the services cannot keep up, and the listener that takes them from it.
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -13,13 +13,7 @@ use steadfast::{
 };
 use tokio::sync::Notify;
 
-use crate::{
-    args::Args,
-    figures::Quantiles,
-    ledger::Entry,
-    request::Request,
-    workflow::{Job, Workflow},
-};
+use crate::{args::Args, figures::Quantiles, ledger::Entry, request::Request, workflow::Workflow};
 
 /// Arrival time of each request, from the start.
 pub struct Arrivals {
@@ -80,14 +74,15 @@ impl Arrivals {
 /// Work to do, by its index in the input.
 type Waiting = Mutex<HashMap<usize, (Request, Entry)>>;
 
-/// Takes requests from the queue, passes them to the workers, and waits for their end. Until then the message is
-/// leased; if this process is killed, it is delivered again.
+/// Takes requests from the queue, and schedules each. Until its end the message is leased; if this process is killed, it
+/// is delivered again.
 pub struct Reception {
     pub listener: QueueListener,
     waiting: Waiting,
     workflow: Arc<Workflow>,
-    open: Mutex<usize>,
-    all_ended: Notify,
+    /// Number of requests without an end; or the error that ends the run.
+    open: Mutex<Result<usize, String>>,
+    ended: Notify,
 }
 
 impl Reception {
@@ -104,51 +99,60 @@ impl Reception {
         let idle =
             IdleConfig::between(Duration::from_millis(1), Duration::from_millis(20)).delta(Duration::from_millis(5));
         let listener = QueueListener::builder(queue, config.idle(idle))
-            .clock(&workflow.clock)
+            .clock(&workflow.calls.clock)
             .scaling(move |depth| u32::try_from(depth).unwrap_or(u32::MAX).max(in_hand))
             .build()
             .map_err(|e| e.to_string())?;
-        let open = Mutex::new(waiting.len());
+        let open = Mutex::new(Ok(waiting.len()));
         let waiting = Mutex::new(waiting.into_iter().collect());
-        Ok(Self { listener, waiting, workflow: workflow.clone(), open, all_ended: Notify::new() })
+        Ok(Self { listener, waiting, workflow: workflow.clone(), open, ended: Notify::new() })
     }
 
     /// Ends when all requests have ended, or the work is stopped.
+    ///
+    /// # Errors
+    /// If a store fails. The ends so far are in the ledger, and the next run continues from there.
     pub async fn run(&self) -> Result<(), String> {
         let all = async {
             loop {
-                let ended = self.all_ended.notified();
-                if *self.open.lock().unwrap_or_else(PoisonError::into_inner) == 0 {
+                let ended = self.ended.notified();
+                if !matches!(*self.open(), Ok(1..)) {
                     return;
                 }
                 ended.await;
             }
         };
         let over = async {
-            tokio::select! { () = all => {}, () = self.workflow.dispatch.stopped() => {} }
+            tokio::select! { () = all => {}, () = self.workflow.gate.stopped() => {} }
         };
         self.listener.run(over, |work: Work| self.handle(work)).await.map_err(|e| e.to_string())?;
-        self.workflow.dispatch.close();
-        Ok(())
+        self.open().clone().map(drop)
     }
 
     async fn handle(&self, work: Work) -> Disposition {
         let place = std::str::from_utf8(&work.body).ok().and_then(|text| text.parse().ok());
         let Some(place) = place else { return Disposition::dead_letter("its body is no place in the input") };
-        let job = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
-        // A redelivery: the ledger and a worker already have the request.
-        let Some((request, entry)) = job else { return Disposition::Complete };
-        let owner = request.owner.clone();
-        let (job, ended) = Job::new(place, request, entry).watched();
-        self.workflow.dispatch.push(&owner, job);
-        if ended.await.is_ok() {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            *open -= 1;
-            if *open == 0 {
-                self.all_ended.notify_one();
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
+        // A redelivery: the request is being scheduled.
+        let Some((request, entry)) = waiting else { return Disposition::Complete };
+        let ended = self.workflow.schedule(place, request, entry).await;
+        let mut open = self.open();
+        match (ended, &mut *open) {
+            (Ok(true), Ok(open)) => *open -= 1,
+            (Err(why), open @ Ok(_)) => {
+                *open = Err(why);
+                // The others end, too.
+                self.workflow.gate.stop();
             }
+            _ => {}
         }
+        drop(open);
+        self.ended.notify_one();
         Disposition::Complete
+    }
+
+    fn open(&self) -> MutexGuard<'_, Result<usize, String>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

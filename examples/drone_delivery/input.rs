@@ -78,7 +78,7 @@ impl Intake {
                     let request = request.repeated((n / lines.len()) as u64);
                     if seen.insert(request.id) {
                         intake.requests.push((n, request));
-                        intake.states.insert(n, State::Received { step: 0 });
+                        intake.states.insert(n, State::Received);
                     } else {
                         intake.duplicates += 1;
                         intake.states.insert(n, State::Duplicate);

@@ -113,15 +113,14 @@ fn sqlite(_: &Path) -> Result<Ports, PortError> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
-    /// The steps before this one are done.
-    Received {
-        step: usize,
-    },
+    /// Its saga has the progress.
+    Received,
     Scheduled,
     Rejected,
-    /// Abandoned by a run. The next run continues at this step.
+    /// Abandoned by a run. The next run tries again.
     Lost {
-        step: usize,
+        /// Number of its sagas that were compensated.
+        tries: u32,
         why: String,
     },
     Duplicate,
@@ -150,6 +149,8 @@ const fn one() -> u32 {
 pub struct Entry {
     pub state: State,
     pub version: Version,
+    /// `true` if it was entered by an earlier run.
+    pub is_old: bool,
     /// `true` if a newer state may have been written without a response.
     in_doubt: bool,
 }
@@ -210,7 +211,7 @@ impl Ledger {
         for row in read.into_values().flatten() {
             let (place, state) = parse(&row.row, &row.value)?;
             fresh.remove(&place);
-            entries.insert(place, Entry { state, version: row.version, in_doubt: false });
+            entries.insert(place, Entry { state, version: row.version, is_old: true, in_doubt: false });
         }
         // Once all requests are entered none may be missing: an empty shard is then an error, not a new shard.
         let entered = Key::new("job", "entered");
@@ -226,7 +227,7 @@ impl Ledger {
             let mut versions = self.shards.insert(rows).await?;
             for (place, state) in fresh {
                 let version = versions.remove(&row(place)).ok_or("a record that was put has no version")?;
-                entries.insert(place, Entry { state, version, in_doubt: false });
+                entries.insert(place, Entry { state, version, is_old: false, in_doubt: false });
             }
         }
         match self.store.insert(entered, "all").await {
@@ -241,7 +242,7 @@ impl Ledger {
         loop {
             let error = match self.shards.replace(&row, json(state).into(), entry.version).await {
                 Ok(version) => {
-                    *entry = Entry { state: state.clone(), version, in_doubt: false };
+                    *entry = Entry { state: state.clone(), version, in_doubt: false, ..*entry };
                     return Ok(());
                 }
                 Err(error) if shards::conflicts(&error) => error,
@@ -253,7 +254,7 @@ impl Ledger {
             let kept = kept.ok_or_else(|| Unwritten::Failed(format!("the record of request {place} is gone")))?;
             let (_, now) = parse(&row, &kept.value).map_err(Unwritten::Failed)?;
             if now == *state && entry.in_doubt {
-                *entry = Entry { state: now, version: kept.version, in_doubt: false };
+                *entry = Entry { state: now, version: kept.version, in_doubt: false, ..*entry };
                 return Ok(());
             }
             if now != entry.state {
@@ -325,7 +326,7 @@ impl Tally {
             State::Duplicate => &mut self.duplicates,
             State::DeadLettered { .. } => &mut self.dead_lettered,
             State::Lost { .. } => &mut self.lost,
-            State::Received { .. } => &mut self.open,
+            State::Received => &mut self.open,
         };
         *class += 1;
     }

@@ -77,7 +77,7 @@ use crate::{
     services::{Books, Running, Service},
     shards::{OpenShard, Shards},
     turn::Turn,
-    workflow::Workflow,
+    workflow::{Calls, Workflow},
 };
 
 #[tokio::main]
@@ -182,20 +182,26 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         true => None,
         false => Some(CacheAside::builder(pipelines::accounts()).name("accounts").clock(&clock).build()?),
     };
-    let workflow = Arc::new(Workflow {
-        accounts: accounts.clone(),
-        ledger,
+    let calls = Arc::new(Calls {
+        clock,
         client: Client::new(),
         addresses: std::array::from_fn(|i| services[i].address),
-        dispatch: Dispatch::new(&clock),
-        starts,
+        protections,
+        accounts: accounts.clone(),
+        turns: Dispatch::new(args.concurrency as usize),
+        record: record.clone(),
         entropy,
-        patience: (!args.unprotected).then_some(patience),
+    });
+    let defers = !args.unprotected && !patience.is_zero();
+    let workflow = Arc::new(Workflow {
+        sagas: workflow::deliveries(&calls, store.clone(), defers)?,
+        calls,
+        ledger,
+        gate: Dispatch::new(1),
+        starts,
+        patience: defers.then_some(patience),
         shard_patience: patience,
         progress: progress(intake.requests.len()),
-        protections,
-        record: record.clone(),
-        clock,
     });
     let (mut before, mut waiting) = (Vec::new(), BTreeMap::new());
     for (place, request) in intake.requests.drain(..) {
@@ -203,7 +209,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         let end = match entry.state {
             State::Scheduled => End::Scheduled,
             State::Rejected => End::Rejected,
-            State::Received { .. } | State::Lost { .. } => {
+            State::Received | State::Lost { .. } => {
                 waiting.insert(place, (request, entry));
                 continue;
             }
@@ -219,39 +225,28 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     queue.purge().await.map_err(|e| format!("--store: {e}"))?;
     let arrivals = Arrivals::new(waiting.keys().copied().collect(), args);
     let reception = Reception::new(queue.clone(), &workflow, waiting, args)?;
-    let interrupted = interrupt::listen(&workflow.clock, {
+    let interrupted = interrupt::listen(&workflow.calls.clock, {
         let workflow = Arc::downgrade(&workflow);
         move || {
             if let Some(workflow) = workflow.upgrade() {
-                workflow.dispatch.stop();
+                workflow.gate.stop();
             }
         }
     })?;
-    let mut workers = JoinSet::new();
-    for _ in 0..args.concurrency {
-        workers.spawn(workflow.clone().work());
-    }
     let deepest = Mutex::new(0);
-    let work = async {
-        while let Some(worker) = workers.join_next().await {
-            // The other workers end here, too. Their results are in the store, and the next run continues from there.
-            worker.map_err(|e| e.to_string())??;
-        }
-        Ok::<(), String>(())
-    };
     let arrive = async {
         tokio::select! {
-            took = arrivals.send(&*queue, &workflow.clock, &deepest) => took,
-            () = workflow.dispatch.stopped() => Ok(Quantiles::default()),
+            took = arrivals.send(&*queue, &workflow.calls.clock, &deepest) => took,
+            () = workflow.gate.stopped() => Ok(Quantiles::default()),
         }
     };
     let (over, ended) = oneshot::channel::<()>();
     let all = async {
-        let all = async { tokio::try_join!(arrive, reception.run(), work) };
+        let all = async { tokio::try_join!(arrive, reception.run()) };
         tokio::select! {
             all = all => {
                 drop(over);
-                all.map(|(took, (), ())| took)
+                all.map(|(took, ())| took)
             }
             never = plan.cut(&network, &growth.clock, start) => match never {},
         }
@@ -261,7 +256,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         let Some(add) = args.add_shard else { return Ok(None) };
         tokio::select! {
             _ = ended => Ok(None),
-            () = workflow.dispatch.stopped() => Ok(None),
+            () = workflow.gate.stopped() => Ok(None),
             () = growth.clock.sleep_until(start + add.at) => growth.add(ShardId(args.shards), start).await.map(Some),
         }
     };
@@ -283,7 +278,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         grown,
         first: args.shards,
     };
-    let turned_away = Service::ALL.map(|service| workflow.protections[service as usize].turned_away());
+    let turned_away = Service::ALL.map(|service| workflow.calls.protections[service as usize].turned_away());
     // Dropping the breakers ends their events, and with them the tasks that record all events.
     drop(workflow);
     followers.join_all().await;

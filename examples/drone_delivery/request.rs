@@ -6,7 +6,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 /// The data of a valid request.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     pub id: Uuid,
     pub owner: String,
@@ -25,7 +25,7 @@ pub struct Place {
     pub longitude: f64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Package {
     pub id: String,
     pub size: Size,

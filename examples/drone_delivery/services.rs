@@ -15,7 +15,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode, body::Bytes, body::Incoming, header, service::service_fn};
 use hyper_util::rt::TokioIo;
 use steadfast::{
-    store::{Key, Scan, Store, StoreError, StoreExt},
+    saga::{Compensated, Executed, Participant},
+    store::{DeleteOptions, Key, Precondition, Scan, Store, StoreError, StoreExt, Write},
     time::{Clock, Instant},
 };
 use tokio::{
@@ -66,11 +67,15 @@ struct State {
     start: Instant,
     /// Number of received requests.
     received: AtomicU64,
-    /// Books: a row for each used idempotency key, with its effect. They survive a crash.
+    /// Books: a row for each effect, with its subject. They survive a crash.
     store: Arc<dyn Store>,
     partition: String,
+    /// Makes and releases reservations once per key, and refuses one that arrives after its release.
+    reservations: Participant,
     /// Requests repeated after their effect.
     repeats: AtomicU64,
+    /// Released reservations.
+    released: AtomicU64,
 }
 
 /// Effects of a service, in this run and in earlier runs on the same store.
@@ -80,7 +85,12 @@ pub struct Books {
     pub effects: HashMap<String, u32>,
     /// Requests repeated in this run after their effect, and answered without another effect.
     pub repeats: u64,
+    /// Reservations released in this run.
+    pub released: u64,
 }
+
+/// Prefix of the rows of effects, beside the participant's own.
+pub const EFFECTS: &str = "e/";
 
 /// Duration of a correct answer.
 const WORK: Duration = Duration::from_millis(2);
@@ -95,6 +105,8 @@ impl Running {
         start: Instant,
         store: Arc<dyn Store>,
     ) -> io::Result<Self> {
+        let partition = format!("books of {service}");
+        let reservations = Participant::new(store.clone(), &*partition).map_err(io::Error::other)?;
         let state = Arc::new(State {
             service,
             plan: plan.clone(),
@@ -103,8 +115,10 @@ impl Running {
             start,
             received: AtomicU64::new(0),
             store,
-            partition: format!("books of {service}"),
+            partition,
+            reservations,
             repeats: AtomicU64::new(0),
+            released: AtomicU64::new(0),
         });
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?.listen(BACKLOG)?;
         let address = listener.local_addr()?;
@@ -115,8 +129,9 @@ impl Running {
     /// Returns the effects of the service.
     pub async fn books(&self) -> Result<Books, StoreError> {
         let state = &*self.state;
-        let mut books = Books { repeats: state.repeats.load(Ordering::Relaxed), ..Books::default() };
-        for row in state.store.scan_all(Scan::partition(&state.partition).limit(1000)).await? {
+        let (repeats, released) = (state.repeats.load(Ordering::Relaxed), state.released.load(Ordering::Relaxed));
+        let mut books = Books { repeats, released, ..Books::default() };
+        for row in state.store.scan_all(Scan::partition(&state.partition).prefix(EFFECTS).limit(1000)).await? {
             *books.effects.entry(String::from_utf8_lossy(&row.value).into_owned()).or_default() += 1;
         }
         Ok(books)
@@ -226,26 +241,22 @@ async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<
     let (head, body) = request.into_parts();
     let Ok(body) = body.collect().await else { return Ok(answer(StatusCode::BAD_REQUEST)) };
     let body = body.to_bytes();
-    let key = head.uri.path().rsplit('/').next().unwrap_or_default();
-    let status = match (state.service, &head.method) {
-        (Service::Account, &Method::GET) if state.is_suspended(key) => StatusCode::FORBIDDEN,
-        (Service::Account, &Method::GET) => StatusCode::OK,
+    let subject = head.uri.path().rsplit('/').next().unwrap_or_default();
+    let key = head.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok();
+    let status = match (state.service, &head.method, key) {
+        (Service::Account, &Method::GET, _) if state.is_suspended(subject) => StatusCode::FORBIDDEN,
+        (Service::Account, &Method::GET, _) => StatusCode::OK,
         // A drone is scheduled by a POST, made idempotent by its key. What flies is booked by what the document says, so
         // that a client which changed the key between two attempts would be found out.
-        (Service::Drone, &Method::POST) => {
-            let key = head.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-            let order: Option<Order> = serde_json::from_slice(&body).ok();
-            match (key, order) {
-                (Some(key), Some(order)) => state.happen(key, order.delivery).await,
-                _ => StatusCode::BAD_REQUEST,
-            }
-        }
-        (Service::Package | Service::Transport | Service::Delivery, &Method::PUT) => {
-            match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
-                Ok(_) => state.happen(key, key.to_owned()).await,
-                Err(_) => StatusCode::BAD_REQUEST,
-            }
-        }
+        (Service::Drone, &Method::POST, Some(key)) => match serde_json::from_slice::<Order>(&body) {
+            Ok(order) => state.reserve(key, order.delivery).await,
+            Err(_) => StatusCode::BAD_REQUEST,
+        },
+        (Service::Transport, &Method::PUT, Some(key)) if is_json() => state.reserve(key, subject.to_owned()).await,
+        (Service::Drone | Service::Transport, &Method::DELETE, Some(key)) => state.release(key).await,
+        (Service::Package | Service::Delivery, &Method::PUT, _) if is_json() => state.happen(subject).await,
+        (Service::Package | Service::Transport | Service::Drone | Service::Delivery, ..) => StatusCode::BAD_REQUEST,
         _ => StatusCode::METHOD_NOT_ALLOWED,
     };
     Ok(answer(status))
@@ -264,16 +275,46 @@ impl State {
         owner.starts_with("suspended-") || self.suspend.as_ref().is_some_and(|s| s.owner == owner && now >= s.at)
     }
 
-    /// Performs the effect of a key once: 201 if it is new, 204 if it existed.
-    async fn happen(&self, key: &str, to: String) -> StatusCode {
-        match self.store.insert(Key::new(&self.partition, key), to).await {
+    /// Performs an effect once: 201 if it is new, 204 if it existed.
+    async fn happen(&self, subject: &str) -> StatusCode {
+        match self.store.insert(Key::new(&self.partition, &effect(subject)), subject.to_owned()).await {
             Ok(_) => StatusCode::CREATED,
-            Err(StoreError::Conflict { .. }) => {
-                self.repeats.fetch_add(1, Ordering::Relaxed);
-                StatusCode::NO_CONTENT
-            }
+            Err(StoreError::Conflict { .. }) => self.repeated(),
             // The effect is unknown: the caller repeats the request with the same key.
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
+
+    /// Makes the reservation of a key once. 410 if it was released before it came.
+    async fn reserve(&self, key: &str, subject: String) -> StatusCode {
+        let row = Write::put(effect(key), subject, Precondition::Absent);
+        match self.reservations.execute(key, vec![row], "").await {
+            Ok(Executed::Applied) => StatusCode::CREATED,
+            Ok(Executed::Before(_)) => self.repeated(),
+            Ok(_) => StatusCode::GONE,
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Releases the reservation of a key, whether or not it has arrived.
+    async fn release(&self, key: &str) -> StatusCode {
+        match self.reservations.compensate(key, vec![Write::delete(effect(key), DeleteOptions::new())]).await {
+            Ok(Compensated::Applied) => {
+                self.released.fetch_add(1, Ordering::Relaxed);
+                StatusCode::OK
+            }
+            Ok(_) => StatusCode::NO_CONTENT,
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn repeated(&self) -> StatusCode {
+        self.repeats.fetch_add(1, Ordering::Relaxed);
+        StatusCode::NO_CONTENT
+    }
+}
+
+/// Returns the row of an effect.
+fn effect(key: &str) -> String {
+    format!("{EFFECTS}{key}")
 }

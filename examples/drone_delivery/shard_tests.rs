@@ -69,7 +69,7 @@ impl World {
         let store = self.network.client("job").store(self.own.clone());
         let entropy = Entropy::from_seed(1);
         let (ledger, growth, _) = crate::open(&job, &store, Box::new(open), patience, &self.clock, &entropy).await?;
-        let fresh = (0..RECORDS).map(|place| (place, State::Received { step: 0 })).collect();
+        let fresh = (0..RECORDS).map(|place| (place, State::Received)).collect();
         let entries = ledger.take_up(fresh, patience).await?;
         Ok(Run { ledger, growth, entries })
     }
@@ -133,8 +133,9 @@ impl Run {
     }
 }
 
-const fn step(step: usize) -> State {
-    State::Received { step }
+/// Returns distinct states; the first is that of a new record.
+const fn nth(n: u32) -> State {
+    if n == 0 { State::Received } else { State::Lost { tries: n, why: String::new() } }
 }
 
 #[test]
@@ -142,12 +143,12 @@ fn records_lie_where_the_map_says_and_the_next_run_finds_them() {
     let world = World::new(4);
     world.time.block_on(async {
         let mut run = world.start().await;
-        world.assert_whole(&run, &step(0), &"entered").await;
-        run.all(&step(3), &world.clock).await;
+        world.assert_whole(&run, &nth(0), &"entered").await;
+        run.all(&nth(3), &world.clock).await;
         assert!(world.shards.lock().unwrap().len() == 4 && run.traffic().values().all(|t| t.calls > 0));
         let next = world.start().await;
-        assert!(next.entries.len() == RECORDS && next.entries.values().all(|entry| entry.state == step(3)));
-        world.assert_whole(&next, &step(3), &"taken up").await;
+        assert!(next.entries.len() == RECORDS && next.entries.values().all(|entry| entry.state == nth(3)));
+        world.assert_whole(&next, &nth(3), &"taken up").await;
     });
 }
 
@@ -160,7 +161,7 @@ fn a_shard_that_is_away_opens_its_own_breaker_and_the_others_go_on() {
         let map = run.ledger.shards.directory.map();
         let mut waits = Vec::new();
         for (place, entry) in &mut run.entries {
-            match run.ledger.advance(*place, entry, &step(1)).await {
+            match run.ledger.advance(*place, entry, &nth(1)).await {
                 Ok(()) => assert_ne!(map.shard_of(format!("{place:010}").as_str()), Some(ShardId(1))),
                 Err(Unwritten::Away { wait, .. }) => waits.push(wait),
                 Err(error) => panic!("{error}"),
@@ -172,8 +173,8 @@ fn a_shard_that_is_away_opens_its_own_breaker_and_the_others_go_on() {
         // Five calls were sent; the others were rejected with a time to return.
         assert!(waits.len() > 10 && waits[..5].iter().all(Duration::is_zero) && !waits[5].is_zero(), "{waits:?}");
         world.network.client("shard-1").heal();
-        run.all(&step(1), &world.clock).await;
-        world.assert_whole(&run, &step(1), &"healed").await;
+        run.all(&nth(1), &world.clock).await;
+        world.assert_whole(&run, &nth(1), &"healed").await;
     });
 }
 
@@ -190,7 +191,7 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
             for n in 1..=100 {
                 let ledger = &ledger;
                 let change =
-                    async |(place, entry): (&usize, &mut Entry)| ledger.advance(*place, entry, &step(n)).await.unwrap();
+                    async |(place, entry): (&usize, &mut Entry)| ledger.advance(*place, entry, &nth(n)).await.unwrap();
                 futures::future::join_all(entries.iter_mut().map(change)).await;
             }
         };
@@ -198,13 +199,13 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
         let reads = async {
             for _ in 0..30 {
                 let tally = other.ledger.tally(Duration::ZERO).await.unwrap();
-                assert_eq!((tally.records(), tally.open), (RECORDS, RECORDS));
+                assert_eq!((tally.records(), tally.open + tally.lost), (RECORDS, RECORDS));
                 world.clock.sleep(MS(3)).await;
             }
         };
         let (grown, (), ()) = tokio::join!(grown, changes, reads);
         let run = Run { ledger, growth, entries };
-        world.assert_whole(&run, &step(100), &"grown").await;
+        world.assert_whole(&run, &nth(100), &"grown").await;
         let (stale, moving) = run.refused();
         assert!(stale > 0 && moving > 0 && grown.failed == 0, "{stale} {moving} {grown:?}");
         // The moved records are those of the new shard, a fifth.
@@ -214,7 +215,7 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
         // The next run knows the shard, and has nothing to move.
         let next = world.start().await;
         assert_eq!(next.growth.add(ShardId(4), world.clock.now()).await.unwrap().caught_up, 0);
-        world.assert_whole(&next, &step(100), &"taken up").await;
+        world.assert_whole(&next, &nth(100), &"taken up").await;
     });
 }
 
@@ -230,7 +231,7 @@ fn a_run_that_is_killed_at_any_moment_of_a_move_is_gone_on_with() {
             let changes = async {
                 for n in 1.. {
                     let change = async |(place, entry): (&usize, &mut Entry)| {
-                        run.ledger.advance(*place, entry, &step(n)).await.unwrap();
+                        run.ledger.advance(*place, entry, &nth(n)).await.unwrap();
                         told.lock().unwrap().insert(*place, n);
                     };
                     futures::future::join_all(run.entries.iter_mut().take(16).map(change)).await;
@@ -248,12 +249,12 @@ fn a_run_that_is_killed_at_any_moment_of_a_move_is_gone_on_with() {
             let told = told.into_inner().unwrap();
             for (place, entry) in &next.entries {
                 let told = told.get(place).copied().unwrap_or_default();
-                assert!([step(told), step(told + 1)].contains(&entry.state), "{place}: {told}, {entry:?}: {kill:?}");
+                assert!([nth(told), nth(told + 1)].contains(&entry.state), "{place}: {told}, {entry:?}: {kill:?}");
             }
-            next.all(&step(2_000), &world.clock).await;
+            next.all(&nth(2_000), &world.clock).await;
             next.growth.add(ShardId(2), began).await.unwrap();
-            next.all(&step(3_000), &world.clock).await;
-            world.assert_whole(&next, &step(3_000), &kill).await;
+            next.all(&nth(3_000), &world.clock).await;
+            world.assert_whole(&next, &nth(3_000), &kill).await;
             assert!(next.ledger.tally(Duration::ZERO).await.unwrap().shards[&ShardId(2)] > 0);
             took
         })
@@ -281,8 +282,8 @@ fn a_mover_whose_shard_is_away_goes_on_when_it_is_back() {
         let (grown, ()) = tokio::join!(run.growth.add(ShardId(4), world.clock.now()), away);
         let grown = grown.unwrap();
         assert!(grown.failed > 0 && grown.took > MS(700), "{grown:?}");
-        run.all(&step(1), &world.clock).await;
-        world.assert_whole(&run, &step(1), &grown).await;
+        run.all(&nth(1), &world.clock).await;
+        world.assert_whole(&run, &nth(1), &grown).await;
     });
 }
 
@@ -345,7 +346,7 @@ fn a_shard_of_another_job_is_refused_and_one_that_comes_back_empty_is_not_taken_
         }
         world.shards.lock().unwrap().insert(ShardId(2), mine);
         let run = world.start().await;
-        world.assert_whole(&run, &step(0), &"put back").await;
+        world.assert_whole(&run, &nth(0), &"put back").await;
     });
 }
 
@@ -357,13 +358,13 @@ fn a_lost_answer_is_no_other_process_and_another_process_is_found() {
         let [mine, its] = [&mut run, &mut other].map(|run| run.entries.remove(&7).unwrap());
         let (mut mine, mut its) = (mine, its);
         world.network.configure(slow().lost_replies(1.0)).unwrap();
-        let lost = run.ledger.advance(7, &mut mine, &step(1)).await.unwrap_err();
+        let lost = run.ledger.advance(7, &mut mine, &nth(1)).await.unwrap_err();
         assert!(matches!(lost, Unwritten::Away { .. }), "{lost}");
         world.network.configure(slow()).unwrap();
-        run.ledger.advance(7, &mut mine, &step(1)).await.unwrap();
+        run.ledger.advance(7, &mut mine, &nth(1)).await.unwrap();
         let records = world.records().await;
-        assert_eq!(records.iter().filter(|(.., state)| *state == step(1)).count(), 1);
-        for late in [step(1), step(2)] {
+        assert_eq!(records.iter().filter(|(.., state)| *state == nth(1)).count(), 1);
+        for late in [nth(1), nth(2)] {
             let why = other.ledger.advance(7, &mut its, &late).await.unwrap_err().to_string();
             assert!(why.starts_with("another process works on it"), "{why}");
         }

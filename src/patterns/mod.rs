@@ -11,6 +11,7 @@ pub mod hedge;
 pub mod leader_election;
 pub mod queue_listener;
 pub mod retry;
+pub mod saga;
 pub mod sharding;
 pub mod throttling;
 pub mod timeout;

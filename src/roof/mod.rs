@@ -1,4 +1,5 @@
 //! Combinations of several patterns.
 
 pub mod journal;
+pub mod scheduler;
 pub mod standard;

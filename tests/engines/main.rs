@@ -13,4 +13,5 @@ mod nats;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+mod sagas;
 mod server;

@@ -29,6 +29,8 @@ mod queues;
 mod readme;
 mod reqwest;
 mod retry;
+mod saga;
+mod scheduler;
 mod sharding;
 mod standard;
 mod testing;

@@ -20,6 +20,7 @@ use steadfast::{
         CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, SharedCircuitBreaker, SharedCircuitBreakerConfig,
     },
     coalesce::Coalesce,
+    codec::Codec,
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
     journal::{Journal, JournalConfig},
@@ -29,6 +30,8 @@ use steadfast::{
     queue::InMemoryQueue,
     queue_listener::QueueListener,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    saga::{Action, Compensation, Plan, Saga, SagaConfig, Step, StepOutcome, StepOutcomeKind},
+    scheduler::{Scheduler, SchedulerConfig},
     sharding::{ShardDirectory, ShardId, ShardMap, ShardMeter},
     store::InMemoryStore,
     testing::{ScriptedService, drop_at_every_await},
@@ -319,6 +322,56 @@ fn retries_are_counted_by_kind_and_ends_by_reason() {
     assert_eq!(balance, budget.balance(time.now()) as f64);
 }
 
+/// A step with this outcome in its first attempt; it completes in the second.
+struct Once(StepOutcomeKind);
+
+impl Action<u8> for Once {
+    async fn execute(&self, step: &Step<u8>) -> StepOutcome<u8> {
+        match self.0 {
+            _ if step.attempt() > 1 => StepOutcome::completed(),
+            StepOutcomeKind::Failed => StepOutcome::failed("no"),
+            StepOutcomeKind::Unknown => StepOutcome::unknown("lost"),
+            _ => StepOutcome::completed(),
+        }
+    }
+}
+
+impl Compensation<u8> for Once {
+    async fn compensate(&self, _: &Step<u8>) -> StepOutcome<u8> {
+        StepOutcome::completed()
+    }
+}
+
+fn trips(clock: &Clock, second: StepOutcomeKind) -> Saga<u8> {
+    let store = Arc::new(InMemoryStore::builder().clock(clock).build());
+    let codec = Codec::new(|n: &u8| Ok::<_, String>(vec![*n]), |bytes| Ok::<_, String>(bytes[0]));
+    let plan = Plan::new().step("seat", Once(StepOutcomeKind::Unknown)).step("room", Once(second));
+    Saga::builder("trip", store, codec, plan, SagaConfig::default()).clock(clock).build().unwrap()
+}
+
+#[test]
+fn sagas_are_counted_by_their_ends_and_attempts_by_their_outcomes() {
+    let (metrics, page, clock, time) = page();
+    for (name, second) in [("a", StepOutcomeKind::Completed), ("b", StepOutcomeKind::Failed)] {
+        let sagas = trips(&clock, second);
+        metrics.watch(name, &sagas).unwrap();
+        time.block_on(sagas.run("1", 7)).unwrap();
+    }
+    let text = metrics.scrape(|| page.render());
+    for (series, n) in [
+        ("steadfast_saga_events_total{name=\"a\",event=\"started\"}", 1.0),
+        ("steadfast_saga_events_total{name=\"a\",event=\"completed\"}", 1.0),
+        ("steadfast_saga_events_total{name=\"a\",event=\"compensated\"}", 0.0),
+        ("steadfast_saga_attempts_total{name=\"a\",outcome=\"unknown\"}", 1.0),
+        ("steadfast_saga_events_total{name=\"b\",event=\"compensating\"}", 1.0),
+        ("steadfast_saga_events_total{name=\"b\",event=\"compensated\"}", 1.0),
+        ("steadfast_saga_attempts_total{name=\"b\",outcome=\"failed\"}", 1.0),
+        ("steadfast_saga_running{name=\"b\"}", 0.0),
+    ] {
+        assert_eq!(read(&text, series), Some(n), "{series}\n{text}");
+    }
+}
+
 #[test]
 fn gauges_are_read_at_each_record() {
     let (metrics, page, clock, _) = page();
@@ -522,6 +575,10 @@ fn the_table_matches_the_page_and_what_is_registered() {
     let directory =
         time.block_on(ShardDirectory::builder(store, "x", Default::default()).clock(&clock).create(&map)).unwrap();
     metrics.watch("x", &directory).unwrap();
+    let sagas = trips(&clock, StepOutcomeKind::Completed);
+    metrics.watch("x", &sagas).unwrap();
+    let queue = Arc::new(InMemoryQueue::new("x"));
+    metrics.watch("x", &Scheduler::new(sagas, queue, SchedulerConfig::default()).unwrap()).unwrap();
     let meter = ShardMeter::new(1);
     meter.record(ShardId(1), b"key");
     metrics.watch("x", &meter).unwrap();

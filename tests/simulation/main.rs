@@ -16,6 +16,7 @@ mod listener_world;
 #[path = "../it/moody_store.rs"]
 mod moody_store;
 mod poor;
+mod saga;
 mod sharding;
 mod shared_breaker;
 mod shared_limit;

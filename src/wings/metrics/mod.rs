@@ -102,6 +102,10 @@
 //! | `steadfast_queue_listener_empty_polls_total` | counter |  | receive requests that returned no message |
 //! | `steadfast_queue_listener_requests_total` | counter |  | requests of all kinds to the queue |
 //! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused, snoozed, cancelled |
+//! | `steadfast_saga_events_total` | counter | `event` | sagas: started, taken_over, compensating, completed, compensated, stuck; superseded, incompatible, store_failed |
+//! | `steadfast_saga_attempts_total` | counter | `outcome` | attempts of steps that did not complete: failed, abandoned, unknown, not_sent, refused, pending |
+//! | `steadfast_saga_running` | gauge |  | sagas that this component runs now |
+//! | `steadfast_scheduler_events_total` | counter | `event` | messages and sagas: resent, stranded, dead_lettered, reply_failed |
 //! | `steadfast_sharding_map_version` | gauge |  | version of the shard map that this process uses |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that this process switched to a new map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | failed reads of the map |

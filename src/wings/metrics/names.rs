@@ -179,6 +179,22 @@ pub const NAMES: &[Series] = &[
         "event",
         "messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused, snoozed, cancelled",
     ),
+    counter(
+        "steadfast_saga_events_total",
+        "event",
+        "sagas: started, taken_over, compensating, completed, compensated, stuck; superseded, incompatible, store_failed",
+    ),
+    counter(
+        "steadfast_saga_attempts_total",
+        "outcome",
+        "attempts of steps that did not complete: failed, abandoned, unknown, not_sent, refused, pending",
+    ),
+    gauge("steadfast_saga_running", "", "sagas that this component runs now"),
+    counter(
+        "steadfast_scheduler_events_total",
+        "event",
+        "messages and sagas: resent, stranded, dead_lettered, reply_failed",
+    ),
     gauge("steadfast_sharding_map_version", "", "version of the shard map that this process uses"),
     counter("steadfast_sharding_map_changes_total", "", "times that this process switched to a new map"),
     counter("steadfast_sharding_refresh_failures_total", "", "failed reads of the map"),

@@ -33,16 +33,20 @@
 //! 5. A failure of either names the request, the side, and the variable that runs this point alone.
 //!    A scenario without end, without requests, or with fewer of them than before is an error that
 //!    says so.
+//! 6. [`repeated`] runs each step of a saga several times under one key. If the results differ, the
+//!    saga ends with a reason that names the step.
 pub mod conformance;
 mod crash;
 mod drops;
 pub mod faults;
 mod link; // ports behind a link that loses requests
+mod repeated; // steps of a saga, several times under one key
 mod scripted;
 
 pub use crate::time::ManualClock;
 pub use crash::{CrashingProcess, crash_at_every_write, fail_at_every_write};
 pub use drops::drop_at_every_await;
+pub use repeated::repeated;
 pub use scripted::{ScriptError, ScriptedError, ScriptedService};
 
 /// Prints to standard error, where messages of failed tests appear.

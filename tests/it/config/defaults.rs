@@ -19,6 +19,8 @@ use steadfast::{
     leader_election::{LeaderElectionConfig, by_message::MessageElectionConfig},
     queue_listener::{IdleConfig, QueueListenerConfig},
     retry::{RetryBudgetConfig, RetryConfig},
+    saga::SagaConfig,
+    scheduler::SchedulerConfig,
     sharding::{FanOutConfig, ShardDirectoryConfig},
     standard::StandardConfig,
     throttling::{
@@ -81,7 +83,9 @@ fn all() -> Vec<Config> {
         config!(MessageElectionConfig, "patterns/leader_election/by_message", "config.rs"),
         config!(ShardDirectoryConfig, "patterns/sharding", "config.rs"),
         config!(FanOutConfig, "patterns/sharding", "config.rs"),
+        config!(SagaConfig, "patterns/saga", "config.rs"),
         config!(JournalConfig, "roof/journal", "config.rs"),
+        config!(SchedulerConfig, "roof/scheduler", "config.rs"),
         config!(StandardConfig, "roof/standard", "config.rs"),
         config!(SqliteConfig, "wings/backend/sqlite", "config.rs", SqliteConfig::at("x")),
     ]

@@ -20,6 +20,7 @@ use steadfast::{
         SharedCircuitBreakerConfig,
     },
     claim_check::{ClaimCheck, ClaimCheckConfig},
+    codec::Codec,
     entropy::Entropy,
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
@@ -33,6 +34,8 @@ use steadfast::{
     queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
     queue_listener::{QueueListener, QueueListenerConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    saga::{Action, Compensation, Plan, Saga, SagaConfig, Step, StepOutcome},
+    scheduler::{Scheduler, SchedulerConfig, Submission},
     sharding::{FanOut, FanOutConfig, ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, ShardingError},
     standard::{Standard, StandardConfig},
     store::{InMemoryStore, Store},
@@ -56,6 +59,25 @@ use crate::{
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 type Built = Result<(), ConfigError>;
+
+/// A step that fails now and then.
+struct Fails;
+
+impl Action<()> for Fails {
+    async fn execute(&self, step: &Step<()>) -> StepOutcome<()> {
+        match step.attempt() {
+            1 => StepOutcome::not_sent("no connection"),
+            _ if step.name() == "never" => StepOutcome::failed("no"),
+            _ => StepOutcome::completed(),
+        }
+    }
+}
+
+impl Compensation<()> for Fails {
+    async fn compensate(&self, step: &Step<()>) -> StepOutcome<()> {
+        if step.attempt() < 3 { StepOutcome::unknown("no reply") } else { StepOutcome::completed() }
+    }
+}
 
 fn of<C: DeserializeOwned + Serialize>(
     name: &'static str,
@@ -428,6 +450,29 @@ fn others() -> Vec<Subject> {
                 |_| ready(if clock.now().as_nanos() % 2 == 0 { Replayed::Done } else { Replayed::failed("no") });
             drive(&time, journal.run(clock.sleep(S(20)), || Gate::Open, replayed));
             journal.reconfigure(config)
+        }),
+        of("SagaConfig", &[""], |config: SagaConfig| {
+            let (clock, time) = Clock::manual();
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let codec = Codec::new(|_: &()| Ok::<_, std::fmt::Error>(vec![]), |_| Ok::<_, std::fmt::Error>(()));
+            let plan = Plan::new().step("fails", Fails).pivot("never", Fails);
+            let saga = Saga::builder("trip", store, codec, plan, config).clock(&clock).build()?;
+            drive(&time, saga.run("1", ()));
+            drive(&time, saga.recover(clock.sleep(S(20))));
+            drive(&time, saga.retry("1"));
+            Ok(())
+        }),
+        of("SchedulerConfig", &[""], |config: SchedulerConfig| {
+            let (clock, time) = Clock::manual();
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
+            let codec = Codec::new(|_: &()| Ok::<_, std::fmt::Error>(vec![]), |_| Ok::<_, std::fmt::Error>(()));
+            let saga = Saga::builder("trip", store, codec, Plan::new().step("fails", Fails), SagaConfig::default());
+            let scheduler = Scheduler::builder(saga.clock(&clock).build()?, queue, config).clock(&clock).build()?;
+            drive(&time, scheduler.submit(Submission::new("1", ())));
+            drive(&time, scheduler.run(clock.sleep(S(20))));
+            drive(&time, scheduler.supervise(clock.sleep(S(20))));
+            Ok(())
         }),
         of("ClaimCheckConfig", &["keep = \"1h\""], |config: ClaimCheckConfig| {
             let (clock, time) = Clock::manual();

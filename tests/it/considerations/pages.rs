@@ -107,6 +107,43 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
 ];
 
+const SAGA: [Point; 16] = [
+    ("may block rather than fail", "an_attempt_is_repeated_after_growing_delays_and_ends_after_its_time_limit"),
+    ("the application's", "each_attempt_has_the_key_of_its_step_and_a_compensation_one_of_its_own"),
+    ("so they are idempotent", "a_step_that_is_not_idempotent_is_found_by_repetition"),
+    ("may be lost", "a_saga_whose_process_crashes_at_any_request_ends_with_each_effect_once_or_none"),
+    ("need not restore", ADVICE),
+    ("the mirror's order", "steps_of_a_parallel_group_run_and_are_compensated_together_in_reverse_order"),
+    ("Hold all resources shortly", ADVICE),
+    ("Undoing costs more", "a_step_has_as_many_attempts_as_configured_and_refusals_are_none"),
+    ("Others change the same data", ADVICE),
+    ("recorded as it goes", "a_saga_keeps_the_plan_that_it_began_with"),
+    ("continues from the point", "a_stuck_compensation_is_an_event_and_is_retried_or_skipped"),
+    ("need a person", "a_stuck_compensation_is_an_event_and_is_retried_or_skipped"),
+    ("run together", "steps_of_a_parallel_group_run_and_are_compensated_together_in_reverse_order"),
+    ("need not undo the rest", "a_saga_that_waits_for_a_decision_goes_on_when_it_is_woken"),
+    ("cancel afterwards", "a_completed_saga_is_cancelled_while_its_record_is_kept_and_none_past_its_pivot"),
+    ("only where work must be undone", ADVICE),
+];
+
+const SCHEDULER: [Point; 15] = [
+    ("Test every failure", "an_order_whose_process_crashes_at_any_request_ends_and_is_replied_to"),
+    ("one record", "a_saga_whose_process_dies_goes_on_when_its_message_comes_back"),
+    ("The supervisor's interval", "a_saga_whose_message_is_lost_is_resumed_by_the_supervisor"),
+    ("may run twice", "an_action_that_arrives_after_its_compensation_has_no_effect"),
+    ("do not fight", "a_saga_whose_message_is_lost_is_resumed_by_the_supervisor"),
+    ("that is late", "an_agent_answers_while_its_caller_waits_and_says_nothing_after"),
+    ("then an alarm", "a_saga_that_nothing_can_carry_on_is_cancelled_and_at_last_stuck"),
+    ("restarts no process", "the_supervisor_leaves_sagas_alone_that_run_or_wait"),
+    ("takes up what was in flight", "a_saga_whose_process_dies_goes_on_when_its_message_comes_back"),
+    ("may be replicated", ADVICE),
+    ("Claims are atomic", "an_executor_that_was_paused_writes_nothing_and_starts_no_step_after_another_took_over"),
+    ("are written together", "the_rows_of_an_order_are_written_with_its_start"),
+    ("in a state of its own", "a_saga_that_nothing_can_carry_on_is_cancelled_and_at_last_stuck"),
+    ("private reply queue", "status_messages_come_in_order_with_their_correlation_id"),
+    ("without remote calls", ADVICE),
+];
+
 /// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
     let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
@@ -146,7 +183,7 @@ fn points(page: &str, chapter: &str) -> Vec<String> {
 #[test]
 fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test_shows_it() {
     let tests = text_of(&["tests/it"]);
-    let rooms: [(&str, &[Point]); 7] = [
+    let rooms: [(&str, &[Point]); 9] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -154,10 +191,13 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
         ("leader_election", &LEADER_ELECTION),
         ("sharding", &SHARDING),
         ("queue_listener", &QUEUE_LISTENER),
+        ("saga", &SAGA),
+        ("scheduler", &SCHEDULER),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 75);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 106);
     for (room, wanted) in rooms {
-        let points = points(&page("patterns", room), "Considerations");
+        let floor = if room == "scheduler" { "roof" } else { "patterns" };
+        let points = points(&page(floor, room), "Considerations");
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
         for (point, (part, shown)) in points.iter().zip(wanted) {
             assert!(point.contains(part), "{room} has no point {part:?}, but {point:?}");
@@ -211,7 +251,7 @@ mod guarantees_of_each_page_are_shown_by_tests {
         wings: tower testing;
         patterns: sharding;
         ports: lease notify queue store;
-        patterns: queue_listener claim_check;
-        roof: journal;
+        patterns: queue_listener claim_check saga;
+        roof: journal scheduler;
     }
 }

@@ -1,0 +1,178 @@
+//! Running a saga on behalf of a message, for a scheduler.
+use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{
+    Saga, SagaError, SagaEvent as Event,
+    core::{SagaCore, Takes},
+    execution::{Driven, Leave},
+    records::Started,
+    recover::AllSeen,
+    state::Progress,
+};
+use crate::{
+    codec::CodecError,
+    hash::stable_hash,
+    race::{First, race},
+    store::Write,
+    time::Instant,
+};
+
+/// One delivery of a message for a saga.
+pub(crate) struct Turn<'a> {
+    pub(crate) id: &'a str,
+    /// The encoded initial state and the initial rows, if the message may start the saga.
+    pub(crate) start: Option<(Bytes, Vec<Write>)>,
+    /// Hash of the message's id, by which its next delivery recognises its own execution.
+    pub(crate) message: u64,
+    /// The epoch at which a supervisor found the saga without an executor.
+    pub(crate) epoch: Option<u64>,
+    /// The saga is cancelled for this reason.
+    pub(crate) cancel: Option<&'a str>,
+    /// The saga is cancelled for this reason at this time.
+    pub(crate) deadline: Option<(Instant, &'a str)>,
+    pub(crate) stopped: watch::Receiver<bool>,
+}
+
+/// The end of a turn.
+#[derive(Debug)]
+pub(crate) enum Turned {
+    /// The saga ended, or is stuck.
+    Ended,
+    /// The saga goes on after this delay.
+    Deferred(Duration),
+    /// Another execution runs the saga.
+    Busy,
+    /// There is no such saga, and the message does not start it.
+    Absent,
+}
+
+impl<T: Send + Sync + 'static> Saga<T> {
+    pub(crate) fn core(&self) -> &Arc<SagaCore> {
+        &self.core
+    }
+
+    pub(crate) fn encode(&self, state: &T) -> Result<Vec<u8>, CodecError> {
+        self.codec.encode(state)
+    }
+
+    pub(crate) fn decode(&self, state: &[u8]) -> Result<T, CodecError> {
+        self.codec.decode(state)
+    }
+}
+
+impl SagaCore {
+    pub(crate) fn scan_interval(&self) -> Duration {
+        self.config.scan_interval
+    }
+
+    /// Returns the time within which a step ends and is recorded, if the store answers.
+    pub(crate) fn longest_step(&self) -> Duration {
+        self.config.step_timeout.saturating_add(self.config.call_timeout.saturating_mul(2))
+    }
+
+    /// Starts or continues the saga of a message, until it ends or waits for long.
+    pub(crate) async fn turn(self: &Arc<Self>, turn: Turn<'_>) -> Result<Turned, SagaError> {
+        self.check_id(turn.id)?;
+        let leave = Leave { when_deferred: true, when_stopped: Some(turn.stopped.clone()) };
+        loop {
+            let execution = match self.read(turn.id).await? {
+                Some(Err(reason)) => return Err(self.incompatible(turn.id, reason)),
+                None => {
+                    let Some((state, rows)) = &turn.start else { return Ok(Turned::Absent) };
+                    let Some(local) = self.enter_for(turn.id, turn.message) else { return Ok(Turned::Busy) };
+                    let (input, owner, limits) = (stable_hash(state), local.owner, self.limits());
+                    let progress = match turn.cancel {
+                        None => Progress::start(&self.plan, input, owner, state.clone(), limits),
+                        Some(why) => Progress::cancelled(&self.plan, input, owner, state.clone(), why, limits),
+                    };
+                    let Started::Now(execution) = self.start(progress, rows, local).await? else { continue };
+                    self.event(|| Event::Started { id: turn.id.to_owned() });
+                    execution
+                }
+                Some(Ok(stored)) => {
+                    if let Some((state, _)) = &turn.start
+                        && stable_hash(state) != stored.progress.input
+                    {
+                        return Err(SagaError::InputMismatch);
+                    }
+                    if !stored.progress.is_open() {
+                        return Ok(Turned::Ended);
+                    }
+                    // The execution of an earlier delivery of this message is over, or has lost its lease.
+                    let may_take = stored
+                        .progress
+                        .owner
+                        .is_none_or(|owner| owner.message == turn.message || turn.epoch == Some(stored.progress.epoch));
+                    if !may_take {
+                        return Ok(Turned::Busy);
+                    }
+                    let Some(local) = self.enter_for(turn.id, turn.message) else { return Ok(Turned::Busy) };
+                    let cancel = |progress: &mut Progress| {
+                        if let Some(reason) = turn.cancel {
+                            // Past the pivot it goes on.
+                            progress.cancel(reason);
+                        }
+                        Ok(())
+                    };
+                    let Some(execution) = self.take(stored, local, cancel).await? else { continue };
+                    execution
+                }
+            };
+            let cancel = async {
+                if let Some((at, reason)) = turn.deadline {
+                    self.clock.sleep_until(at).await;
+                    // If the request fails, the next delivery finds the deadline passed.
+                    let _ = self.request_cancel(turn.id, reason).await;
+                }
+                pending::<Infallible>().await
+            };
+            let driven = match race(execution.drive(&leave), cancel).await {
+                First::One(driven) => driven,
+                First::Other(never) => match never {},
+            };
+            return match driven {
+                Ok(Driven::Ended(_)) => Ok(Turned::Ended),
+                Ok(Driven::Released(delay)) => Ok(Turned::Deferred(delay)),
+                Err(SagaError::Superseded) => Ok(Turned::Busy),
+                Err(error) => Err(error),
+            };
+        }
+    }
+}
+
+/// A saga that nothing carries on.
+pub(crate) struct Silent {
+    pub(crate) id: String,
+    /// Number of times that it was found so, this one included.
+    pub(crate) failures: u32,
+    pub(crate) epoch: u64,
+    /// The supervisor has given it up: it is stuck.
+    pub(crate) is_stranded: bool,
+}
+
+impl SagaCore {
+    /// Finds the sagas that nothing has carried on for `takeover_after`, and counts each, up to
+    /// `limit` times. A saga that was found more than `most` times is made stuck.
+    pub(crate) async fn silent(&self, seen: &mut AllSeen, limit: u32, most: u32) -> Result<Vec<Silent>, SagaError> {
+        let mut silent = Vec::new();
+        for (id, stored) in self.stalled(seen, Takes::Silent).await? {
+            let mut next = stored.progress.clone();
+            next.failures = next.failures.saturating_add(1);
+            if next.failures > limit {
+                continue;
+            }
+            let is_stranded = next.failures > most;
+            if is_stranded {
+                next.strand(&format!("no process carried the saga on, {} times", next.failures));
+            }
+            // Another supervisor, or an execution, was faster.
+            if self.signal(&id, &stored, &next).await? {
+                silent.push(Silent { id, failures: next.failures, epoch: next.epoch, is_stranded });
+            }
+        }
+        Ok(silent)
+    }
+}

@@ -1,0 +1,222 @@
+//! The stored form of a saga: lines of text, readable in the store, and then the bytes of its
+//! state.
+use std::{fmt::Write as _, time::Duration};
+
+use bytes::Bytes;
+
+use super::state::{Kind, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
+use crate::time::nanos;
+
+/// Names the format, so that another one can follow.
+const FORM: &str = "saga 1";
+
+const PHASES: [(Phase, &str); 6] = [
+    (Phase::Forward, "forward"),
+    (Phase::Compensating, "compensating"),
+    (Phase::Completed, "completed"),
+    (Phase::Compensated, "compensated"),
+    (Phase::StuckForward, "stuck-forward"),
+    (Phase::StuckCompensating, "stuck-compensating"),
+];
+
+const STATUSES: [(Status, &str); 10] = [
+    (Status::Ready, "ready"),
+    (Status::Started, "started"),
+    (Status::Waiting, "waiting"),
+    (Status::Done, "done"),
+    (Status::Failed, "failed"),
+    (Status::Undoing, "undoing"),
+    (Status::UndoWaiting, "undo-waiting"),
+    (Status::Undone, "undone"),
+    (Status::UndoFailed, "undo-failed"),
+    (Status::Skipped, "skipped"),
+];
+
+/// Flags of a step: pivot, with compensation, compensated first, unknown, pending.
+const FLAGS: [char; 5] = ['p', 'c', 'f', 'u', 'w'];
+
+fn word<T: PartialEq + Copy>(words: &[(T, &'static str)], value: T) -> &'static str {
+    words.iter().find(|(known, _)| *known == value).map_or("", |(_, word)| word)
+}
+
+fn value<T: Copy>(words: &[(T, &'static str)], word: &str) -> Option<T> {
+    words.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)
+}
+
+/// Bytes that a record may need beside its state and the names of its steps, without texts: of the
+/// saga, and of each step.
+const HEAD: usize = 256;
+const EACH: usize = 80;
+
+impl Progress {
+    /// Returns the size that the record has at most, without texts, until the state changes.
+    pub(super) fn size_without_texts(&self) -> usize {
+        HEAD + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
+    }
+
+    /// Encodes the record within this size: without its texts, if they leave no room.
+    pub(super) fn encode_within(&self, most: usize) -> Bytes {
+        let whole = self.encode();
+        if whole.len() <= most {
+            return whole;
+        }
+        let mut bare = self.clone();
+        bare.steps.iter_mut().for_each(|step| step.note.clear());
+        bare.reason.clear();
+        bare.cancelled = bare.cancelled.map(|_| String::new());
+        bare.encode()
+    }
+
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = String::with_capacity(160 + self.steps.len() * 48 + self.state.len());
+        let _ = match self.owner {
+            Some(Owner { executor, run, message }) => writeln!(out, "{FORM}\nowner {executor:x} {run:x} {message:x}"),
+            None => writeln!(out, "{FORM}\nowner -"),
+        };
+        let (epoch, writes, input) = (self.epoch, self.writes, self.input);
+        let _ = writeln!(out, "at {epoch} {writes} {input:x} {}", word(&PHASES, self.phase));
+        if let Some(step) = self.failed_step {
+            let _ = writeln!(out, "failed {step}");
+        }
+        if self.is_woken {
+            out.push_str("woken\n");
+        }
+        if self.failures > 0 {
+            let _ = writeln!(out, "failures {}", self.failures);
+        }
+        text_line(&mut out, "reason", &self.reason);
+        if let Some(reason) = &self.cancelled {
+            let _ = write!(out, "cancelled {}\n{reason}\n", reason.len());
+        }
+        for StepProgress { planned, status, attempts, undo_attempts, is_unknown, is_pending, wait, note } in &self.steps
+        {
+            let PlannedStep { name, kind, group } = planned;
+            let Kind { is_pivot, compensates, first } = *kind;
+            let _ = write!(out, "step {group} {} {attempts} {undo_attempts} ", word(&STATUSES, *status));
+            let flags = [is_pivot, compensates, first, *is_unknown, *is_pending];
+            out.push('-');
+            out.extend(FLAGS.into_iter().zip(flags).filter(|(_, is_set)| *is_set).map(|(flag, _)| flag));
+            let _ = writeln!(out, " {} {name}", nanos(*wait));
+            text_line(&mut out, "note", note);
+        }
+        let _ = writeln!(out, "state {}", self.state.len());
+        let mut bytes = out.into_bytes();
+        bytes.extend_from_slice(&self.state);
+        bytes.into()
+    }
+
+    /// Reads a record. The error says why it cannot be read.
+    pub(super) fn decode(record: &Bytes) -> Result<Self, &'static str> {
+        let mut rest = Reader(record.clone());
+        match rest.line().as_deref() {
+            Some(FORM) => {}
+            Some(form) if form.strip_prefix("saga ").is_some_and(|n| n.parse::<u64>().is_ok_and(|n| n > 1)) => {
+                return Err("the record was written by a newer release");
+            }
+            _ => return Err("the record is not one of a saga"),
+        }
+        Self::body(rest).ok_or("the record is damaged")
+    }
+
+    fn body(mut rest: Reader) -> Option<Self> {
+        let line = rest.line()?;
+        let owner = match line.strip_prefix("owner ")? {
+            "-" => None,
+            owner => {
+                let [executor, run, message] = words(owner)?;
+                Some(Owner { executor: hex(executor)?, run: hex(run)?, message: hex(message)? })
+            }
+        };
+        let line = rest.line()?;
+        let [epoch, writes, input, phase] = words(line.strip_prefix("at ")?)?;
+        let mut all = Self {
+            input: hex(input)?,
+            owner,
+            epoch: epoch.parse().ok()?,
+            writes: writes.parse().ok()?,
+            cancelled: None,
+            is_woken: false,
+            failures: 0,
+            phase: value(&PHASES, phase)?,
+            failed_step: None,
+            reason: String::new(),
+            steps: Vec::new(),
+            state: Bytes::new(),
+        };
+        loop {
+            let line = rest.line()?;
+            let (name, value) = line.split_once(' ').unwrap_or((&line, ""));
+            match name {
+                "failed" => all.failed_step = Some(value.parse().ok()?),
+                "woken" => all.is_woken = true,
+                "failures" => all.failures = value.parse().ok()?,
+                "reason" => all.reason = rest.text(value)?,
+                "cancelled" => all.cancelled = Some(rest.text(value)?),
+                "step" => all.steps.push(step(value)?),
+                "note" => all.steps.last_mut()?.note = rest.text(value)?,
+                "state" => {
+                    all.state = rest.0;
+                    let is_whole = value.parse() == Ok(all.state.len()) && !all.steps.is_empty();
+                    let names_step = all.failed_step.is_none_or(|step| usize::from(step) < all.steps.len());
+                    let is_at_step = !all.is_stuck() || all.stuck_step().is_some();
+                    return (is_whole && names_step && is_at_step).then_some(all);
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+fn step(line: &str) -> Option<StepProgress> {
+    let [group, status, attempts, undo_attempts, flags, wait, name] = words(line)?;
+    let flags = flags.strip_prefix('-')?;
+    let [is_pivot, compensates, first, is_unknown, is_pending] = FLAGS.map(|flag| flags.contains(flag));
+    let kind = Kind { is_pivot, compensates, first };
+    let planned = PlannedStep { name: name.into(), kind, group: group.parse().ok()? };
+    let (attempts, undo_attempts) = (attempts.parse().ok()?, undo_attempts.parse().ok()?);
+    let wait = Duration::from_nanos(wait.parse().ok()?);
+    let (status, note) = (value(&STATUSES, status)?, String::new());
+    Some(StepProgress { planned, status, attempts, undo_attempts, is_unknown, is_pending, wait, note })
+}
+
+/// Splits a line into exactly `N` words.
+fn words<const N: usize>(line: &str) -> Option<[&str; N]> {
+    let mut words = [""; N];
+    let mut found = line.split(' ');
+    for word in &mut words {
+        *word = found.next()?;
+    }
+    found.next().is_none().then_some(words)
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// Adds a text with its length, because it may contain any character; nothing for an empty text.
+fn text_line(out: &mut String, name: &str, text: &str) {
+    if !text.is_empty() {
+        let _ = write!(out, "{name} {}\n{text}\n", text.len());
+    }
+}
+
+struct Reader(Bytes);
+
+impl Reader {
+    fn line(&mut self) -> Option<String> {
+        let end = self.0.iter().position(|byte| *byte == b'\n')?;
+        let line = String::from_utf8(self.0.split_to(end).to_vec()).ok()?;
+        let _ = self.0.split_to(1);
+        Some(line)
+    }
+
+    fn text(&mut self, length: &str) -> Option<String> {
+        let length: usize = length.parse().ok()?;
+        if self.0.len() <= length || self.0[length] != b'\n' {
+            return None;
+        }
+        let text = String::from_utf8(self.0.split_to(length).to_vec()).ok()?;
+        let _ = self.0.split_to(1);
+        Some(text)
+    }
+}

@@ -1,0 +1,207 @@
+//! Scheduler: runs sagas from a queue, in any number of processes, with deadlines, replies, order
+//! by key, and a supervisor.
+//!
+//! # When, and when not
+//!
+//! Use it where a caller hands over work of several steps and does not wait for it: an order, a
+//! delivery, a booking of hours. Each submission becomes a [saga](crate::saga), which survives the
+//! death of any process. Do not use it
+//!
+//! - if the caller waits for the result: run the saga ([`Saga::run`](crate::saga::Saga::run)),
+//! - for work of one step: a [`queue_listener`](crate::queue_listener) is enough,
+//! - for tasks without remote calls, which one process can finish by itself.
+//!
+//! The pattern has three roles. The *scheduler* is a queue listener that resumes the saga of each
+//! message. An *agent* is a step with its pipeline, which calls one service. The *supervisor*
+//! watches the stored states. The state store is the record of each saga:
+//!
+//! | field of the pattern | here |
+//! |---|---|
+//! | `LockedBy` | executor and epoch of the record |
+//! | `CompleteBy` | the lease of the message for one try, and [`deadline`](Submission::deadline) for the whole |
+//! | `ProcessState` | in the queue, [`SagaPhase`](crate::saga::SagaPhase): forward, compensating, completed, compensated, stuck |
+//! | `FailureCount` | attempts of each step; `failures` of the supervisor's events |
+//!
+//! # Defaults
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | `concurrency` | 16 | sagas that each process runs at once |
+//! | `visibility` | 30 s | length of a lease, which hides a submission; renewed after a third. After a crash the saga goes on that much later |
+//! | `idle` | 100 ms to 5 s | delays between polls of an empty queue, or waits in one that wakes its receivers |
+//! | `max_deliveries` | 5 | deaths of processes before they claim the saga, after which its message becomes a dead letter |
+//! | `max_failures` | 3 | times that the supervisor resumes a saga, before it is compensated; stuck after twice as many |
+//!
+//! The interval of the supervisor is `scan_interval` of the saga. It costs two requests for each
+//! hundred open sagas, and delays the recovery of a lost message:
+//!
+//! | `scan_interval`, with `takeover_after` of 60 s | requests an hour, up to 100 open sagas | recovery of a lost message, at the latest |
+//! |---|---|---|
+//! | 10 s | 720 | 80 s |
+//! | 30 s | 240 | 2 min |
+//! | 5 min | 24 | 10 min |
+//!
+//! # Example
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{
+//!     codec::Codec,
+//!     queue::{InMemoryQueue, QueueExt},
+//!     saga::{Action, Plan, Saga, SagaConfig, SagaPhase, Step, StepOutcome},
+//!     scheduler::{STATUS, Scheduler, SchedulerConfig, Submission},
+//!     store::InMemoryStore,
+//!     time::Clock,
+//! };
+//!
+//! struct Ship; // a step that calls a service
+//!
+//! impl Action<String> for Ship {
+//!     async fn execute(&self, _step: &Step<String>) -> StepOutcome<String> {
+//!         StepOutcome::changed(|order: &mut String| order.push_str(", shipped"))
+//!     }
+//! }
+//!
+//! # let (clock, driver) = Clock::manual();
+//! # driver.block_on(async {
+//! // In a service, a durable store and queue, for example in one SQLite file.
+//! let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+//! let queue = Arc::new(InMemoryQueue::builder("orders").clock(&clock).build());
+//! let replies = Arc::new(InMemoryQueue::builder("web-1").clock(&clock).build());
+//!
+//! let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+//! let plan = Plan::new().pivot("ship", Ship);
+//! let config = SagaConfig::default();
+//! let saga = Saga::builder("order", store, codec, plan, config).clock(&clock).build()?;
+//! let found = replies.clone();
+//! let orders = Scheduler::builder(saga, queue, SchedulerConfig::default())
+//!     .clock(&clock)
+//!     .replies(move |name| (name == "web-1").then(|| found.clone() as _))
+//!     .build()?;
+//!
+//! let order = Submission::new("order-42", "two books".to_owned());
+//! orders.submit(order.deadline(Duration::from_secs(3600)).reply_to("web-1", "request-7")).await?;
+//!
+//! // Any number of processes run, and at least one supervises.
+//! let stop = || clock.sleep(Duration::from_secs(60));
+//! let (ran, supervised) = tokio::join!(orders.run(stop()), orders.supervise(stop()));
+//! (ran?, supervised?);
+//!
+//! let status = orders.read("order-42").await?.expect("it was started");
+//! assert_eq!((status.phase, &*status.state), (SagaPhase::Completed, "two books, shipped"));
+//! let reply = replies.receive_one(Duration::from_secs(30)).await?.expect("a status message");
+//! assert_eq!(reply.headers[STATUS], "received");
+//! assert_eq!(reply.headers["correlation-id"], "request-7");
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # One message, one saga
+//!
+//! A submission is one message, which exists until its saga ends. Its lease is renewed while the
+//! saga runs here. If the process dies, the message is delivered to another one, which takes the
+//! saga over at once: no time-out beyond the lease is waited for. The record names the message on
+//! whose behalf it runs, so that a second message for the same saga does not disturb it.
+//!
+//! A saga that waits for longer than 5 s for its next attempt is released. Its message is
+//! [snoozed](crate::queue_listener::Disposition::snooze): it takes no task, no attempt is counted,
+//! and it keeps its place in its group. [`wake`](Scheduler::wake) ends the wait.
+//!
+//! After `shutdown` each saga is released at its next step, and another process goes on at once.
+//!
+//! # Status messages
+//!
+//! With [`reply_to`](Submission::reply_to) the queue of that name receives `received` and then
+//! `completed`, `compensated` or `stuck` ([`STATUS`]), each with the correlation id. The body of
+//! `completed` is the encoded state, that of the last two the reason. They are sent in the step
+//! that completes the submission where both queues are of one backend
+//! ([`Forward`](crate::port::Capability::Forward)), otherwise before it, with a de-duplication id.
+//!
+//! # Composing
+//!
+//! - **Commands of operators** are those of the saga: [`cancel`](crate::saga::Saga::cancel),
+//!   [`retry`](crate::saga::Saga::retry), [`skip`](crate::saga::Saga::skip).
+//! - **Dead letters** are those of the queue: [`redrive`](crate::queue::redrive) submits them
+//!   again.
+//! - **Agents behind a queue**: a step sends a request through a
+//!   [`Requester`](crate::queue::Requester), and an [`Agent`] answers it while the step waits.
+//!
+//! # Guarantees
+//!
+//! 1. A submission that was accepted is started once, however often it is submitted or delivered. A
+//!    second message for a saga that runs has no effect.
+//! 2. Rows of the start and the record are written together. A body that cannot be decoded becomes
+//!    a dead letter at once, with the reason.
+//! 3. A saga that waits is no failed attempt of its message. A message whose process dies
+//!    repeatedly before it claims the saga becomes a dead letter.
+//! 4. When the deadline has passed, a saga before its pivot is compensated, also one that waits.
+//!    Sagas of one ordering key run one at a time, in order. A wake is not lost.
+//! 5. A saga whose message is lost is resumed by the supervisor; one that nothing can carry on is
+//!    compensated, and at last stuck, with an event.
+//! 6. An agent drops the handler of a request for which no step waits any more, and sends no reply.
+//! 7. Status messages are sent at least once, in order.
+//!
+//! # Cancel safety
+//!
+//! A dropped [`submit`](Scheduler::submit) may have submitted: do it again. A dropped
+//! [`run`](Scheduler::run) is a crash of its sagas: they go on after the visibility time-out of
+//! their messages.
+//!
+//! # Events
+//!
+//! [`SchedulerEvent`]: resent, stranded, dead-lettered, reply failed. Alert on stranded, on
+//! dead-lettered, and on the stuck sagas of [`SagaEvent`](crate::saga::SagaEvent).
+//!
+//! # Considerations
+//!
+//! 1. Test every failure: crash the processes at each request, and kill them. (default)
+//! 2. Recovery depends on the state store: one record has the progress and all that compensation
+//!    needs. (default)
+//! 3. The supervisor's interval trades requests for delay: table above. (default)
+//! 4. Steps may run twice: keys, and [`Participant`](crate::saga::Participant). (default)
+//! 5. Several schedulers and supervisors do not fight: claims by compare-and-set, messages with
+//!    de-duplication. (default)
+//! 6. An agent that is late must stop and say nothing: `step_timeout` drops the attempt, and
+//!    [`Agent`] its handler. (default)
+//! 7. Repeated failures: longer waits, then compensation, then an alarm. (default)
+//! 8. The supervisor restarts no process and knows no business. (default)
+//! 9. A restarted scheduler takes up what was in flight: messages come back. (default)
+//! 10. The state store may be replicated: choose a durable engine. (advice)
+//! 11. Claims are atomic. (default)
+//! 12. The order and its state are written together: [`rows`](crate::Builder::rows). (option)
+//! 13. A lasting error ends in a state of its own, with an event; an operator retries or submits
+//!     again. (default; warning)
+//! 14. Status goes to a private reply queue, with a correlation id. (option)
+//! 15. Not for tasks without remote calls. (advice)
+//!
+//! # Pitfalls
+//!
+//! - The queue and the store must both be durable: the queue has the submissions that were not
+//!   started, the store all others.
+//! - A second submission is recognised by the queue for its de-duplication window, then by the
+//!   record for `retention`. Later it is a new saga, whose keys the services may remember.
+//! - A submission that is purged or redriven elsewhere takes its deadline and its reply address
+//!   with it: the supervisor resumes the saga without them.
+//! - A status message that its queue refuses for good, such as a state that is too large for a
+//!   message, makes the submission a dead letter when its saga has ended.
+//! - A message of an ordering key holds up those behind it while its saga waits, however long.
+//!
+//! # Source
+//!
+//! "Scheduler Agent Supervisor", Cloud Design Patterns; Clemens Vasters, "Cloud Architecture: The
+//! Scheduler-Agent-Supervisor Pattern", 2010.
+mod agent; // agents behind a queue
+mod config;
+mod event;
+mod reply;
+mod run;
+#[expect(clippy::module_inception, reason = "the room and its component have one name")]
+mod scheduler;
+mod submission;
+mod supervise;
+
+pub use agent::{Agent, AgentCall};
+pub use config::SchedulerConfig;
+pub use event::SchedulerEvent;
+pub use scheduler::Scheduler;
+pub use submission::{SAGA_ID, STATUS, Submission};

@@ -1,0 +1,48 @@
+//! Replies: sent in the step that completes the message that they answer, or before it.
+use std::{sync::Arc, time::Duration};
+
+use super::submission::fitting;
+use crate::{
+    port::{Capability, ask},
+    queue::{Message, Queue, QueueError, QueueExt},
+    queue_listener::{Disposition, Work},
+    time::Clock,
+};
+
+/// Finds a reply queue by its name.
+pub(super) type Replies = Arc<dyn Fn(&str) -> Option<Arc<dyn Queue>> + Send + Sync>;
+
+/// The queue of the messages that are answered, and the time limit of a request.
+pub(super) struct Replier<'a> {
+    pub(super) queue: &'a Arc<dyn Queue>,
+    pub(super) clock: &'a Clock,
+    pub(super) limit: Duration,
+}
+
+impl Replier<'_> {
+    /// Sends a message, once for each id where the queue recognises repeated ids.
+    pub(super) async fn send(&self, to: &Arc<dyn Queue>, mut message: Message, id: String) -> Result<(), QueueError> {
+        if to.capabilities().has(Capability::Deduplication) {
+            message = message.deduplicate(fitting(id, &to.capabilities()));
+        }
+        let sent = ask(self.clock, self.limit, to.send_one(message)).await;
+        sent.map(drop).map_err(|error| error.or_timed_out("the queue did not answer in time"))
+    }
+
+    /// Completes a message with its reply. Where both queues are of one backend, that is one step.
+    pub(super) async fn complete(
+        &self,
+        work: &Work,
+        to: &Arc<dyn Queue>,
+        reply: Message,
+        id: String,
+    ) -> Result<Disposition, QueueError> {
+        // A forward that the queue refuses, as to another file or server, is a failed attempt.
+        let forwards = self.queue.capabilities().has(Capability::Forward) && work.attempts == 0;
+        if let Some(address) = to.address().filter(|_| forwards) {
+            return Ok(Disposition::forward([(address, reply)]));
+        }
+        self.send(to, reply, id).await?;
+        Ok(Disposition::Complete)
+    }
+}

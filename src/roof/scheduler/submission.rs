@@ -1,0 +1,168 @@
+//! Submissions, and the messages that carry them.
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{
+    hash::stable_hash,
+    port::Capabilities,
+    queue::{Message, MessageId},
+    time::nanos,
+};
+
+/// Header with the id of the saga, in messages of a scheduler and in its status messages.
+pub const SAGA_ID: &str = "saga-id";
+
+/// Header with the status, in status messages: `received`, `completed`, `compensated` or `stuck`.
+pub const STATUS: &str = "saga-status";
+
+/// Headers of the scheduler's messages: the purpose, the deadline in nanoseconds of the message's
+/// age, and the epoch that a supervisor saw.
+const KIND: &str = "saga-message";
+const DEADLINE: &str = "saga-deadline";
+const EPOCH: &str = "saga-epoch";
+/// Headers by which [`ReplyTo`](crate::queue::ReplyTo) finds the address of a reply.
+const REPLY_TO: &str = "reply-to";
+const CORRELATION_ID: &str = "correlation-id";
+
+/// A saga to be run by a [`Scheduler`](super::Scheduler).
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast::scheduler::Submission;
+///
+/// let submission = Submission::new("order-42", "two books")
+///     .deadline(Duration::from_secs(3600))
+///     .reply_to("web-1", "request-7")
+///     .ordering_key("customer-9");
+/// assert_eq!(submission.id, "order-42");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Submission<T> {
+    /// Id of the saga. A second submission with the same id has no effect.
+    pub id: String,
+    /// The initial state.
+    pub state: T,
+    /// Time from the acceptance of the submission after which the saga is compensated, if it has
+    /// not passed its pivot. No limit by default.
+    pub deadline: Option<Duration>,
+    /// Queue for status messages, by name, and the correlation id that they carry.
+    pub reply_to: Option<(String, String)>,
+    /// Sagas with the same key run one at a time, in the order of their submissions.
+    pub ordering_key: Option<String>,
+}
+
+impl<T> Submission<T> {
+    /// Creates a submission.
+    pub fn new(id: impl Into<String>, state: T) -> Self {
+        Self { id: id.into(), state, deadline: None, reply_to: None, ordering_key: None }
+    }
+
+    /// Sets the [deadline](field@Self::deadline).
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets the [queue for status messages](field@Self::reply_to), and their correlation id.
+    #[must_use]
+    pub fn reply_to(mut self, queue: impl Into<String>, correlation_id: impl Into<String>) -> Self {
+        self.reply_to = Some((queue.into(), correlation_id.into()));
+        self
+    }
+
+    /// Sets the [ordering key](field@Self::ordering_key).
+    #[must_use]
+    pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
+        self.ordering_key = Some(key.into());
+        self
+    }
+
+    /// Returns the message of this submission, with the encoded state as its body.
+    pub(super) fn into_message(self, body: Vec<u8>) -> Message {
+        let mut message = Message::new(body).header(SAGA_ID, self.id.clone()).header(KIND, Kind::Submit.as_str());
+        message = message.deduplicate(self.id);
+        if let Some(deadline) = self.deadline {
+            message = message.header(DEADLINE, nanos(deadline).to_string());
+        }
+        if let Some((queue, correlation_id)) = self.reply_to {
+            message = message.header(REPLY_TO, queue).header(CORRELATION_ID, correlation_id);
+        }
+        match self.ordering_key {
+            Some(key) => message.group(key),
+            None => message,
+        }
+    }
+}
+
+/// The purpose of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Starts a saga.
+    Submit,
+    /// Continues a saga that was released.
+    Wake,
+    /// Continues a saga that nothing carries on.
+    Resume,
+    /// The same, and cancels it.
+    Cancel,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Submit, Self::Wake, Self::Resume, Self::Cancel];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Wake => "wake",
+            Self::Resume => "resume",
+            Self::Cancel => "cancel",
+        }
+    }
+}
+
+/// Returns a de-duplication id as it is, or its hash if it is too long for the queue.
+pub(super) fn fitting(id: String, can: &Capabilities) -> String {
+    if id.len() <= can.max_key() { id } else { format!("{:016x}", stable_hash(id.as_bytes())) }
+}
+
+/// Returns the message that continues a saga.
+pub(super) fn wake(id: &str) -> Message {
+    Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
+}
+
+/// Returns the message of a supervisor.
+pub(super) fn resume(id: &str, epoch: u64, failures: u32, cancels: bool, can: &Capabilities) -> Message {
+    let kind = if cancels { Kind::Cancel } else { Kind::Resume };
+    let message = Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, kind.as_str());
+    message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("{id}#{epoch}#{failures}"), can))
+}
+
+/// The parts of a scheduler's message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Parts<'a> {
+    pub(super) id: &'a str,
+    pub(super) kind: Kind,
+    pub(super) deadline: Option<Duration>,
+    pub(super) epoch: Option<u64>,
+}
+
+impl<'a> Parts<'a> {
+    /// Reads the headers of a message; `None` if it is none of a scheduler.
+    pub(super) fn of(headers: &'a BTreeMap<String, String>) -> Option<Self> {
+        let kind = headers.get(KIND)?;
+        let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+        let number = |name: &str| headers.get(name).map(|value| value.parse::<u64>().ok());
+        let deadline = number(DEADLINE).map_or(Some(None), |nanos| nanos.map(Some))?.map(Duration::from_nanos);
+        let epoch = number(EPOCH).map_or(Some(None), |epoch| epoch.map(Some))?;
+        Some(Self { id: headers.get(SAGA_ID)?, kind, deadline, epoch })
+    }
+}
+
+/// Returns the number by which an execution knows its message; never 0. Messages of two queues may
+/// have one id.
+pub(super) fn number_of(queue: &str, id: &MessageId) -> u64 {
+    stable_hash(format!("{id} {queue}").as_bytes()).max(1)
+}

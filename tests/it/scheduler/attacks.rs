@@ -1,0 +1,159 @@
+//! Long ids, large states, delays without end, and two queues.
+use std::{future::pending, sync::Arc, time::Duration};
+
+use steadfast::{
+    port::{BoxFuture, Capabilities},
+    queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Settle},
+    saga::{Action, Plan, SagaOutcome, SagaPhase, Step, StepOutcome},
+};
+
+use super::world::{World, order};
+use crate::saga::world::{Answer, S, State};
+
+/// Longest id of a saga in memory.
+const LONGEST: usize = 1022;
+
+/// Regression: the de-duplication ids of status messages and of the supervisor's messages were longer than a queue takes,
+/// so that the submission was delivered for ever, and a lost one never found.
+#[test]
+fn a_saga_with_the_longest_id_is_replied_to_and_supervised() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    let id = "x".repeat(LONGEST);
+    world.submit(&orders, order(&id).reply_to("web-1", "1"));
+    world.saga.services.answer("room", [Answer::Hangs]);
+    world.kill_after(&orders, S(5));
+    world.block_on(world.queue.purge()).unwrap();
+    let ran =
+        async { tokio::join!(orders.run(world.clock.sleep(S(300))), orders.supervise(world.clock.sleep(S(300)))) };
+    let (ran, supervised) = world.block_on(ran);
+    ran.unwrap();
+    supervised.unwrap();
+    assert_eq!(world.block_on(orders.read(&id)).unwrap().unwrap().phase, SagaPhase::Completed);
+    assert_eq!((world.told(), world.depths()), (vec!["1 received".to_owned()], (0, 0)));
+
+    let id = "y".repeat(LONGEST);
+    world.submit(&orders, order(&id).reply_to("web-1", "2"));
+    world.run(&[&orders], S(60));
+    assert_eq!((world.told(), world.depths()), (vec!["2 received".to_owned(), "2 completed".to_owned()], (0, 0)));
+}
+
+/// A step that makes the state larger than a message may be.
+struct Grows;
+
+impl Action<State> for Grows {
+    async fn execute(&self, _: &Step<State>) -> StepOutcome<State> {
+        StepOutcome::changed(|state: &mut State| state.push("x".repeat(15_000)))
+    }
+}
+
+/// Regression: the message of a saga whose result no reply queue takes was delivered for ever.
+#[test]
+fn a_result_that_is_too_large_for_its_status_message_makes_the_submission_a_dead_letter() {
+    let world = World::new();
+    let replies = Arc::new(Small(InMemoryQueue::builder("small").clock(&world.clock).build()));
+    let saga = world.process("a", Plan::new().pivot("grows", Grows)).saga().clone();
+    let orders = steadfast::scheduler::Scheduler::builder(saga, world.queue.clone(), World::config())
+        .clock(&world.clock)
+        .replies(move |_| Some(replies.clone()))
+        .build()
+        .unwrap();
+    world.submit(&orders, order("42").reply_to("small", "1"));
+    world.run(&[&orders], S(600));
+    assert_eq!(world.block_on(orders.read("42")).unwrap().unwrap().phase, SagaPhase::Completed);
+    assert_eq!(world.depths(), (0, 1));
+    let dead = world.queue.dead_letters().unwrap();
+    let dead = world.block_on(dead.receive_one(S(30))).unwrap().unwrap();
+    assert!(format!("{dead:?}").contains("status message was refused"), "{dead:?}");
+}
+
+/// A queue of small messages.
+#[derive(Debug)]
+struct Small(InMemoryQueue);
+
+impl Queue for Small {
+    forward_queue! { 0: identity, receive, extend, depth, peek, purge, dead_letters }
+
+    // A forward would not pass through it.
+    fn address(&self) -> Option<Address> {
+        None
+    }
+
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        self.0.settle(settlements)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities().largest_value(1_000)
+    }
+
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        Box::pin(async move {
+            Message::check(&messages, &self.capabilities())?;
+            self.0.send(messages).await
+        })
+    }
+}
+
+#[test]
+fn a_saga_that_waits_without_end_is_woken_or_ends_at_its_deadline() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("room", [Answer::Pending(Duration::MAX)]);
+    world.submit(&orders, order("42").deadline(Duration::MAX));
+    world.run(&[&orders], S(60));
+    assert!(world.block_on(orders.read("42")).unwrap().unwrap().steps[1].wait > S(1_000_000_000));
+    world.block_on(orders.wake("42")).unwrap();
+    world.run(&[&orders], S(60));
+    assert_eq!(world.block_on(orders.read("42")).unwrap().unwrap().phase, SagaPhase::Completed);
+
+    world.saga.services.answer("room", [Answer::Pending(Duration::MAX)]);
+    world.submit(&orders, order("43").deadline(S(600)));
+    world.run(&[&orders], S(700));
+    assert_eq!(world.block_on(orders.read("43")).unwrap().unwrap().phase, SagaPhase::Compensated);
+}
+
+/// Regression: the message ids of two queues may be equal, and each message took the saga over from the other.
+#[test]
+fn a_message_of_another_queue_with_the_same_id_leaves_a_saga_that_runs_alone() {
+    let world = World::new();
+    let other = Arc::new(InMemoryQueue::builder("others").clock(&world.clock).build());
+    let orders = world.process("a", world.saga.trip());
+    let others = world.process_on("b", world.saga.trip(), world.saga.store.clone(), other);
+    world.saga.services.answer("room", [Answer::Takes(S(20))]);
+    world.submit(&orders, order("42"));
+    world.submit(&others, order("42"));
+    world.run(&[&orders, &others], S(100));
+    assert_eq!(world.saga.services.log(), "seat room charge mail");
+}
+
+/// Regression: an operator could only retry it.
+#[test]
+fn a_saga_that_was_given_up_before_its_pivot_is_cancelled_by_an_operator() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.submit(&orders, order("42"));
+    world.saga.services.answer("room", [Answer::Hangs]);
+    world.kill_after(&orders, S(5));
+    world.block_on(async {
+        let lost = async {
+            loop {
+                world.queue.purge().await.unwrap();
+                world.clock.sleep(S(1)).await;
+            }
+        };
+        tokio::select! {
+            ended = orders.supervise(pending()) => panic!("{ended:?}"),
+            () = lost => {}
+            () = world.clock.sleep(S(1000)) => {}
+        }
+    });
+    assert_eq!(world.block_on(orders.read("42")).unwrap().unwrap().phase, SagaPhase::Stuck);
+    let cancelled = world.block_on(orders.saga().cancel("42", "by an operator"));
+    let Ok(SagaOutcome::Compensated { step: None, reason }) = cancelled else { panic!("{cancelled:?}") };
+    assert_eq!((reason.as_str(), &*world.saga.services.log()), ("by an operator", "seat room -room -seat"));
+    assert_eq!(world.block_on(orders.saga().open()).unwrap(), []);
+}

@@ -1,0 +1,6 @@
+//! Sagas from a queue, on a manual clock.
+mod agents;
+mod attacks;
+mod crashes;
+mod lives;
+mod world;
