@@ -64,10 +64,12 @@ fn memory_that_is_opened_twice_is_not_shared() {
 fn a_url_that_names_no_backend_says_which_are_known() {
     assert_eq!(
         refused(""),
-        "invalid `url`: must begin with a scheme: `memory:`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`"
+        "invalid `url`: must begin with a scheme: `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`"
     );
     assert_eq!(refused("memory:x"), "invalid `url`: nothing may follow `memory:`");
     assert!(refused("sqlite:").contains("path"));
+    #[cfg(not(feature = "nats"))]
+    assert!(refused("tls://host").contains("the feature `nats`"));
     #[cfg(not(feature = "postgres"))]
     assert!(refused("postgres://host").contains("the feature `postgres`"));
     #[cfg(not(feature = "redis"))]
