@@ -85,6 +85,7 @@
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
 //! | [`saga`] | steps in several services that complete as a whole, or are compensated |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
+//! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -169,7 +170,7 @@ pub use {
         saga, sharding, throttling, timeout,
     },
     ports::{lease, notify, port, queue, store},
-    roof::{journal, scheduler, standard},
+    roof::{journal, scheduler, standard, stream},
     wings::backend,
 };
 // Internal rooms, by their short paths.

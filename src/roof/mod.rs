@@ -3,3 +3,4 @@
 pub mod journal;
 pub mod scheduler;
 pub mod standard;
+pub mod stream;

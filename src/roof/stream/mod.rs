@@ -1,0 +1,8 @@
+//! Event stream: a partitioned log, its producers, and processors that share its partitions.
+//!
+//! An event is appended to one partition of a [`Topic`], and gets the next [`Position`] there.
+mod event; // events and positions; those of the processor, for observers, are in `observed`
+mod topic;
+
+pub use event::{Appended, Event, Position, Recorded};
+pub use topic::{Bounds, Read, Topic};
