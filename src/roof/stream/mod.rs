@@ -4,6 +4,7 @@
 mod event; // events and positions; those of the processor, for observers, are in `observed`
 mod log;
 mod notices;
+mod producer;
 mod reader;
 mod request;
 mod store_topic;
@@ -11,5 +12,6 @@ mod stored;
 mod topic;
 
 pub use event::{Appended, Event, Position, Recorded};
+pub use producer::{Producer, ProducerConfig, partition_of};
 pub use store_topic::StoreTopic;
 pub use topic::{Bounds, Read, Topic};
