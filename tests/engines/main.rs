@@ -15,3 +15,5 @@ mod postgres;
 mod redis;
 mod sagas;
 mod server;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod topics;

@@ -1,0 +1,2 @@
+//! Event streams through their public API.
+mod topic;
