@@ -2,7 +2,12 @@
 //!
 //! An event is appended to one partition of a [`Topic`], and gets the next [`Position`] there.
 mod event; // events and positions; those of the processor, for observers, are in `observed`
+mod processor; // members of a group
 mod topic;
 
 pub use event::{Appended, Event, Position, Recorded};
+pub use processor::{
+    Delivered, OutOfRange, PartitionState, StreamCall, StreamProcessor, StreamProcessorConfig, StreamProcessorEvent,
+    StreamStart,
+};
 pub use topic::{Bounds, Read, Topic};
