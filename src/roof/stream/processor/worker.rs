@@ -383,16 +383,17 @@ where
     fn out_of_order(&mut self, offset: u64, next: u64) {
         if offset < next {
             self.halt(&format!("the topic returned the event {offset} in place of {next}"));
-        } else if self.core.config.on_out_of_range == OutOfRange::Halt {
-            self.halt(&format!("the next event is {next}, and the topic goes on at {offset}"));
         } else {
             self.gap = Some(offset);
         }
     }
 
-    /// Goes on at `to`, because the topic no longer has the events before it.
+    /// Goes on at `to` or halts, because the topic no longer has the events before it.
     fn skip(&mut self, to: u64, now: Instant) {
         let (partition, from) = (self.partition, self.lanes.next());
+        if self.core.config.on_out_of_range == OutOfRange::Halt {
+            return self.halt(&format!("the next event is {from}, and the topic goes on at {to}"));
+        }
         let lost = self.lanes.skip_to(to);
         self.checkpoint.lost = self.checkpoint.lost.saturating_add(lost);
         self.core.event(|| Event::Skipped { partition, from, to, lost });
