@@ -175,7 +175,7 @@ pub use {
 };
 // Internal rooms, by their short paths.
 use ground::{
-    budget, build, flight, hash, in_progress, key_ref, race, sharded, spawn, striped, sync, validator, window,
+    budget, build, flight, hash, in_progress, key_ref, race, sharded, spawn, striped, sync, validator, window, wire,
 };
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};

@@ -21,3 +21,4 @@ pub(crate) mod sync;
 pub mod time;
 pub(crate) mod validator;
 pub(crate) mod window;
+pub(crate) mod wire;

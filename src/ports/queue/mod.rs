@@ -115,8 +115,6 @@ mod redrive;
 mod requester;
 mod settle;
 pub(crate) mod state;
-#[cfg(feature = "nats")]
-pub(crate) mod wire;
 
 pub use address::Address;
 pub use announcing::AnnouncingQueue;

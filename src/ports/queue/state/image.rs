@@ -2,13 +2,13 @@
 use bytes::Bytes;
 
 use super::{
-    super::{
-        ErrorHistory, MessageId,
-        wire::{In, Out},
-    },
+    super::{ErrorHistory, MessageId},
     Position, QueueState, StoredMessage,
 };
-use crate::time::{Instant, Timestamp};
+use crate::{
+    time::{Instant, Timestamp},
+    wire::{In, Out},
+};
 
 impl QueueState {
     /// Adds the whole state. Receipts name slots, so the slots are kept as they are.

@@ -62,8 +62,8 @@
 //!
 //! # Cases in a program
 //!
-//! A table gives the same cases to a program: [`store::cases`], [`queue::cases`], [`lease::cases`]
-//! and [`notify::cases`]; [`Case::run`] runs one, with a limit of its own.
+//! A table gives the same cases to a program: [`store::cases`], [`queue::cases`], [`lease::cases`],
+//! [`notify::cases`] and [`topic::cases`]; [`Case::run`] runs one, with a limit of its own.
 #![allow(clippy::expect_used, reason = "a suite is made of tests")]
 mod case;
 mod fixture;
@@ -73,6 +73,7 @@ pub mod queue;
 pub mod safety;
 mod safety_appends;
 pub mod store;
+pub mod topic;
 
 pub use case::{Case, CaseError};
 pub use fixture::Fixture;

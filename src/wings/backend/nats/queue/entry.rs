@@ -4,11 +4,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    queue::{
-        AttemptError, ErrorHistory, Message, Settle,
-        wire::{In, Out},
-    },
+    queue::{AttemptError, ErrorHistory, Message, Settle},
     time::nanos,
+    wire::{In, Out},
 };
 
 /// First bytes of each entry.

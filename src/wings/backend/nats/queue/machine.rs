@@ -8,9 +8,9 @@ use crate::{
     queue::{
         Delivery, Depth, Message, MessageId, Peeked, QueueError, Receipt, Settle,
         state::{Hide, QueueState, StoredMessage},
-        wire::{In, Out},
     },
     time::{Instant, Timestamp},
+    wire::{In, Out},
 };
 
 /// Messages, dead letters, and the time.

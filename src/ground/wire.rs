@@ -1,5 +1,5 @@
-//! A compact binary form, for backends that store the state of a queue: numbers of variable length,
-//! and bytes behind their length.
+//! A compact binary form of stored values: numbers of variable length, and bytes behind their
+//! length.
 use bytes::{Buf as _, Bytes};
 
 /// Bytes to which values are added.
@@ -39,6 +39,7 @@ impl Out {
         values.for_each(|value| add(self, value));
     }
 
+    #[cfg(feature = "nats")]
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }

@@ -1,0 +1,93 @@
+//! Notices of appends. They only shorten waits: a reader polls beside.
+use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    Appended,
+    store_topic::{ATTEMPT, StoreTopicInner},
+};
+use crate::{
+    notify::{Hints, Notifier},
+    port::ask,
+    sync::Mutex,
+    time::Instant,
+};
+
+/// Publishes and receives the numbers of partitions with new events.
+pub(super) struct Announcer {
+    notifier: Arc<dyn Notifier>,
+    topic: String,
+    pending: Mutex<Pending>,
+    /// Held by the one waiting read that receives for all.
+    hints: tokio::sync::Mutex<Hints>,
+}
+
+#[derive(Default)]
+struct Pending {
+    partitions: BTreeSet<u16>,
+    /// Time before which no notice is published.
+    silent_until: Instant,
+}
+
+/// Minimum time between two notices of a handle. Partitions in between are in the next one.
+const APART: Duration = Duration::from_millis(20);
+/// Time limit of one notice, which delays the answer of its append.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which notices are not received after a gap.
+const AFTER_GAP: Duration = Duration::from_secs(1);
+
+impl Announcer {
+    pub(super) fn new(notifier: Arc<dyn Notifier>, topic: String) -> Self {
+        let hints = tokio::sync::Mutex::new(Hints::new(Duration::ZERO));
+        Self { notifier, topic, pending: Mutex::default(), hints }
+    }
+}
+
+impl StoreTopicInner {
+    /// Wakes readers after an append: those of this handle at once, others by a notice.
+    pub(super) async fn announce(&self, partition: u16, appended: &[Appended]) {
+        if appended.iter().all(|appended| appended.is_duplicate) {
+            return;
+        }
+        if let Ok(part) = self.part(partition) {
+            part.changed.notify_waiters();
+        }
+        let Some(announcer) = &self.announcer else { return };
+        let notice = {
+            let (now, mut pending) = (self.clock.now(), announcer.pending.lock());
+            pending.partitions.insert(partition);
+            if now < pending.silent_until {
+                return;
+            }
+            pending.silent_until = now + APART;
+            let partitions = std::mem::take(&mut pending.partitions);
+            Bytes::from(partitions.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<u8>>())
+        };
+        // A lost notice costs the wait until the next poll.
+        drop(ask(&self.clock, PATIENCE, announcer.notifier.publish(&announcer.topic, notice)).await);
+    }
+
+    /// Receives notices and wakes readers. One reader at a time does so for all of this handle.
+    pub(super) async fn hear(&self) {
+        let Some(announcer) = &self.announcer else { return pending().await };
+        let mut hints = announcer.hints.lock().await;
+        let subscribed = hints.subscribe(Some(&announcer.notifier), &announcer.topic, (&self.clock, ATTEMPT)).await;
+        if subscribed.is_err() {
+            return pending().await;
+        }
+        loop {
+            // Only a gap ends it: a notice wakes its readers here.
+            let wakes = |notice: &Bytes| {
+                for number in notice.chunks_exact(2) {
+                    if let Ok(part) = self.part(u16::from_be_bytes([number[0], number[1]])) {
+                        part.changed.notify_waiters();
+                    }
+                }
+                false
+            };
+            hints.recv(&self.clock, AFTER_GAP, wakes).await;
+            self.parts.iter().for_each(|part| part.changed.notify_waiters());
+        }
+    }
+}
