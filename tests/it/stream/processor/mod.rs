@@ -1,4 +1,5 @@
 mod checkpoints;
+mod crashes;
 mod keys;
 mod members;
 mod poison;
