@@ -177,6 +177,7 @@ pub use {
 use ground::{
     budget, build, flight, hash, in_progress, key_ref, race, sharded, spawn, striped, sync, validator, window, wire,
 };
+use ports::gather;
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};
 pub use call::{BoxedPipeline, Pipeline};

@@ -1,5 +1,6 @@
 //! The ports: traits for the patterns' state, each with an in-memory implementation.
 
+pub(crate) mod gather;
 pub mod lease;
 pub mod notify;
 pub mod port;

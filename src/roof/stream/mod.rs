@@ -5,6 +5,7 @@ mod event; // events, and their positions
 mod log;
 mod notices;
 mod processor; // members of a group
+mod producer;
 mod reader;
 mod request;
 mod store_topic;
@@ -16,5 +17,6 @@ pub use processor::{
     Delivered, OutOfRange, PartitionState, StreamCall, StreamProcessor, StreamProcessorConfig, StreamProcessorEvent,
     StreamStart,
 };
+pub use producer::{Producer, ProducerConfig, partition_of};
 pub use store_topic::StoreTopic;
 pub use topic::{Bounds, Read, Topic};

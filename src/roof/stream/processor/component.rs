@@ -153,7 +153,7 @@ impl StreamProcessor {
     /// [`Fencing`](Capability::Fencing) or [`Linearizable`](Capability::Linearizable), the leases
     /// `Fencing`.
     pub fn new(
-        topic: Arc<dyn Topic>,
+        topic: impl Topic + 'static,
         group: impl Into<Name>,
         leases: Arc<dyn Lease>,
         checkpoints: Arc<dyn Store>,
@@ -164,14 +164,14 @@ impl StreamProcessor {
 
     /// Creates a builder with the arguments of [`new`](Self::new).
     pub fn builder(
-        topic: Arc<dyn Topic>,
+        topic: impl Topic + 'static,
         group: impl Into<Name>,
         leases: Arc<dyn Lease>,
         checkpoints: Arc<dyn Store>,
         config: StreamProcessorConfig,
     ) -> Builder<Self> {
         Builder::new(StreamProcessorSpec {
-            topic,
+            topic: Arc::new(topic),
             group: group.into(),
             leases,
             store: checkpoints,

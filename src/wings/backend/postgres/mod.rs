@@ -150,7 +150,6 @@ mod config;
 mod connection;
 mod direct;
 mod failure;
-mod gather;
 mod handle;
 mod lease;
 mod lease_schema;

@@ -12,7 +12,6 @@ use tokio_postgres::types::Type;
 
 use super::{
     Postgres,
-    gather::{Gather, SendBatch, row},
     handle::PostgresCore,
     link::{Effect, Link, Param},
     listen::{Heard, Subscription},
@@ -20,6 +19,7 @@ use super::{
 use crate::{
     backend::base64::{decode, encode},
     entropy::Entropy,
+    gather::{Gather, SendBatch, row},
     hash::stable_hash,
     notify::{Notice, NoticeSource, Notices, Notifier, check_notice},
     port::{BoxFuture, Capabilities, Capability, PortError},

@@ -11,7 +11,6 @@ use tokio_postgres::types::Type;
 
 use super::{
     Postgres,
-    gather::Gather,
     handle::PostgresCore,
     link::{Effect, READ_COMMITTED, check_size, refuse_isolation},
     listen::Subscription,
@@ -22,6 +21,7 @@ use super::{
 };
 use crate::{
     backend::QUEUE_NAME,
+    gather::Gather,
     port::{BoxFuture, Capabilities, Capability, ErrorClass, PortError, PortErrorKind},
     queue::{
         Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,

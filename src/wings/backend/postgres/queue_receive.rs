@@ -16,12 +16,12 @@ use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
 use super::{
-    gather::SendBatch,
     link::{Effect, Link},
     queue_send::{decode, message_id, micros},
     queue_settle,
 };
 use crate::{
+    gather::SendBatch,
     port::{BoxFuture, PortError},
     queue::{Delivery, Receipt},
     sync::Mutex,

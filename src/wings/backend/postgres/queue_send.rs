@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::{
-    gather::{SendBatch, row},
     link::{Effect, Link, Param},
     queue_settle::{is_deadlock, is_locked},
 };
 use crate::{
+    gather::{SendBatch, row},
     port::{BoxFuture, PortError},
     queue::{Message, MessageId, QueueError},
 };

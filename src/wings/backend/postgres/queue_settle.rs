@@ -8,12 +8,12 @@ use std::{
 use tokio_postgres::{Row, error::SqlState, types::Type};
 
 use super::{
-    gather::{SendBatch, row},
     link::{Effect, Link},
     queue::PostgresQueue,
     queue_send::{ATTEMPTS, Columns, HASTE, micros},
 };
 use crate::{
+    gather::{SendBatch, row},
     port::{BoxFuture, PortError},
     queue::{AttemptError, ErrorHistory, Message, QueueError, Settle},
 };

@@ -6,7 +6,6 @@ use tokio_postgres::{Row as SqlRow, Transaction, types::Type};
 
 use super::{
     Postgres,
-    gather::Gather,
     handle::PostgresCore,
     link::{Link, Param, READ_COMMITTED, check_size, refuse_isolation},
     store_get::{Found, Getter, Wanted},
@@ -14,6 +13,7 @@ use super::{
     sweep::Sweeper,
 };
 use crate::{
+    gather::Gather,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     store::{
         Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Store, StoreError, Version, Write,

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
 use super::{
-    gather::SendBatch,
     link::{Effect, Link, Param},
     store_sql::version,
 };
 use crate::{
+    gather::SendBatch,
     port::{BoxFuture, PortError},
     store::{Key, Record},
 };

@@ -5,10 +5,10 @@ use tokio_postgres::{Row, Transaction, types::Type};
 
 use super::{
     failure::failure,
-    gather::{SendBatch, row},
     link::{Effect, Link, Param},
 };
 use crate::{
+    gather::{SendBatch, row},
     port::{BoxFuture, FencingToken, PortError, PortErrorKind},
     store::{Precondition, PutOptions, Sequence, StoreError, Version, Write},
 };

@@ -16,20 +16,31 @@ use crate::{
 };
 
 /// Sends jobs in batches. It returns one answer for each job.
-pub(super) trait SendBatch<J, R>: Send + Sync {
+pub(crate) trait SendBatch<J, R>: Send + Sync {
     fn send(&self, jobs: Vec<J>) -> BoxFuture<'_, Vec<R>>;
     /// Returns the size of a job in rows: see [`row`].
     fn weight(&self, job: &J) -> usize;
 }
 
 /// Gathers jobs of one kind.
-pub(super) struct Gather<J, R>(Arc<GatherCore<J, R>>);
+pub(crate) struct Gather<J, R>(Arc<GatherCore<J, R>>);
 
 struct GatherCore<J, R> {
     sender: Box<dyn SendBatch<J, R>>,
     state: Mutex<State<J, R>>,
     /// A batch ends at this size in rows, or with the job that reaches it.
     most: usize,
+    order: Order,
+    spawner: Spawner,
+}
+
+/// The order of batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// A lone job is sent in its caller's future, and batches run beside it and each other.
+    Any,
+    /// Each batch begins when the one before has ended, in the order of the jobs.
+    Strict,
 }
 
 struct State<J, R> {
@@ -57,29 +68,40 @@ const BATCHES: usize = 4;
 const MAX_WAITING: usize = 16_384;
 
 /// Returns the size of a row with a value of so many bytes.
-pub(super) const fn row(bytes: usize) -> usize {
+pub(crate) const fn row(bytes: usize) -> usize {
     1 + bytes / ROW_BYTES
 }
 
 impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
-    pub(super) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
+    /// Creates one that sends a lone job at once, in its caller's future.
+    pub(crate) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
+        Self::of(most, Order::Any, Spawner::Tokio, Box::new(sender))
+    }
+
+    /// Creates one that sends one batch at a time, each in a task, in the order of the jobs. Its user
+    /// limits the number of jobs that wait.
+    pub(crate) fn in_order(most: usize, spawner: Spawner, sender: impl SendBatch<J, R> + 'static) -> Self {
+        Self::of(most, Order::Strict, spawner, Box::new(sender))
+    }
+
+    fn of(most: usize, order: Order, spawner: Spawner, sender: Box<dyn SendBatch<J, R>>) -> Self {
         let state = Mutex::new(State { has_lone: false, batches: 0, waiting: VecDeque::new(), rows: 0 });
-        Self(Arc::new(GatherCore { sender: Box::new(sender), state, most }))
+        Self(Arc::new(GatherCore { sender, state, most, order, spawner }))
     }
 
     /// Sends a job, alone or with others, and returns its answer.
     ///
     /// # Cancel safety
     /// If the future is dropped, the job is sent or not.
-    pub(super) async fn send(&self, job: J) -> Result<R, PortError> {
-        let lost = || PortError::new(PortErrorKind::Closed, "postgres: the runtime is shutting down").outcome_unknown();
+    pub(crate) async fn send(&self, job: J) -> Result<R, PortError> {
+        let lost = || PortError::new(PortErrorKind::Closed, "the runtime is shutting down").outcome_unknown();
         let core = &self.0;
         let answered = {
             let mut state = core.state.lock();
-            if !state.has_lone && state.batches == 0 {
+            if core.order == Order::Any && !state.has_lone && state.batches == 0 {
                 state.has_lone = true;
                 Err(job)
-            } else if state.waiting.len() >= MAX_WAITING {
+            } else if core.order == Order::Any && state.waiting.len() >= MAX_WAITING {
                 return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
             } else {
                 let (answer, answered) = oneshot::channel();
@@ -107,7 +129,8 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
     fn begin_batch(self: &Arc<Self>) {
         let batch = {
             let mut state = self.state.lock();
-            let may_begin = state.batches == 0 || state.rows >= self.most && state.batches < BATCHES;
+            let most = if self.order == Order::Any { BATCHES } else { 1 };
+            let may_begin = state.batches == 0 || state.rows >= self.most && state.batches < most;
             if !may_begin {
                 return;
             }
@@ -130,7 +153,7 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
         };
         // Created here: also a task that is dropped before its first poll begins the next batch.
         let next = NextBatch(self.clone());
-        Spawner::Tokio.spawn(async move {
+        self.spawner.spawn(async move {
             let (jobs, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(|one| (one.job, one.answer)).unzip();
             let answers = next.0.sender.send(jobs).await;
             for (caller, answer) in callers.into_iter().zip(answers) {
@@ -281,6 +304,21 @@ mod tests {
         }
         let batches = server.batches.lock().len();
         assert!(batches <= 6, "{batches} batches for 9 jobs: {:?}", server.batches.lock());
+    }
+
+    #[tokio::test]
+    async fn batches_in_order_begin_one_after_the_other() {
+        let (server, _) = gather(0);
+        let gather = Arc::new(Gather::in_order(3, Spawner::Tokio, server.clone()));
+        let tasks = spawn(&gather, &[1, 2, 3, 4, 5, 6]).await;
+        for begun in [&[vec![1]][..], &[vec![1], vec![2, 3, 4]], &[vec![1], vec![2, 3, 4], vec![5, 6]]] {
+            assert_eq!(*server.batches.lock(), begun);
+            server.permits.add_permits(1);
+            settle().await;
+        }
+        for (task, job) in tasks.into_iter().zip(1..) {
+            assert_eq!(task.await.unwrap(), job * 10);
+        }
     }
 
     #[tokio::test]
