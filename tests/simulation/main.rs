@@ -20,6 +20,7 @@ mod saga;
 mod sharding;
 mod shared_breaker;
 mod shared_limit;
+mod stream;
 
 /// How many schedules: so many in a debug build, so many in a release build; as many as asked for, if that is fewer.
 fn schedules(debug: u64, release: u64) -> u64 {

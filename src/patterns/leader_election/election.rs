@@ -111,8 +111,15 @@ impl LeaderElection {
     /// # Cancel safety
     /// If the future is dropped, the request was either made or not.
     pub async fn request_resign(&self) -> Result<bool, LeaseError> {
+        self.request_resign_if(|_| true).await
+    }
+
+    /// Asks the current leader to resign if the condition holds for its id.
+    pub(crate) async fn request_resign_if(&self, is_meant: impl Fn(&str) -> bool) -> Result<bool, LeaseError> {
         let name = self.0.name.as_str();
-        let Some(held) = self.0.leases.read(name).await? else { return Ok(false) };
+        let Some(held) = self.0.leases.read(name).await?.filter(|held| is_meant(&held.holder)) else {
+            return Ok(false);
+        };
         self.0.leases.request_release(name, held.token).await?;
         self.0.publish(RESIGN).await;
         Ok(true)

@@ -364,3 +364,5 @@ pub use listener::QueueListener;
 pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
 pub use work::{Cancelled, Work};
+// For the rooms above.
+pub(crate) use {poll::idle::Idle, run::caught::Caught, work::Cancel};

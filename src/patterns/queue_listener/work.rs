@@ -124,25 +124,25 @@ impl fmt::Debug for Cancelled {
 }
 
 /// The sending end of a task's [`Cancelled`] signals.
-pub(super) struct Cancel {
+pub(crate) struct Cancel {
     shared: Arc<SharedSignal>,
     number: u64,
 }
 
 impl Cancel {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { shared: Arc::default(), number: 0 }
     }
 
     /// Returns the signal of the next handler.
     #[inline]
-    pub(super) fn next(&mut self) -> Cancelled {
+    pub(crate) fn next(&mut self) -> Cancelled {
         self.number += 1;
         Cancelled { shared: self.shared.clone(), number: self.number }
     }
 
     /// Signals the running handler. Returns `true` if it was not signalled before.
-    pub(super) fn signal(&self) -> bool {
+    pub(crate) fn signal(&self) -> bool {
         let before = self.shared.signalled.fetch_max(self.number, Ordering::AcqRel);
         if before < self.number {
             self.shared.notify.notify_waiters();

@@ -1,0 +1,232 @@
+//! The processor, and its builder.
+use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool};
+
+use tokio::sync::Notify;
+
+use super::{PartitionState, StreamProcessorConfig, StreamProcessorEvent as Event};
+use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasEvents},
+    config::{ConfigError, Name, require},
+    entropy::Entropy,
+    hash::stable_hash,
+    leader_election::{LeaderElection, LeaderElectionEvent},
+    lease::Lease,
+    notify::Notifier,
+    observe::{Events, Subscription},
+    port::{Capability, PortErrorKind},
+    queue::Queue,
+    store::Store,
+    stream::Topic,
+    sync::Mutex,
+    time::Clock,
+};
+
+/// One member of a group that processes the events of a topic. The [room's page](crate::stream)
+/// has an example.
+///
+/// A clone is the same member and shares its state; one clone runs at a time.
+#[derive(Clone)]
+pub struct StreamProcessor(pub(super) Arc<ProcessorCore>);
+
+pub(super) struct ProcessorCore {
+    pub(super) topic: Arc<dyn Topic>,
+    /// Hash of the topic's identity.
+    pub(super) topic_hash: u64,
+    pub(super) group: Name,
+    pub(super) store: Arc<dyn Store>,
+    /// The partition of the store with checkpoints and members.
+    pub(super) partition: String,
+    pub(super) dead_letters: Option<Arc<dyn Queue>>,
+    pub(super) config: StreamProcessorConfig,
+    pub(super) clock: Clock,
+    pub(super) entropy: Entropy,
+    pub(super) events: Events<Event>,
+    /// The id of this member, with a random number.
+    pub(super) member: String,
+    pub(super) is_running: AtomicBool,
+    /// The partitions that this member owns.
+    pub(super) owned: Mutex<BTreeMap<u16, PartitionState>>,
+    /// Wakes the announcement of a change of `owned`, and the next look at the members.
+    pub(super) announce: Notify,
+    pub(super) look: Notify,
+    common: Common,
+    leases: Arc<dyn Lease>,
+    notifier: Option<Arc<dyn Notifier>>,
+    elections: Mutex<BTreeMap<u16, LeaderElection>>,
+}
+
+/// Arguments of a processor, beside clock and entropy.
+pub struct StreamProcessorSpec {
+    topic: Arc<dyn Topic>,
+    group: Name,
+    leases: Arc<dyn Lease>,
+    store: Arc<dyn Store>,
+    config: StreamProcessorConfig,
+    member: String,
+    dead_letters: Option<Arc<dyn Queue>>,
+    notifier: Option<Arc<dyn Notifier>>,
+}
+
+impl Builder<StreamProcessor> {
+    /// Sets the member's id, such as the name of a host or pod.
+    ///
+    /// Members with the same id are still told apart, by a random number that is added to each.
+    pub fn member(mut self, id: impl Into<String>) -> Self {
+        self.spec.member = id.into();
+        self
+    }
+
+    /// Sets the queue that receives events whose attempts are used up. Without it their partition
+    /// halts.
+    pub fn dead_letters(mut self, queue: Arc<dyn Queue>) -> Self {
+        self.spec.dead_letters = Some(queue);
+        self
+    }
+
+    /// Sets a notifier. With it an owner learns at once that it is asked to resign, and its
+    /// successor that the partition is free; without it, at the next renewal and poll.
+    pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
+        self.spec.notifier = Some(notifier);
+        self
+    }
+}
+
+impl Component for StreamProcessor {
+    type Built = Result<Self, ConfigError>;
+    type Spec = StreamProcessorSpec;
+
+    fn assemble(spec: StreamProcessorSpec, common: Common) -> Self::Built {
+        let StreamProcessorSpec { topic, group, leases, store, config, member, dead_letters, notifier } = spec;
+        config.check()?;
+        require(!group.as_str().is_empty(), "group", "must not be empty")?;
+        require(!member.is_empty(), "member", "must not be empty")?;
+        let can = store.capabilities();
+        can.require(Capability::Fencing).map_err(|lacks| lacks.refuse("checkpoints"))?;
+        can.require(Capability::Linearizable).map_err(|lacks| lacks.refuse("checkpoints"))?;
+        if let Some(queue) = &dead_letters {
+            // An event is sent again if its owner dies before its checkpoint.
+            queue.capabilities().require(Capability::Deduplication).map_err(|lacks| lacks.refuse("dead_letters"))?;
+        }
+        let partition = format!("stream/{group}/{}", topic.name());
+        let common = Common { entropy: Some(common.entropy()), name: None, ..common };
+        let entropy = common.entropy();
+        let member = format!("{member}#{:016x}", entropy.next_u64());
+        let longest = partition.len().max(member.len() + 2);
+        require(longest <= can.max_key(), "group", "must not be longer than the store can hold, nor the member's id")?;
+        let processor = Self(Arc::new(ProcessorCore {
+            topic_hash: stable_hash(topic.identity().as_bytes()),
+            topic,
+            group,
+            store,
+            partition,
+            dead_letters,
+            config,
+            clock: common.clock.clone(),
+            entropy,
+            events: common.hooks.events(),
+            member,
+            is_running: AtomicBool::new(false),
+            owned: Mutex::default(),
+            announce: Notify::new(),
+            look: Notify::new(),
+            common,
+            leases,
+            notifier,
+            elections: Mutex::default(),
+        }));
+        // Refuses settings of the election now.
+        processor.0.election(0)?;
+        Ok(processor)
+    }
+}
+
+impl HasEntropy for StreamProcessor {}
+impl HasEvents<Event> for StreamProcessor {}
+impl HasEvents<LeaderElectionEvent> for StreamProcessor {}
+
+impl StreamProcessor {
+    /// Creates a member of a group that processes a topic. `leases` has the ownership of its
+    /// partitions, and `checkpoints` its progress.
+    ///
+    /// # Errors
+    /// If a setting breaks a rule, or a backend lacks a capability: the store
+    /// [`Fencing`](Capability::Fencing) or [`Linearizable`](Capability::Linearizable), the leases
+    /// `Fencing`.
+    pub fn new(
+        topic: impl Topic + 'static,
+        group: impl Into<Name>,
+        leases: Arc<dyn Lease>,
+        checkpoints: Arc<dyn Store>,
+        config: StreamProcessorConfig,
+    ) -> Result<Self, ConfigError> {
+        Self::builder(topic, group, leases, checkpoints, config).build()
+    }
+
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    pub fn builder(
+        topic: impl Topic + 'static,
+        group: impl Into<Name>,
+        leases: Arc<dyn Lease>,
+        checkpoints: Arc<dyn Store>,
+        config: StreamProcessorConfig,
+    ) -> Builder<Self> {
+        Builder::new(StreamProcessorSpec {
+            topic: Arc::new(topic),
+            group: group.into(),
+            leases,
+            store: checkpoints,
+            config,
+            member: "member".to_owned(),
+            dead_letters: None,
+            notifier: None,
+        })
+    }
+
+    /// Returns the member's id with its random number.
+    pub fn member(&self) -> &str {
+        &self.0.member
+    }
+
+    /// Subscribes to the events that follow.
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.events.subscribe()
+    }
+}
+
+impl ProcessorCore {
+    pub(super) fn event(&self, event: impl FnOnce() -> Event) {
+        self.events.send(Some(&self.group), self.clock.now(), event);
+    }
+
+    pub(super) fn failed(&self, call: super::StreamCall, partition: Option<u16>, kind: Option<PortErrorKind>) {
+        self.event(|| Event::CallFailed { call, partition, kind });
+    }
+
+    /// Returns the election of a partition's owner.
+    pub(super) fn election(&self, partition: u16) -> Result<LeaderElection, ConfigError> {
+        if let Some(election) = self.elections.lock().get(&partition) {
+            return Ok(election.clone());
+        }
+        let name = format!("{}/{partition}", self.partition);
+        let mut builder = LeaderElection::builder(self.leases.clone(), name, self.config.election);
+        builder = builder.candidate(self.member.clone());
+        if let Some(notifier) = &self.notifier {
+            builder = builder.notifier(notifier.clone());
+        }
+        builder.common = self.common.clone();
+        let election = builder.build().map_err(|error| error.within("election"))?;
+        self.elections.lock().insert(partition, election.clone());
+        Ok(election)
+    }
+}
+
+impl fmt::Debug for StreamProcessor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamProcessor")
+            .field("topic", &self.0.topic)
+            .field("group", &self.0.group)
+            .field("member", &self.0.member)
+            .field("config", &self.0.config)
+            .finish_non_exhaustive()
+    }
+}

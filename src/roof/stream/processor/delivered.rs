@@ -1,0 +1,65 @@
+//! The argument of a handler.
+use std::{fmt, ops::Deref, sync::Arc};
+
+use crate::{port::FencingToken, queue_listener::Cancelled, stream::Recorded};
+
+/// An event that a handler works on. Dereferences to the [`Recorded`] event.
+pub struct Delivered {
+    pub(super) recorded: Arc<Recorded>,
+    pub(super) attempt: u32,
+    pub(super) token: FencingToken,
+    pub(super) cancel: Cancelled,
+}
+
+impl Delivered {
+    /// Returns the number of this attempt, from 1. Attempts of earlier owners are not counted.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Returns the fencing token of the owner's term: above those of all earlier owners of the
+    /// partition. A resource that remembers the highest token can refuse the late write of an
+    /// earlier owner.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Returns the signal that asks this handler to stop, for use in other futures.
+    pub fn cancel(&self) -> &Cancelled {
+        &self.cancel
+    }
+
+    /// Returns `true` if the handler was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Waits until the handler is asked to stop: the term of its partition is about to end, or its
+    /// [`drain_timeout`](super::StreamProcessorConfig::drain_timeout) has passed. The handler is
+    /// dropped when the term ends, or a
+    /// [`grace`](crate::leader_election::LeaderElectionConfig::grace) later.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn cancelled(&self) {
+        self.cancel.cancelled().await;
+    }
+}
+
+impl Deref for Delivered {
+    type Target = Recorded;
+
+    fn deref(&self) -> &Recorded {
+        &self.recorded
+    }
+}
+
+impl fmt::Debug for Delivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivered")
+            .field("position", &self.position)
+            .field("attempt", &self.attempt)
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
+}

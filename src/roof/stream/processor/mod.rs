@@ -1,0 +1,25 @@
+//! Members of a group that share the partitions of a topic.
+mod balance; // the machine: which member owns how many
+mod checkpoint; // the stored form of the progress
+mod component;
+mod config;
+mod delivered;
+mod event;
+mod finished; // the machine: low watermark and bitmap
+mod lanes; // the machine: the order of keys
+mod members; // announcements, and the view of the others
+mod owner; // the term of an owner, and its hand-over
+mod records; // the checkpoint in the store
+mod run;
+mod settle; // the end of an attempt
+mod state;
+mod worker; // reads, runs handlers, writes checkpoints
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
+
+pub use component::StreamProcessor;
+pub use config::{OutOfRange, StreamProcessorConfig, StreamStart};
+pub use delivered::Delivered;
+pub use event::{StreamCall, StreamProcessorEvent};
+pub use state::PartitionState;

@@ -1,0 +1,163 @@
+//! Running a member: it campaigns for the partitions of its plan, and owns those that it gets.
+use std::{
+    future::{Future, pending},
+    pin::pin,
+    sync::atomic::Ordering,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    Delivered, StreamProcessor,
+    component::ProcessorCore,
+    members::{Want, Wanted},
+    owner::set,
+    worker::shown,
+};
+use crate::{
+    port::{PortError, PortErrorKind},
+    queue_listener::Disposition,
+    race::{First, race},
+};
+
+impl StreamProcessor {
+    /// Processes partitions of the topic until `shutdown` is ready, then ends the handlers that run
+    /// within [`drain_timeout`](super::StreamProcessorConfig::drain_timeout), writes the last
+    /// checkpoints and releases the partitions. Run a processor in any number of processes.
+    ///
+    /// The handler returns a [`Disposition`], `()`, or a `Result<(), E>`, whose error is a failed
+    /// attempt. All partitions of this member are polled by this future: a handler that blocks its
+    /// thread blocks them all, and their renewals.
+    ///
+    /// # Errors
+    /// Permanent failures of the leases and the store, such as a missing permission; `Other` if a
+    /// clone runs already.
+    ///
+    /// # Cancel safety
+    /// A dropped future is a crash: its partitions are free when their terms have passed, and events
+    /// that ended since the last checkpoints run again. Prefer `shutdown`.
+    pub async fn run<F, H>(&self, shutdown: impl Future<Output = ()>, handler: F) -> Result<(), PortError>
+    where
+        F: Fn(Delivered) -> H,
+        H: Future,
+        H::Output: Into<Disposition>,
+    {
+        let core = &*self.0;
+        let _running = core.enter()?;
+        let (stop, stopped) = watch::channel(false);
+        let (sender, mut wants) = mpsc::unbounded_channel::<Want>();
+        let wanted = Wanted::default();
+        let mut manage = pin!(core.manage(&wanted, &sender, stopped.clone()));
+        let mut shutdown = pin!(async {
+            shutdown.await;
+            stop.send_replace(true);
+        });
+        let (mut is_managed, mut failed) = (true, None);
+        let mut partitions = FuturesUnordered::new();
+        loop {
+            let is_stopping = *stopped.borrow();
+            if is_stopping && partitions.is_empty() {
+                break;
+            }
+            let stops = async { if is_stopping { pending().await } else { shutdown.as_mut().await } };
+            let managed = async { if is_managed { manage.as_mut().await } else { pending().await } };
+            let ended = async {
+                match partitions.next().await {
+                    Some(ended) => ended,
+                    None => pending().await,
+                }
+            };
+            let error = match race(race(stops, managed), race(wants.recv(), ended)).await {
+                First::One(First::One(())) | First::Other(First::One(None)) => None,
+                First::One(First::Other(managed)) => {
+                    is_managed = false;
+                    managed.err()
+                }
+                First::Other(First::One(Some((partition, is_wanted)))) => {
+                    let held = core.hold(partition, is_wanted, &handler, stopped.clone());
+                    let wanted = &wanted;
+                    partitions.push(async move {
+                        let held = held.await;
+                        wanted.lock().remove(&partition);
+                        held
+                    });
+                    None
+                }
+                First::Other(First::Other(held)) => held.err(),
+            };
+            if let Some(error) = error {
+                // The other partitions are handed over.
+                failed.get_or_insert(error);
+                stop.send_replace(true);
+            }
+        }
+        core.leave().await;
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl ProcessorCore {
+    /// Campaigns for a partition while it is wanted, and owns it.
+    async fn hold<F, H>(
+        &self,
+        partition: u16,
+        mut is_wanted: watch::Receiver<bool>,
+        handler: &F,
+        stopped: watch::Receiver<bool>,
+    ) -> Result<(), PortError>
+    where
+        F: Fn(Delivered) -> H,
+        H: Future,
+        H::Output: Into<Disposition>,
+    {
+        // The same settings were valid before.
+        let election = self.election(partition).map_err(PortError::from)?;
+        let unwanted = async {
+            let _ = is_wanted.wait_for(|is_wanted| !*is_wanted).await;
+        };
+        let leadership = match race(election.campaign(), race(unwanted, set(stopped.clone()))).await {
+            First::One(leadership) => leadership?,
+            First::Other(_) => return Ok(()),
+        };
+        let _owned = Owned::new(self, partition);
+        self.own(partition, leadership, handler, stopped).await
+    }
+
+    fn enter(&self) -> Result<impl Drop + '_, PortError> {
+        struct Entered<'a>(&'a ProcessorCore);
+
+        impl Drop for Entered<'_> {
+            fn drop(&mut self) {
+                // `Release`: the next run sees what this one wrote.
+                self.0.is_running.store(false, Ordering::Release);
+            }
+        }
+        if self.is_running.swap(true, Ordering::AcqRel) {
+            return Err(PortError::new(PortErrorKind::Other, "this member of the group runs already"));
+        }
+        Ok(Entered(self))
+    }
+}
+
+/// A partition in the list of this member, until it is dropped.
+struct Owned<'a> {
+    core: &'a ProcessorCore,
+    partition: u16,
+}
+
+impl<'a> Owned<'a> {
+    fn new(core: &'a ProcessorCore, partition: u16) -> Self {
+        core.owned.lock().insert(partition, shown(partition, &core.member));
+        core.announce.notify_one();
+        Self { core, partition }
+    }
+}
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        self.core.owned.lock().remove(&self.partition);
+        self.core.announce.notify_one();
+        self.core.look.notify_one();
+    }
+}

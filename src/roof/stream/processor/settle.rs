@@ -1,0 +1,119 @@
+//! The end of an attempt: the event is finished, runs again later, or becomes a dead letter.
+use std::{future::Future, time::Duration};
+
+use super::{Delivered, StreamCall, StreamProcessorEvent as Event, component::ProcessorCore, worker::Worker};
+use crate::{
+    backoff::Backoff,
+    hash::stable_hash,
+    port::{AskError, ErrorClass, Failure, ask},
+    queue::{Message, Queue, QueueExt},
+    queue_listener::Disposition,
+    stream::{Position, Recorded},
+    time::Instant,
+};
+
+/// Delay of an event that was refused without a delay of its own.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// Minimum delay of an event that was not tried.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+impl<'a, F, H> Worker<'a, F, H>
+where
+    F: Fn(Delivered) -> H,
+    H: Future,
+    H::Output: Into<Disposition>,
+{
+    /// Decides on an event whose handler has ended.
+    pub(super) fn settle(&mut self, position: u64, output: Result<Disposition, String>, now: Instant) {
+        let after = match output {
+            Ok(Disposition::Complete) => return self.finish(position, now),
+            Ok(Disposition::DeadLetter { reason }) => return self.bury(position, reason),
+            Ok(Disposition::Retry { after, error }) => return self.failed(position, after, error, now),
+            Ok(Disposition::Release) => SHORTEST,
+            Ok(Disposition::Refused { after, .. }) => {
+                after.unwrap_or(REFUSED).clamp(SHORTEST, Disposition::LONGEST_REFUSAL)
+            }
+            Ok(Disposition::Snooze { after }) => after.clamp(SHORTEST, Disposition::LONGEST_SNOOZE),
+            Ok(Disposition::Forward { .. }) => {
+                return self.failed(position, None, "an event of a stream cannot be forwarded".to_owned(), now);
+            }
+            Err(panic) => return self.failed(position, None, panic, now),
+        };
+        self.lanes.delay(position, now + after);
+    }
+
+    fn failed(&mut self, position: u64, after: Option<Duration>, error: String, now: Instant) {
+        let config = &self.core.config;
+        let attempt = self.lanes.fail(position);
+        let is_last = attempt >= config.max_deliveries;
+        let retry_in = (!is_last).then(|| {
+            let mut delays = Backoff::checked(config.retry, &self.core.entropy);
+            after.unwrap_or_else(|| delays.nth(attempt as usize - 1).unwrap_or(config.retry.cap))
+        });
+        let at = Position::new(self.partition, position);
+        self.core.event(|| Event::AttemptFailed { position: at, attempt, error: error.clone(), retry_in });
+        match retry_in {
+            Some(delay) => self.lanes.delay(position, now + delay),
+            None => self.bury(position, error),
+        }
+    }
+
+    /// Sends an event that ran to the dead letters.
+    pub(super) fn bury(&mut self, position: u64, reason: String) {
+        let (Some(queue), Some(recorded)) = (&self.core.dead_letters, self.lanes.event(position)) else {
+            return self.halt_at(position, &format!("{reason}; there is no queue for dead letters"));
+        };
+        let (core, at) = (self.core, recorded.position);
+        let message = core.dead_letter(recorded, &reason);
+        self.burying.push(Box::pin(async move {
+            let sent = core.send_dead_letter(&**queue, message, at.partition).await;
+            if sent.is_ok() {
+                core.event(|| Event::DeadLettered { position: at, reason });
+            }
+            (position, sent)
+        }));
+    }
+}
+
+impl ProcessorCore {
+    /// Returns the dead letter of an event. Its de-duplication id is the position.
+    fn dead_letter(&self, recorded: &Recorded, reason: &str) -> Message {
+        let Recorded { position, event } = recorded;
+        let topic = self.topic.name();
+        let mut message = Message::new(event.body.clone());
+        for (name, value) in &event.headers {
+            message = message.header(name, value);
+        }
+        if let Some(key) = &event.key {
+            message = message.header("event-key", key);
+        }
+        if let Some(id) = &event.id {
+            message = message.header("event-id", id);
+        }
+        message = message.header("event-topic", topic).header("event-position", position.to_string());
+        let id = format!("{}/{position}", self.partition);
+        let most = self.dead_letters.as_ref().map_or(usize::MAX, |queue| queue.capabilities().max_key());
+        let id = if id.len() <= most { id } else { format!("{:016x}", stable_hash(id.as_bytes())) };
+        message.header("event-group", self.group.as_str()).header("event-reason", reason).deduplicate(id)
+    }
+
+    /// Sends a dead letter, and repeats that while the queue is full or fails.
+    async fn send_dead_letter(&self, queue: &dyn Queue, message: Message, partition: u16) -> Result<(), String> {
+        let limit = self.config.election.call_timeout;
+        let mut delays = self.delays();
+        loop {
+            let error = match ask(&self.clock, limit, queue.send_one(message.clone())).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            self.failed(StreamCall::DeadLetter, Some(partition), error.kind());
+            if let AskError::Failed(error) = error
+                && error.class() == ErrorClass::Permanent
+            {
+                return Err(error.to_string());
+            }
+            self.clock.sleep(delays.next().unwrap_or_default()).await;
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! Processing one partition: reads ahead, runs handlers in the order of keys, writes checkpoints
+//! beside them.
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+
+use super::{
+    Delivered, OutOfRange, PartitionState, StreamCall, StreamProcessorEvent as Event,
+    checkpoint::{Checkpoint, Suspect},
+    component::ProcessorCore,
+    lanes::Lanes,
+    records::{Claimed, Written},
+    state::lag,
+};
+use crate::{
+    hash::stable_hash,
+    port::{AskError, BoxFuture, Capability, FencingToken, PortError, PortErrorKind, ask},
+    queue_listener::{Cancel, Cancelled, Caught, Disposition, Idle},
+    store::Version,
+    stream::{Position, Read, Recorded},
+    time::{Instant, Sleep},
+};
+
+/// Maximum number of handlers that start in one poll, before other partitions have a turn.
+const STARTS: usize = 64;
+
+/// Maximum number of events of one read.
+const READ: u64 = 500;
+
+/// Time within which an empty answer is no wait of the topic.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+/// The owner's work on one partition.
+pub(super) struct Worker<'a, F, H> {
+    pub(super) core: &'a ProcessorCore,
+    handler: &'a F,
+    pub(super) partition: u16,
+    token: FencingToken,
+    cancel: Cancel,
+    cancelled: Cancelled,
+    pub(super) lanes: Lanes<Arc<Recorded>>,
+    /// The checkpoint but for its finished events, and the version of the last one.
+    pub(super) checkpoint: Checkpoint,
+    version: Version,
+    /// Position that the next event of the topic will get, as far as known.
+    end: u64,
+    running: FuturesUnordered<Running<H>>,
+    spare: Vec<Pin<Box<Caught<H>>>>,
+    pub(super) burying: FuturesUnordered<BoxFuture<'a, (u64, Result<(), String>)>>,
+    reading: Option<Reading<'a>>,
+    read_at: Instant,
+    idle: Idle,
+    /// The first position behind events that the topic no longer has.
+    gap: Option<u64>,
+    writing: Option<BoxFuture<'a, Written>>,
+    /// Number of finished events since the last checkpoint, and the time of the first.
+    unwritten: u64,
+    unwritten_since: Option<Instant>,
+    write_at: Instant,
+    /// A checkpoint is due now: it has something beside finished events.
+    is_write_forced: bool,
+    /// The recorded event may start.
+    armed: Option<u64>,
+    arming: Option<u64>,
+    pub(super) halted: Option<String>,
+    is_draining: bool,
+    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+struct Reading<'a> {
+    max: u64,
+    since: Instant,
+    future: BoxFuture<'a, Result<Vec<Recorded>, AskError<PortError>>>,
+}
+
+/// A handler that runs.
+struct Running<H> {
+    position: u64,
+    future: Option<Pin<Box<Caught<H>>>>,
+}
+
+impl<H: Future> Future for Running<H> {
+    type Output = (u64, Result<H::Output, String>, Option<Pin<Box<Caught<H>>>>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(future) = &mut self.future else { return Poll::Pending };
+        let Poll::Ready(output) = future.as_mut().poll(cx) else { return Poll::Pending };
+        future.as_mut().end();
+        Poll::Ready((self.position, output, self.future.take()))
+    }
+}
+
+/// The end of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WorkerEnd {
+    /// A later owner has claimed the partition.
+    Superseded,
+    /// It was drained: no handler runs, and the last checkpoint is written.
+    Drained,
+}
+
+impl<'a, F, H> Worker<'a, F, H>
+where
+    F: Fn(Delivered) -> H,
+    H: Future,
+    H::Output: Into<Disposition>,
+{
+    pub(super) fn new(
+        core: &'a ProcessorCore,
+        handler: &'a F,
+        partition: u16,
+        token: FencingToken,
+        claimed: Claimed,
+    ) -> Self {
+        let Claimed { mut checkpoint, version, end } = claimed;
+        let mut cancel = Cancel::new();
+        let now = core.clock.now();
+        Self {
+            core,
+            handler,
+            partition,
+            token,
+            cancelled: cancel.next(),
+            cancel,
+            lanes: Lanes::new(std::mem::take(&mut checkpoint.finished)),
+            checkpoint,
+            version,
+            end,
+            running: FuturesUnordered::new(),
+            spare: Vec::new(),
+            burying: FuturesUnordered::new(),
+            reading: None,
+            read_at: now,
+            idle: Idle::default(),
+            gap: None,
+            writing: None,
+            unwritten: 0,
+            unwritten_since: None,
+            write_at: now,
+            is_write_forced: false,
+            armed: None,
+            arming: None,
+            halted: None,
+            is_draining: false,
+            timer: None,
+        }
+    }
+
+    /// Stops reading and starting. [`poll`](Self::poll) is ready when the handlers have ended and
+    /// the last checkpoint is written.
+    pub(super) fn drain(&mut self) {
+        self.is_draining = true;
+        self.reading = None;
+        // The end of this owner is no crash.
+        let suspect = self.checkpoint.suspect.map(|suspect| Suspect { is_running: false, ..suspect });
+        let is_changed = self.checkpoint.claims > 0 || suspect != self.checkpoint.suspect;
+        (self.checkpoint.claims, self.checkpoint.suspect) = (0, suspect);
+        (self.armed, self.arming) = (None, None);
+        self.is_write_forced |= is_changed;
+    }
+
+    /// Asks the handlers to stop.
+    pub(super) fn cancel(&self) {
+        self.cancel.signal();
+    }
+
+    /// Drops the handlers that still run, and returns their number.
+    pub(super) fn abandon(&mut self) -> usize {
+        let dropped = self.running.len() + self.burying.len();
+        self.running.clear();
+        self.burying.clear();
+        dropped
+    }
+
+    /// Returns the time since which events are finished and not in the checkpoint.
+    fn is_dirty(&self) -> bool {
+        self.unwritten > 0 || self.is_write_forced
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<WorkerEnd> {
+        let mut starts = STARTS;
+        loop {
+            let now = self.core.clock.now();
+            let mut has_moved = self.poll_running(cx, now);
+            match self.poll_writing(cx, now) {
+                Poll::Ready(Some(end)) => return Poll::Ready(end),
+                Poll::Ready(None) => has_moved = true,
+                Poll::Pending => {}
+            }
+            if !self.is_draining {
+                has_moved |= self.poll_reading(cx, now);
+                self.lanes.wake(now);
+                has_moved |= self.start(cx, now, &mut starts);
+                has_moved |= self.read(now);
+            }
+            has_moved |= self.write(now);
+            let is_idle = self.running.is_empty() && self.burying.is_empty();
+            if self.is_draining && is_idle && self.writing.is_none() && !self.is_dirty() {
+                return Poll::Ready(WorkerEnd::Drained);
+            }
+            if starts == 0 {
+                cx.waker().wake_by_ref();
+                break;
+            }
+            if !has_moved && !self.poll_timer(cx, now) {
+                break;
+            }
+        }
+        self.show();
+        Poll::Pending
+    }
+
+    /// Ends the handlers and dead letters that are ready.
+    fn poll_running(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let mut has_moved = false;
+        while let Poll::Ready(Some((position, output, spare))) = self.running.poll_next_unpin(cx) {
+            self.spare.extend(spare);
+            self.settle(position, output.map(Into::into), now);
+            has_moved = true;
+        }
+        while let Poll::Ready(Some((position, sent))) = self.burying.poll_next_unpin(cx) {
+            match sent {
+                Ok(()) => self.finish(position, now),
+                Err(error) => self.halt_at(position, &format!("its dead letter was refused: {error}")),
+            }
+            has_moved = true;
+        }
+        has_moved
+    }
+
+    /// Starts the events that are ready.
+    fn start(&mut self, cx: &mut Context<'_>, now: Instant, starts: &mut usize) -> bool {
+        let before = *starts;
+        let most = self.core.config.max_in_flight as usize;
+        while *starts > 0 && self.halted.is_none() && self.lanes.running() < most {
+            if !self.may_start() {
+                break;
+            }
+            let Some((position, recorded, failures)) = self.lanes.start() else { break };
+            *starts -= 1;
+            let recorded = recorded.clone();
+            if self.is_condemned(position) {
+                let crashes = self.checkpoint.suspect.map_or(0, |suspect| suspect.crashes);
+                self.bury(position, format!("its process died {crashes} times while it ran"));
+                continue;
+            }
+            let (attempt, token, cancel) = (failures.saturating_add(1), self.token, self.cancelled.clone());
+            let delivered = Delivered { recorded, attempt, token, cancel };
+            let mut future = self.spare.pop().unwrap_or_else(|| Box::pin(Caught::new()));
+            let handler = self.handler;
+            match future.as_mut().begin(cx, || handler(delivered)) {
+                Some(output) => {
+                    self.spare.push(future);
+                    self.settle(position, output.map(Into::into), now);
+                }
+                None => self.running.push(Running { position, future: Some(future) }),
+            }
+        }
+        *starts < before
+    }
+
+    /// Returns `true` if the next event may start. In the careful mode it must be recorded before,
+    /// and alone.
+    fn may_start(&mut self) -> bool {
+        if self.lanes.finished().watermark() >= self.checkpoint.careful_until {
+            return true;
+        }
+        let Some(next) = self.lanes.peek() else { return false };
+        // A delayed event holds up the others, so that no other one takes its place in the record.
+        if self.lanes.running() > 0 || self.lanes.next_due().is_some() {
+            return false;
+        }
+        if self.is_condemned(next) {
+            return true;
+        }
+        if self.armed.take_if(|armed| *armed == next).is_some() {
+            return true;
+        }
+        if self.arming.is_none() && self.writing.is_none() {
+            let crashes = self.checkpoint.suspect.filter(|suspect| suspect.position == next);
+            let crashes = crashes.map_or(0, |suspect| suspect.crashes);
+            self.checkpoint.suspect = Some(Suspect { position: next, crashes, is_running: true });
+            self.arming = Some(next);
+            self.is_write_forced = true;
+        }
+        false
+    }
+
+    /// Returns `true` for an event that has killed its process too often.
+    fn is_condemned(&self, position: u64) -> bool {
+        let most = self.core.config.max_crashes;
+        self.checkpoint.suspect.is_some_and(|suspect| suspect.position == position && suspect.crashes >= most)
+    }
+
+    /// Marks an event that ran as finished.
+    pub(super) fn finish(&mut self, position: u64, now: Instant) {
+        self.lanes.finish(position);
+        self.unwritten += 1;
+        self.unwritten_since.get_or_insert(now);
+        self.checkpoint.claims = 0;
+        let is_careful = self.lanes.finished().watermark() < self.checkpoint.careful_until;
+        if !is_careful {
+            self.checkpoint.careful_until = 0;
+        }
+        if !is_careful || self.checkpoint.suspect.is_some_and(|suspect| suspect.position == position) {
+            self.checkpoint.suspect = None;
+        }
+    }
+
+    fn read(&mut self, now: Instant) -> bool {
+        if self.lanes.is_idle()
+            && self.halted.is_none()
+            && let Some(to) = self.gap.take()
+        {
+            self.skip(to, now);
+        }
+        let room = self.lanes.room(self.core.config.max_ahead.into());
+        let is_worth_it =
+            room >= READ.min(u64::from(self.core.config.max_ahead).div_ceil(4)) || self.lanes.peek().is_none();
+        let may_read = self.halted.is_none() && self.gap.is_none() && self.reading.is_none() && room > 0;
+        if !may_read || !is_worth_it || now < self.read_at {
+            return false;
+        }
+        let (core, partition, max) = (self.core, self.partition, room.min(READ));
+        let mut read = Read::from(self.lanes.next()).max(max as usize);
+        if core.topic.capabilities().has(Capability::Push) {
+            read = read.wait(core.config.idle.max);
+        }
+        let limit = core.config.election.call_timeout.saturating_add(read.wait);
+        let future = Box::pin(ask(&core.clock, limit, core.topic.read(partition, read)));
+        self.reading = Some(Reading { max, since: now, future });
+        true
+    }
+
+    fn poll_reading(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Some(reading) = &mut self.reading else { return false };
+        let Poll::Ready(result) = reading.future.as_mut().poll(cx) else { return false };
+        let (max, since) = (reading.max, reading.since);
+        self.reading = None;
+        let (idle, unit) = (&self.core.config.idle, self.core.entropy.unit());
+        match result {
+            Ok(events) if events.is_empty() => {
+                self.end = self.end.max(self.lanes.next());
+                let (delay, _) = self.idle.found_nothing(idle, unit);
+                self.read_at = if now - since < AT_ONCE { now + delay } else { now };
+            }
+            Ok(events) => {
+                self.idle.reset();
+                let count = events.len() as u64;
+                for recorded in events {
+                    let (offset, next) = (recorded.position.offset, self.lanes.next());
+                    if offset != next {
+                        self.out_of_order(offset, next);
+                        break;
+                    }
+                    let key = recorded.event.key.as_ref().map(|key| stable_hash(key.as_bytes()));
+                    self.lanes.push(key, Arc::new(recorded));
+                }
+                self.end = self.end.max(self.lanes.next());
+                // Unless all that there is was read.
+                self.read_at = if count < max { now + idle.min.min(AT_ONCE) } else { now };
+            }
+            Err(error) => {
+                let kind = error.kind();
+                self.core.failed(StreamCall::Read, Some(self.partition), kind);
+                if let (Some(PortErrorKind::Corrupt | PortErrorKind::TooNew), AskError::Failed(error)) = (kind, &error)
+                {
+                    self.halt(&format!("the event {} cannot be read: {error}", self.lanes.next()));
+                }
+                let (delay, _) = self.idle.found_nothing(idle, unit);
+                self.read_at = now + delay;
+            }
+        }
+        true
+    }
+
+    fn out_of_order(&mut self, offset: u64, next: u64) {
+        if offset < next {
+            self.halt(&format!("the topic returned the event {offset} in place of {next}"));
+        } else {
+            self.gap = Some(offset);
+        }
+    }
+
+    /// Goes on at `to` or halts, because the topic no longer has the events before it.
+    fn skip(&mut self, to: u64, now: Instant) {
+        let (partition, from) = (self.partition, self.lanes.next());
+        if self.core.config.on_out_of_range == OutOfRange::Halt {
+            return self.halt(&format!("the next event is {from}, and the topic goes on at {to}"));
+        }
+        let lost = self.lanes.skip_to(to);
+        self.checkpoint.lost = self.checkpoint.lost.saturating_add(lost);
+        self.core.event(|| Event::Skipped { partition, from, to, lost });
+        self.unwritten += 1;
+        self.unwritten_since.get_or_insert(now);
+        self.read_at = now;
+    }
+
+    /// Begins a checkpoint if it is due.
+    fn write(&mut self, now: Instant) -> bool {
+        let config = &self.core.config;
+        let is_last = self.is_draining && self.running.is_empty() && self.burying.is_empty();
+        let since = self.unwritten_since.unwrap_or(now);
+        let is_due = self.is_write_forced
+            || self.unwritten >= config.checkpoint_every.into()
+            || self.unwritten > 0 && (is_last || now - since >= config.checkpoint_interval);
+        if !is_due || self.writing.is_some() || now < self.write_at {
+            return false;
+        }
+        self.checkpoint.writes += 1;
+        let checkpoint = Checkpoint { finished: self.lanes.finished().clone(), ..self.checkpoint.clone() };
+        self.writing = Some(Box::pin(self.core.write(self.partition, checkpoint, self.version)));
+        (self.unwritten, self.unwritten_since, self.is_write_forced) = (0, None, false);
+        true
+    }
+
+    fn poll_writing(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Option<WorkerEnd>> {
+        let Some(writing) = &mut self.writing else { return Poll::Pending };
+        let Poll::Ready(written) = writing.as_mut().poll(cx) else { return Poll::Pending };
+        self.writing = None;
+        match written {
+            Written::Applied(version) => {
+                self.version = version;
+                self.armed = self.arming.take();
+            }
+            Written::Failed(version) => {
+                self.version = version.unwrap_or(self.version);
+                self.is_write_forced = true;
+                // The pause of a whole interval would outlast a short grace.
+                self.write_at = now + self.core.config.checkpoint_interval.min(Duration::from_millis(200));
+            }
+            Written::Superseded => return Poll::Ready(Some(WorkerEnd::Superseded)),
+        }
+        Poll::Ready(None)
+    }
+
+    /// Halts the partition: no further event starts.
+    pub(super) fn halt(&mut self, reason: &str) {
+        if self.halted.is_none() {
+            let (partition, reason) = (self.partition, reason.to_owned());
+            self.halted = Some(reason.clone());
+            self.core.event(|| Event::Halted { partition, reason });
+        }
+    }
+
+    /// Halts the partition because of one event, which ran.
+    pub(super) fn halt_at(&mut self, position: u64, reason: &str) {
+        self.lanes.delay(position, Instant::FAR_FUTURE);
+        self.halt(&format!("event {}: {reason}", Position::new(self.partition, position)));
+    }
+
+    /// Waits for the next time at which something is due. Returns `true` if one has come.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let config = &self.core.config;
+        let mut due = None;
+        let mut add = |at: Instant| due = Some(due.map_or(at, |due: Instant| due.min(at)));
+        if self.writing.is_none() && self.is_dirty() {
+            let since = self.unwritten_since.map_or(now, |since| since + config.checkpoint_interval);
+            add(if self.is_write_forced { self.write_at } else { since.max(self.write_at) });
+        }
+        if !self.is_draining && self.halted.is_none() {
+            if self.reading.is_none() && self.gap.is_none() && self.read_at > now {
+                add(self.read_at);
+            }
+            if let Some(at) = self.lanes.next_due() {
+                add(at);
+            }
+        }
+        let Some(due) = due else {
+            self.timer = None;
+            return false;
+        };
+        if self.timer.as_ref().is_none_or(|(at, _)| *at != due) {
+            self.timer = Some((due, Box::pin(self.core.clock.sleep_until(due))));
+        }
+        let is_ready = self.timer.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready());
+        if is_ready {
+            self.timer = None;
+        }
+        is_ready
+    }
+
+    /// Updates the state that others see.
+    fn show(&self) {
+        let mut owned = self.core.owned.lock();
+        let Some(state) = owned.get_mut(&self.partition) else { return };
+        let finished = self.lanes.finished();
+        state.watermark = finished.watermark();
+        state.lag = lag(self.end, finished);
+        state.in_flight = self.running.len();
+        state.lost = self.checkpoint.lost;
+        if state.halted != self.halted {
+            state.halted.clone_from(&self.halted);
+        }
+    }
+}
+
+/// Creates the state of a partition that is owned from now on.
+pub(super) fn shown(partition: u16, member: &str) -> PartitionState {
+    PartitionState::new(partition, Some(member.to_owned()))
+}

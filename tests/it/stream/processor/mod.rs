@@ -1,0 +1,7 @@
+mod checkpoints;
+mod crashes;
+mod keys;
+mod members;
+mod poison;
+mod ranges;
+pub(crate) mod world;
