@@ -34,6 +34,7 @@ use steadfast::{
     scheduler::{Scheduler, SchedulerConfig},
     sharding::{ShardDirectory, ShardId, ShardMap, ShardMeter},
     store::InMemoryStore,
+    stream::{StoreTopic, StreamProcessor},
     testing::{ScriptedService, drop_at_every_await},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
@@ -572,12 +573,17 @@ fn the_table_matches_the_page_and_what_is_registered() {
     let config = SharedCircuitBreakerConfig::default();
     metrics.watch("x", &SharedCircuitBreaker::new(breaker, store.clone(), "x", config).unwrap()).unwrap();
     let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
-    let directory =
-        time.block_on(ShardDirectory::builder(store, "x", Default::default()).clock(&clock).create(&map)).unwrap();
+    let directory = time
+        .block_on(ShardDirectory::builder(store.clone(), "x", Default::default()).clock(&clock).create(&map))
+        .unwrap();
     metrics.watch("x", &directory).unwrap();
     let sagas = trips(&clock, StepOutcomeKind::Completed);
     metrics.watch("x", &sagas).unwrap();
     let queue = Arc::new(InMemoryQueue::new("x"));
+    let topic = time.block_on(StoreTopic::open(store.clone(), "x", 1)).unwrap();
+    let leases = Arc::new(StoreLease::new(store.clone()).unwrap());
+    let processor = StreamProcessor::new(topic, "x", leases, store.clone(), Default::default()).unwrap();
+    metrics.watch("x", &processor).unwrap();
     metrics.watch("x", &Scheduler::new(sagas, queue, SchedulerConfig::default()).unwrap()).unwrap();
     let meter = ShardMeter::new(1);
     meter.record(ShardId(1), b"key");

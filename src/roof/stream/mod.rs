@@ -1,6 +1,245 @@
 //! Event stream: a partitioned log, its producers, and processors that share its partitions.
 //!
-//! An event is appended to one partition of a [`Topic`], and gets the next [`Position`] there.
+//! An event is appended to one partition of a [`Topic`], and gets the next [`Position`] there. The
+//! members of a group, each a [`StreamProcessor`], divide the partitions among themselves. Each
+//! partition has one owner, which runs a handler for each event and records how far it is.
+//!
+//! # When, and when not
+//!
+//! Use it to take in many events, faster than they are processed at peaks, and to process those of
+//! one key in their order: readings of devices, changes of accounts, steps of deliveries. Do not
+//! use it
+//!
+//! - for work that any consumer may take in any order, with a lease for each message: a queue and a
+//!   [`queue_listener`](crate::queue_listener) scale to any number of consumers,
+//! - if a late event must not hold up those behind it in its key,
+//! - if events must be found by their contents: a topic is read from a position on.
+//!
+//! | | queue | stream |
+//! |---|---|---|
+//! | unit of ownership | a message, by its lease | a partition, by an election |
+//! | after processing | the message is removed | the event stays until it is trimmed; the group has a checkpoint |
+//! | several groups | a queue for each | each group reads all events |
+//! | order | by group key, where the engine has it | by key, always |
+//! | requests for each message | receive and settle, in batches | read in batches; a checkpoint a second |
+//!
+//! # Defaults
+//!
+//! Of a processor:
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | `start` | `earliest` | position at which a new group begins |
+//! | `on_out_of_range` | `halt` | reaction to positions that the topic does not have |
+//! | `max_in_flight` | 64 | events of a partition that run at once |
+//! | `max_ahead` | 1,000 | events above the lowest unfinished one at which reading pauses |
+//! | `checkpoint_every` | 1,000 | finished events after which a checkpoint is written |
+//! | `checkpoint_interval` | 1 s | time after which it is written |
+//! | `max_deliveries` | 5 | attempts of an event, before it becomes a dead letter |
+//! | `retry` | 100 ms to 30 s, full jitter | delays between them |
+//! | `max_crashes` | 3 | recorded deaths of a process while it ran an event, before it becomes a dead letter |
+//! | `rebalance_interval` | 10 s | time within which a change of the members is answered |
+//! | `drain_timeout` | 5 s | time that running handlers have on a hand-over and a shutdown |
+//! | `idle` | 100 ms to 5 s | delays between reads that find nothing |
+//! | `election` | a term of 15 s | settings of the election of each owner |
+//!
+//! A checkpoint bounds the events that run again after a crash, and costs one write:
+//!
+//! | `checkpoint_interval`, at 1,000 events/s in a partition | writes an hour | events that run again, about |
+//! |---|---|---|
+//! | 100 ms | 36,000 | 100 and those in flight |
+//! | 1 s | 3,600 | 1,000 and those in flight |
+//! | 10 s, with `checkpoint_every` of 10,000 | 360 | 10,000 and those in flight |
+//!
+//! Requests of an idle member an hour, over leases in a store:
+//!
+//! | for | requests |
+//! |---|---|
+//! | the member: announcements and looks at the others | 2,300 |
+//! | each partition that it owns: renewals (half of it with leases of a server) | 1,440 |
+//! | each partition that it owns: reads, with `idle` up to 5 s | 720 |
+//!
+//! With a [notifier](crate::Builder::notifier) of its own and of the producers, a member reads at
+//! once when events come, and `idle` can be a minute. A group of 1,024 partitions needs a longer
+//! term, too: 60 s makes 360 renewals an hour of each, and the replacement of a dead owner takes
+//! 72 s.
+//!
+//! # Example
+//!
+//! ```
+//! use std::{sync::{Arc, Mutex}, time::Duration};
+//! use steadfast::{
+//!     lease::StoreLease,
+//!     queue::InMemoryQueue,
+//!     queue_listener::Disposition,
+//!     store::InMemoryStore,
+//!     stream::{
+//!         Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor,
+//!         StreamProcessorConfig,
+//!     },
+//!     time::Clock,
+//! };
+//!
+//! # let (clock, driver) = Clock::manual();
+//! # driver.block_on(async {
+//! // In a service, a durable store, such as a SQLite file or a PostgreSQL server.
+//! let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+//! let topic = StoreTopic::builder(store.clone(), "deliveries", 8).clock(&clock).build().await?;
+//!
+//! # let spawn = |work: steadfast::port::BoxFuture<'static, ()>| drop(std::thread::spawn(move || {
+//! #     steadfast::time::block_on(work)
+//! # }));
+//! let producer = Producer::builder(topic.clone(), ProducerConfig::default());
+//! # let producer = producer.spawner(spawn);
+//! let producer = producer.clock(&clock).build()?;
+//! for state in ["ordered", "packed", "delivered"] {
+//!     producer.append(Event::new(state).key("delivery-42")).await?;
+//! }
+//!
+//! // Each process runs a member of the group.
+//! let leases = Arc::new(StoreLease::builder(store.clone()).clock(&clock).build()?);
+//! let dead = Arc::new(InMemoryQueue::builder("dead").clock(&clock).build());
+//! let config = StreamProcessorConfig::default();
+//! let processor = StreamProcessor::builder(topic, "dispatch", leases, store, config)
+//!     .clock(&clock)
+//!     .dead_letters(dead)
+//!     .build()?;
+//!
+//! let states = Mutex::new(Vec::new());
+//! let shutdown = clock.sleep(Duration::from_secs(10));
+//! processor.run(shutdown, async |event: Delivered| {
+//!     // `event.position` identifies the event; `event.token()` fences the writes of this owner.
+//!     states.lock().unwrap().push(event.event.body.clone());
+//!     Disposition::Complete
+//! }).await?;
+//! assert_eq!(states.into_inner().unwrap(), ["ordered", "packed", "delivered"]);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # Owners
+//!
+//! Each partition is an [election](crate::leader_election). Its term has a fencing token, and a new
+//! owner first rewrites the checkpoint under it: only if its version has not changed, and only if
+//! the store has seen no higher token. From then on no checkpoint of an earlier owner is accepted,
+//! whatever is still on its way.
+//!
+//! Members announce themselves in rows of the store, with the partitions that they own. Each looks
+//! at all rows, and computes the same division: every member gets the floor or the ceiling of an
+//! equal share, and as few partitions move as possible. It then does its own part. It takes the
+//! free partitions that fall to it, and asks the fullest members to resign from the rest. An owner
+//! that is asked stops reading, lets its handlers end, writes a last checkpoint and releases the
+//! partition. No partition is taken from a live owner. A member whose row stops changing, on the
+//! observer's own clock, is not counted, and its partitions fall to others. They get a partition
+//! when its lease ends, so that a member that was only slow loses nothing.
+//!
+//! # Checkpoints
+//!
+//! A checkpoint has the low watermark, which is the position up to which all events are finished,
+//! and a bit for each finished event above it. So a slow event holds up neither the checkpoint of
+//! the others nor, after a crash, repeats them. An event is finished when its handler returned
+//! [`Complete`](crate::queue_listener::Disposition::Complete), or when it is a dead letter.
+//!
+//! # Poison
+//!
+//! An attempt that fails is repeated after a delay, and only events of the same key wait. After
+//! `max_deliveries` attempts the event becomes a dead letter: a message with its body and headers,
+//! and the headers `event-topic`, `event-group`, `event-position`, `event-key`, `event-id` and
+//! `event-reason`. Without [`dead_letters`](crate::Builder::dead_letters) its partition halts.
+//! Attempts are counted in memory: after a change of owner they begin anew.
+//!
+//! An event may also kill its process. If two owners in a row finished nothing, the next one is
+//! careful: up to `max_ahead` above the watermark it runs one event at a time, and records each
+//! before. When a later owner finds that record, the event's process died. After `max_crashes` such
+//! deaths it becomes a dead letter. An orderly hand-over is no death.
+//!
+//! # Composing
+//!
+//! - **Calls** of a handler go through a [pipeline](crate::Pipeline), and their result through
+//!   [`Disposition::of_call`](crate::queue_listener::Disposition::of_call): a call that an open
+//!   breaker rejected is no attempt.
+//! - **Idempotency**: the position identifies an event within its topic; write it with the effect,
+//!   in one [`batch`](crate::store::Store::batch) of the store, under the token.
+//! - **Workflows**: a handler starts a [saga](crate::saga) whose id comes from the event.
+//! - **Retention**: [`Topic::trim`] up to the lowest watermark of all groups
+//!   ([`read_state`](StreamProcessor::read_state)).
+//!
+//! # Guarantees
+//!
+//! 1. Of all owners of a partition, one is effective: once a later one has claimed it, no
+//!    checkpoint of an earlier one is accepted.
+//! 2. A handler has the token of its owner's term, which is above those of all earlier owners. It
+//!    is asked to stop before the term ends, and dropped at its end.
+//! 3. No event is lost: each is finished by a handler, is a dead letter, or is counted as lost by
+//!    an event of the processor.
+//! 4. A checkpoint never passes an event that is not finished, and never moves back. Reading
+//!    pauses `max_ahead` above it.
+//! 5. Checkpoints are written after `checkpoint_every` events or `checkpoint_interval`, on a
+//!    hand-over and on shutdown, without holding up handlers. After a crash only the events
+//!    finished since, and those in flight, run again.
+//! 6. At rest no partition moves.
+//! 7. Live members own the floor or the ceiling of an equal share, and no partition is taken from a
+//!    live owner. Notices only shorten waits.
+//! 8. The partitions of a dead owner are owned again within its term, `rebalance_interval` and a
+//!    poll (27 s). A new member has its share within two intervals. No clocks are compared.
+//! 9. Events of one key run one at a time, in order; at most `max_in_flight` events of a partition
+//!    run at once.
+//! 10. An event whose attempts are used up becomes a dead letter, or halts its partition. A handler
+//!     that was refused by a policy has used up none.
+//! 11. An event that kills its process repeatedly becomes a dead letter, and no other event does.
+//! 12. A checkpoint that cannot be read, a gap before the next event, and a position beyond the end
+//!     halt the partition, or are skipped and counted if so configured. None is reset silently.
+//!
+//! # Cancel safety
+//!
+//! A dropped [`run`](StreamProcessor::run) is a crash: its partitions are free when their terms
+//! have passed, and events since the last checkpoints run again. Prefer `shutdown`.
+//!
+//! # Events
+//!
+//! [`StreamProcessorEvent`]: members changed, claimed, careful, released, attempt failed,
+//! dead-lettered, halted, skipped, call failed. Alert on halted, skipped and dead-lettered.
+//!
+//! # Considerations
+//!
+//! 1. Buffer the events, and size the processing for the mean, not for the peak: the topic is the
+//!    buffer, and `max_pending` bounds what waits before it. (default)
+//! 2. A stream is no queue: the reader keeps its place. (advice; table above)
+//! 3. The interval of checkpoints trades writes for events that run again. (default; table above)
+//! 4. One consumer for each partition: an election. (default)
+//! 5. More consumers than partitions would be idle: within a partition, keys run beside each other.
+//!    (default)
+//! 6. A batch that was read is not waited for as a whole: each event is finished by itself.
+//!    (default)
+//! 7. Events may run again: the position identifies them, and the token fences an earlier owner.
+//!    (default)
+//! 8. Back-pressure reaches the source: a full producer says so at once. (default)
+//! 9. Failures differ: a passing one is repeated, a lasting one is set aside, and one that kills
+//!    its process is found. (default)
+//! 10. Work that fails for good raises an alarm: events at the levels of warnings and errors.
+//!     (warning)
+//!
+//! # Pitfalls
+//!
+//! - The number of partitions bounds the number of members, and is fixed. Choose several times the
+//!   number of processes.
+//! - A handler that blocks its thread holds up all partitions of its member, and their renewals.
+//!   Use `spawn_blocking`, or several members in one process.
+//! - A key with a failing event waits for all its attempts, and an event that is snoozed without
+//!   end holds up its key for ever.
+//! - Tokens must grow: leases that are moved to another backend, where tokens begin anew, are
+//!   refused by the checkpoints that they have fenced.
+//! - A deleted checkpoint is a new group.
+//! - A halted partition goes on when its next owner claims it: restart its process after the repair.
+//! - Trimming does not know the groups: an event that is trimmed before it was processed is lost to
+//!   its group, which halts.
+//!
+//! # Source
+//!
+//! "Event Ingestion and Processing", in: "Cloud Design Patterns" and the reference implementation
+//! "Data Pipeline" of Microsoft patterns & practices, 2015. Checkpoints by a low watermark: Tyler
+//! Akidau et al., "MillWheel", 2013. Leases for partitions: Amazon Kinesis Client Library, Azure
+//! Event Processor Host; neither fences its checkpoints.
 mod event; // events, and their positions
 mod log;
 mod notices;

@@ -37,6 +37,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time for which notices are not received after a gap.
 const AFTER_GAP: Duration = Duration::from_secs(1);
 
+/// Returns the notifier's topic with the notices of a topic of this identity.
+pub(super) fn notices_of(identity: &str) -> String {
+    format!("stream/{identity}")
+}
+
+/// Returns the partitions that a notice names.
+pub(super) fn partitions_in(notice: &Bytes) -> impl Iterator<Item = u16> + '_ {
+    notice.chunks_exact(2).map(|number| u16::from_be_bytes([number[0], number[1]]))
+}
+
 impl Announcer {
     pub(super) fn new(notifier: Arc<dyn Notifier>, topic: String) -> Self {
         let hints = tokio::sync::Mutex::new(Hints::new(Duration::ZERO));
@@ -79,8 +89,8 @@ impl StoreTopicInner {
         loop {
             // Only a gap ends it: a notice wakes its readers here.
             let wakes = |notice: &Bytes| {
-                for number in notice.chunks_exact(2) {
-                    if let Ok(part) = self.part(u16::from_be_bytes([number[0], number[1]])) {
+                for partition in partitions_in(notice) {
+                    if let Ok(part) = self.part(partition) {
                         part.changed.notify_waiters();
                     }
                 }

@@ -5,7 +5,7 @@ use tokio::sync::Notify;
 
 use super::{
     Appended, Bounds, Event, Read, Recorded, Topic,
-    notices::Announcer,
+    notices::{Announcer, notices_of},
     reader::Window,
     stored::{self, Head, OVERHEAD},
 };
@@ -160,7 +160,7 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
         window: Mutex::default(),
         changed: Notify::new(),
     });
-    let announcer = notifier.map(|notifier| Announcer::new(notifier, format!("stream/{identity}")));
+    let announcer = notifier.map(|notifier| Announcer::new(notifier, notices_of(&identity)));
     Ok(StoreTopic(Arc::new(StoreTopicInner {
         clock,
         entropy,

@@ -112,6 +112,11 @@
 //! | `steadfast_sharding_steps_total` | counter |  | steps of moves recorded by this process |
 //! | `steadfast_sharding_mover_failures_total` | counter |  | failures of movers |
 //! | `steadfast_sharding_calls_total` | counter | `shard` | routed calls by shard |
+//! | `steadfast_stream_processor_events_total` | counter | `event` | partitions and events: claimed, released, careful, halted, skipped; attempt_failed, dead_lettered, call_failed |
+//! | `steadfast_stream_processor_partitions` | gauge |  | partitions that this member owns |
+//! | `steadfast_stream_processor_halted` | gauge |  | partitions of this member that need an operator |
+//! | `steadfast_stream_processor_lag` | gauge |  | unfinished events in the partitions of this member |
+//! | `steadfast_stream_processor_in_flight` | gauge |  | handlers in flight |
 //!
 //! # Example
 //!

@@ -201,4 +201,13 @@ pub const NAMES: &[Series] = &[
     counter("steadfast_sharding_steps_total", "", "steps of moves recorded by this process"),
     counter("steadfast_sharding_mover_failures_total", "", "failures of movers"),
     counter("steadfast_sharding_calls_total", "shard", "routed calls by shard"),
+    counter(
+        "steadfast_stream_processor_events_total",
+        "event",
+        "partitions and events: claimed, released, careful, halted, skipped; attempt_failed, dead_lettered, call_failed",
+    ),
+    gauge("steadfast_stream_processor_partitions", "", "partitions that this member owns"),
+    gauge("steadfast_stream_processor_halted", "", "partitions of this member that need an operator"),
+    gauge("steadfast_stream_processor_lag", "", "unfinished events in the partitions of this member"),
+    gauge("steadfast_stream_processor_in_flight", "", "handlers in flight"),
 ];

@@ -29,7 +29,7 @@ use steadfast::{
         LeaderElection, LeaderElectionConfig,
         by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId},
     },
-    lease::InMemoryLease,
+    lease::{InMemoryLease, StoreLease},
     port::PortErrorKind,
     queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
     queue_listener::{QueueListener, QueueListenerConfig},
@@ -39,6 +39,7 @@ use steadfast::{
     sharding::{FanOut, FanOutConfig, ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, ShardingError},
     standard::{Standard, StandardConfig},
     store::{InMemoryStore, Store},
+    stream::{Event, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
     testing::{
         ScriptedService,
         faults::{FaultConfig, FaultNetwork},
@@ -472,6 +473,18 @@ fn others() -> Vec<Subject> {
             drive(&time, scheduler.submit(Submission::new("1", ())));
             drive(&time, scheduler.run(clock.sleep(S(20))));
             drive(&time, scheduler.supervise(clock.sleep(S(20))));
+            Ok(())
+        }),
+        of("StreamProcessorConfig", &[""], |config: StreamProcessorConfig| {
+            let (clock, time) = Clock::manual();
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let topic = time.block_on(StoreTopic::builder(store.clone(), "orders", 2).clock(&clock).build()).unwrap();
+            let events = (0..5).map(|i| Event::new(format!("{i}")).key("a"));
+            time.block_on(topic.append(0, events.collect())).unwrap();
+            let leases = Arc::new(StoreLease::builder(store.clone()).clock(&clock).build()?);
+            let processor = StreamProcessor::builder(topic, "dispatch", leases, store, config).clock(&clock).build()?;
+            let handler = async |_| if clock.now().as_nanos() % 2 == 0 { Ok(()) } else { Err("no") };
+            drive(&time, processor.run(clock.sleep(S(20)), handler));
             Ok(())
         }),
         of("ClaimCheckConfig", &["keep = \"1h\""], |config: ClaimCheckConfig| {

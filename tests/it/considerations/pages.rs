@@ -144,6 +144,19 @@ const SCHEDULER: [Point; 15] = [
     ("without remote calls", ADVICE),
 ];
 
+const STREAM: [Point; 10] = [
+    ("Buffer the events", "CONSIDERATION_1"),
+    ("A stream is no queue", ADVICE),
+    ("trades writes", "a_checkpoint_is_written_after_so_many_events_or_so_long"),
+    ("One consumer for each partition", "ten_partitions_on_four_members_are_three_three_two_and_two"),
+    ("keys run beside each other", "events_of_one_key_run_one_at_a_time_in_order_and_others_beside_them"),
+    ("finished by itself", "a_checkpoint_never_passes_an_event_that_is_not_finished"),
+    ("may run again", "handlers_get_the_token_of_their_term_and_those_of_later_owners_a_higher_one"),
+    ("Back-pressure", "CONSIDERATION_8"),
+    ("Failures differ", "an_event_that_kills_its_process_becomes_a_dead_letter_and_no_other_event_does"),
+    ("raises an alarm", "without_a_queue_for_dead_letters_the_partition_halts_and_keeps_its_owner"),
+];
+
 /// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
     let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
@@ -183,7 +196,7 @@ fn points(page: &str, chapter: &str) -> Vec<String> {
 #[test]
 fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test_shows_it() {
     let tests = text_of(&["tests/it"]);
-    let rooms: [(&str, &[Point]); 9] = [
+    let rooms: [(&str, &[Point]); 10] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -193,10 +206,11 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
         ("queue_listener", &QUEUE_LISTENER),
         ("saga", &SAGA),
         ("scheduler", &SCHEDULER),
+        ("stream", &STREAM),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 106);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 116);
     for (room, wanted) in rooms {
-        let floor = if room == "scheduler" { "roof" } else { "patterns" };
+        let floor = if matches!(room, "scheduler" | "stream") { "roof" } else { "patterns" };
         let points = points(&page(floor, room), "Considerations");
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
         for (point, (part, shown)) in points.iter().zip(wanted) {
@@ -252,6 +266,6 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: sharding;
         ports: lease notify queue store;
         patterns: queue_listener claim_check saga;
-        roof: journal scheduler;
+        roof: journal scheduler stream;
     }
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool};
 
 use tokio::sync::Notify;
 
-use super::{PartitionState, StreamProcessorConfig, StreamProcessorEvent as Event};
+use super::{PartitionState, StreamProcessorConfig, StreamProcessorEvent as Event, alarm::Alarm};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
     config::{ConfigError, Name, require},
@@ -46,6 +46,7 @@ pub(super) struct ProcessorCore {
     pub(super) is_running: AtomicBool,
     /// The partitions that this member owns.
     pub(super) owned: Mutex<BTreeMap<u16, PartitionState>>,
+    pub(super) alarms: Mutex<BTreeMap<u16, Arc<Alarm>>>,
     /// Wakes the announcement of a change of `owned`, and the next look at the members.
     pub(super) announce: Notify,
     pub(super) look: Notify,
@@ -83,8 +84,9 @@ impl Builder<StreamProcessor> {
         self
     }
 
-    /// Sets a notifier. With it an owner learns at once that it is asked to resign, and its
-    /// successor that the partition is free; without it, at the next renewal and poll.
+    /// Sets a notifier. With it an owner learns at once of new events in a
+    /// [`StoreTopic`](crate::stream::StoreTopic) whose producers have it too, and of a request to
+    /// resign, and a successor that a partition is free; without it, at the next poll and renewal.
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.spec.notifier = Some(notifier);
         self
@@ -127,6 +129,7 @@ impl Component for StreamProcessor {
             member,
             is_running: AtomicBool::new(false),
             owned: Mutex::default(),
+            alarms: Mutex::default(),
             announce: Notify::new(),
             look: Notify::new(),
             common,
@@ -196,6 +199,10 @@ impl StreamProcessor {
 impl ProcessorCore {
     pub(super) fn event(&self, event: impl FnOnce() -> Event) {
         self.events.send(Some(&self.group), self.clock.now(), event);
+    }
+
+    pub(super) fn notifier(&self) -> Option<&Arc<dyn Notifier>> {
+        self.notifier.as_ref()
     }
 
     pub(super) fn failed(&self, call: super::StreamCall, partition: Option<u16>, kind: Option<PortErrorKind>) {

@@ -104,6 +104,8 @@ pub enum StreamCall {
     Resign,
     /// Sending a dead letter.
     DeadLetter,
+    /// Subscribing to the notices of new events.
+    Notices,
 }
 
 impl StreamCall {
@@ -115,6 +117,7 @@ impl StreamCall {
             Self::Members => "members",
             Self::Resign => "resign",
             Self::DeadLetter => "dead_letter",
+            Self::Notices => "notices",
         }
     }
 }

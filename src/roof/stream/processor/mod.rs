@@ -1,4 +1,5 @@
 //! Members of a group that share the partitions of a topic.
+mod alarm; // notices of new events
 mod balance; // the machine: which member owns how many
 mod checkpoint; // the stored form of the progress
 mod component;

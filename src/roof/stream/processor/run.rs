@@ -2,7 +2,7 @@
 use std::{
     future::{Future, pending},
     pin::pin,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -48,7 +48,13 @@ impl StreamProcessor {
         let (stop, stopped) = watch::channel(false);
         let (sender, mut wants) = mpsc::unbounded_channel::<Want>();
         let wanted = Wanted::default();
-        let mut manage = pin!(core.manage(&wanted, &sender, stopped.clone()));
+        let managed = core.manage(&wanted, &sender, stopped.clone());
+        let mut manage = pin!(async {
+            match race(managed, core.hear()).await {
+                First::One(managed) => managed,
+                First::Other(()) => Ok(()), // unreachable: it never ends
+            }
+        });
         let mut shutdown = pin!(async {
             shutdown.await;
             stop.send_replace(true);
@@ -149,6 +155,7 @@ struct Owned<'a> {
 impl<'a> Owned<'a> {
     fn new(core: &'a ProcessorCore, partition: u16) -> Self {
         core.owned.lock().insert(partition, shown(partition, &core.member));
+        core.alarms.lock().insert(partition, Arc::default());
         core.announce.notify_one();
         Self { core, partition }
     }
@@ -157,6 +164,7 @@ impl<'a> Owned<'a> {
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
         self.core.owned.lock().remove(&self.partition);
+        self.core.alarms.lock().remove(&self.partition);
         self.core.announce.notify_one();
         self.core.look.notify_one();
     }

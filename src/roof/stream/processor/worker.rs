@@ -12,6 +12,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     Delivered, OutOfRange, PartitionState, StreamCall, StreamProcessorEvent as Event,
+    alarm::Alarm,
     checkpoint::{Checkpoint, Suspect},
     component::ProcessorCore,
     lanes::Lanes,
@@ -56,6 +57,9 @@ pub(super) struct Worker<'a, F, H> {
     reading: Option<Reading<'a>>,
     read_at: Instant,
     idle: Idle,
+    alarm: Arc<Alarm>,
+    /// It has rung since the last read began.
+    has_rung: bool,
     /// The first position behind events that the topic no longer has.
     gap: Option<u64>,
     writing: Option<BoxFuture<'a, Written>>,
@@ -138,6 +142,8 @@ where
             reading: None,
             read_at: now,
             idle: Idle::default(),
+            alarm: core.alarms.lock().get(&partition).cloned().unwrap_or_default(),
+            has_rung: false,
             gap: None,
             writing: None,
             unwritten: 0,
@@ -185,6 +191,11 @@ where
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<WorkerEnd> {
         let mut starts = STARTS;
+        if self.alarm.take(cx.waker()) {
+            self.idle.reset();
+            self.has_rung = true;
+            self.read_at = self.core.clock.now();
+        }
         loop {
             let now = self.core.clock.now();
             let mut has_moved = self.poll_running(cx, now);
@@ -327,6 +338,7 @@ where
         if !may_read || !is_worth_it || now < self.read_at {
             return false;
         }
+        self.has_rung = false;
         let (core, partition, max) = (self.core, self.partition, room.min(READ));
         let mut read = Read::from(self.lanes.next()).max(max as usize);
         if core.topic.capabilities().has(Capability::Push) {
@@ -348,7 +360,7 @@ where
             Ok(events) if events.is_empty() => {
                 self.end = self.end.max(self.lanes.next());
                 let (delay, _) = self.idle.found_nothing(idle, unit);
-                self.read_at = if now - since < AT_ONCE { now + delay } else { now };
+                self.read_at = if now - since < AT_ONCE && !self.has_rung { now + delay } else { now };
             }
             Ok(events) => {
                 self.idle.reset();

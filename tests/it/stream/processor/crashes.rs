@@ -119,7 +119,7 @@ fn test(engine: Engine, process: &CrashingProcess) {
     drop(topic);
 }
 
-// Guarantee: stream 5.
+// Guarantee: stream 3, 5.
 #[test]
 fn a_member_that_crashes_at_any_request_loses_no_event_and_its_successor_goes_on_at_the_checkpoint() {
     for engine in Engine::ALL {

@@ -2,8 +2,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use steadfast::{
+    entropy::Entropy,
+    lease::StoreLease,
+    notify::InMemoryNotifier,
     queue_listener::Disposition,
-    stream::{Delivered, StreamProcessorEvent as Event},
+    stream::{Delivered, Event, StoreTopic, StreamProcessor, StreamProcessorEvent, Topic},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Clock,
 };
@@ -100,7 +103,7 @@ fn handlers_get_the_token_of_their_term_and_those_of_later_owners_a_higher_one()
     assert_eq!(world.texts(), ["1", "2"]);
     assert!(runs[0].token < runs[1].token);
     let told = world.told(|event| match event {
-        Event::Claimed { token, .. } => Some(*token),
+        StreamProcessorEvent::Claimed { token, .. } => Some(*token),
         _ => None,
     });
     assert_eq!(told, [runs[0].token, runs[1].token]);
@@ -168,7 +171,7 @@ fn a_hand_over_waits_for_handlers_then_asks_them_to_stop_then_drops_them() {
     world.start_as("b", World::quick(), |_| complete());
     world.pass(S(30));
     let released = world.told(|event| match event {
-        Event::Released { partition, is_clean, .. } => Some((*partition, *is_clean)),
+        StreamProcessorEvent::Released { partition, is_clean, .. } => Some((*partition, *is_clean)),
         _ => None,
     });
     assert_eq!(released, [(0, true), (1, false)]);
@@ -190,6 +193,32 @@ fn a_member_on_a_topic_that_fails_goes_on_when_it_works() {
     world.topic.add(0, ["1"]);
     world.pass(S(6));
     assert_eq!(world.texts(), ["1"]);
-    let failed = world.told(|event| matches!(event, Event::CallFailed { .. }).then_some(()));
+    let failed = world.told(|event| matches!(event, StreamProcessorEvent::CallFailed { .. }).then_some(()));
     assert!(failed.len() < 700, "{}", failed.len());
+}
+
+// Guarantee: stream 7.
+#[test]
+fn with_a_notifier_an_event_in_a_quiet_partition_is_processed_at_once() {
+    let world = World::new(1);
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let open = || {
+        let topic = StoreTopic::builder(world.store.clone(), "quiet", 4).clock(&world.clock);
+        world.time.block_on(topic.notifier(notifier.clone()).build()).unwrap()
+    };
+    let leases = StoreLease::builder(world.store.clone()).clock(&world.clock).build().unwrap();
+    let member = StreamProcessor::builder(open(), "dispatch", Arc::new(leases), world.store.clone(), World::config())
+        .clock(&world.clock)
+        .entropy(&Entropy::from_seed(5))
+        .notifier(notifier.clone())
+        .build()
+        .unwrap();
+    world.start_built("m", member, |_| complete());
+    world.pass(S(3600));
+    let producer = open();
+    for partition in [0, 3, 2] {
+        world.time.block_on(producer.append(partition, vec![Event::new("x")])).unwrap();
+        world.pass(MS(100));
+        assert_eq!(world.runs().pop().unwrap().position.partition, partition);
+    }
 }

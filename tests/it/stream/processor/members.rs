@@ -47,7 +47,7 @@ fn ten_partitions_on_four_members_are_three_three_two_and_two() {
     assert_eq!(shares, [2, 2, 3, 3]);
 }
 
-// Guarantee: stream 7.
+// Guarantee: stream 6.
 #[test]
 fn nothing_moves_at_rest_in_an_hour() {
     let world = World::new(10);
