@@ -58,7 +58,9 @@ impl StoreTopicInner {
         if events.iter().any(|event| event.id.is_some()) {
             self.can.require(Capability::Deduplication)?;
         }
-        let mut request = Request::new(events, self.can.max_value());
+        let Some(mut request) = Request::new(events, &self.store.capabilities()) else {
+            return Err(PortError::invalid("events", "must be smaller together, or come in several requests"));
+        };
         let mut attempt = Attempt {
             request: self.request_id(),
             unknown: None,

@@ -239,7 +239,7 @@ fn a_failure_without_an_effect_is_returned_at_once() {
 fn an_append_is_one_request_and_a_conflict_adds_two() {
     run(async |store| {
         let (topic, other) = (open(&store).await, open(&store).await);
-        for size in [1, 100, 499] {
+        for size in [1, 100, 500] {
             let before = store.batches.load(SeqCst);
             topic.append(0, (0..size).map(|n| Event::new(n.to_string())).collect()).await.unwrap();
             assert_eq!(store.batches.load(SeqCst) - before, 1);
