@@ -171,7 +171,7 @@ pub async fn run(args: &Args, requests: Vec<Request>) -> Result<bool, Box<dyn Er
             if let Err(error) = workers.revive(clock.now()) {
                 accepted.violates(format!("a worker does not start again: {error}"));
             }
-            chart.look(at, &workers.states(), &accepted);
+            chart.look(at, &workers.states(), &workers.totals(), &accepted);
             let _ = write!(io::stderr().lock(), "{}", chart.progress());
         }
     };
@@ -224,7 +224,7 @@ pub async fn run(args: &Args, requests: Vec<Request>) -> Result<bool, Box<dyn Er
         processes: args.processes,
         elapsed_ms: (clock.now() - start).as_millis() as u64,
         scheduled_per_s: (figures.scheduled as f64 / scheduling.as_secs_f64() * 10.0).round() / 10.0,
-        backend: format!("{:?}", args.store),
+        backend: engine.place().to_owned(),
     };
     let mut out = io::stdout().lock();
     write!(out, "{chart}")?;
