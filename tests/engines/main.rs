@@ -15,3 +15,4 @@ mod postgres;
 mod redis;
 mod sagas;
 mod server;
+mod streams;
