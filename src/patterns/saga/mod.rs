@@ -243,7 +243,8 @@
 //!   passes, not from the step.
 //! - The state is written after each step: keep it small, and large parts elsewhere. A state is
 //!   refused that leaves no room for the progress beside it in one value of the store: 256 bytes,
-//!   and for each step its name and 80 bytes. Texts of errors are left out if they do not fit.
+//!   for each step its name and 80 bytes, and the reply address of a submission. Texts of errors are
+//!   left out if they do not fit.
 //! - A pipeline with many retries inside a step makes its outcome less certain: an error after a
 //!   repeated call is unknown, also if the last attempt was not sent.
 //! - A short delay (up to 5 s) counts its attempt before the delay: a process that dies meanwhile
@@ -288,5 +289,6 @@ pub use plan::{AfterPivot, BeforePivot, Plan};
 pub use status::{SagaPhase, SagaStatus, StepState, StepStatus};
 pub(crate) use {
     recover::AllSeen,
-    turn::{Silent, Turn, Turned},
+    state::Origin,
+    turn::{Silent, Start, Turn, Turned},
 };

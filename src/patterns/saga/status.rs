@@ -20,6 +20,8 @@ pub struct SagaStatus<T> {
     pub epoch: FencingToken,
     /// `true` while an executor owns the saga. It may have died.
     pub is_owned: bool,
+    /// Number of times that a scheduler's supervisor found it without an executor.
+    pub failures: u32,
 }
 
 /// The phase of a saga.
@@ -95,7 +97,7 @@ impl<T> SagaStatus<T> {
         let reason = progress.stuck_step().map_or(&progress.reason, |step| &step.note).clone();
         let steps = progress.steps.iter().map(StepStatus::new).collect();
         let (epoch, is_owned) = (FencingToken::new(progress.epoch), progress.is_open() && progress.owner.is_some());
-        Self { phase, state, reason, steps, epoch, is_owned }
+        Self { phase, state, reason, steps, epoch, is_owned, failures: progress.failures }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 
-use super::state::{Kind, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
+use super::state::{Kind, Origin, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
 use crate::time::nanos;
 
 /// Names the format, so that another one can follow.
@@ -47,11 +47,14 @@ fn value<T: Copy>(words: &[(T, &'static str)], word: &str) -> Option<T> {
 /// saga, and of each step.
 const HEAD: usize = 256;
 const EACH: usize = 80;
+/// The same, of each text of its origin.
+const EACH_ORIGIN: usize = 32;
 
 impl Progress {
     /// Returns the size that the record has at most, without texts, until the state changes.
     pub(super) fn size_without_texts(&self) -> usize {
-        HEAD + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
+        let origin = self.origin.iter().map(|(name, text)| name.len() + text.len() + EACH_ORIGIN).sum::<usize>();
+        HEAD + origin + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
     }
 
     /// Encodes the record within this size: without its texts, if they leave no room.
@@ -87,6 +90,9 @@ impl Progress {
         text_line(&mut out, "reason", &self.reason);
         if let Some(reason) = &self.cancelled {
             let _ = write!(out, "cancelled {}\n{reason}\n", reason.len());
+        }
+        for (name, text) in &self.origin {
+            let _ = write!(out, "origin {name} {}\n{text}\n", text.len());
         }
         for StepProgress { planned, status, attempts, undo_attempts, is_unknown, is_pending, wait, note } in &self.steps
         {
@@ -140,6 +146,7 @@ impl Progress {
             phase: value(&PHASES, phase)?,
             failed_step: None,
             reason: String::new(),
+            origin: Origin::new(),
             steps: Vec::new(),
             state: Bytes::new(),
         };
@@ -152,6 +159,10 @@ impl Progress {
                 "failures" => all.failures = value.parse().ok()?,
                 "reason" => all.reason = rest.text(value)?,
                 "cancelled" => all.cancelled = Some(rest.text(value)?),
+                "origin" => {
+                    let [name, length] = words(value)?;
+                    all.origin.insert(name.to_owned(), rest.text(length)?);
+                }
                 "step" => all.steps.push(step(value)?),
                 "note" => all.steps.last_mut()?.note = rest.text(value)?,
                 "state" => {

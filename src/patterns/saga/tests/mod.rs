@@ -243,7 +243,11 @@ fn an_execution_that_leaves_begins_no_step() {
 
 #[test]
 fn a_record_of_another_kind_or_a_newer_release_is_refused_with_the_reason() {
-    let record = start(&[(UNDOABLE, 0)]).encode();
+    let mut saga = start(&[(UNDOABLE, 0)]);
+    saga.origin = [("reply-to", "web-1\nstate 2"), ("empty", "")].map(|(name, text)| (name.into(), text.into())).into();
+    let record = saga.encode();
+    assert_eq!(Progress::decode(&record).unwrap(), saga);
+    assert!(record.len() <= saga.size_without_texts());
     let refused = |text: &str| Progress::decode(&Bytes::from(text.to_owned())).unwrap_err();
     assert_eq!(refused("saga 2\nanything"), "the record was written by a newer release");
     assert_eq!(refused("lease 1\n"), "the record is not one of a saga");
