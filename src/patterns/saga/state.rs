@@ -69,7 +69,7 @@ pub(super) struct StepProgress {
     pub(super) is_pending: bool,
     /// Delay before the attempt that is under way, or that the step waits for.
     pub(super) wait: Duration,
-    /// The last error, or the note of a skip.
+    /// The last error, or the note of an operator.
     pub(super) note: String,
 }
 

@@ -57,7 +57,7 @@ pub struct StepStatus {
     pub is_unknown: bool,
     /// Delay before the next attempt, counted from the write of the record.
     pub wait: Duration,
-    /// The last error, or the note of a skip; empty if there is none.
+    /// The last error, or the note of an operator; empty if there is none.
     pub note: String,
 }
 

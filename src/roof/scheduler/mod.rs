@@ -120,7 +120,8 @@
 //! # Composing
 //!
 //! - **Commands of operators** are those of the saga: [`cancel`](crate::saga::Saga::cancel),
-//!   [`retry`](crate::saga::Saga::retry), [`skip`](crate::saga::Saga::skip).
+//!   [`retry`](crate::saga::Saga::retry), [`skip`](crate::saga::Saga::skip),
+//!   [`undo`](crate::saga::Saga::undo).
 //! - **Dead letters** are those of the queue: [`redrive`](crate::queue::redrive) submits them
 //!   again.
 //! - **Agents behind a queue**: a step sends a request through a

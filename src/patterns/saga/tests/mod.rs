@@ -189,6 +189,29 @@ fn a_stuck_step_is_retried_with_all_its_attempts_or_skipped() {
 }
 
 #[test]
+fn a_pivot_that_took_no_effect_after_all_is_undone_and_the_rest_compensated() {
+    let mut saga = start(&[(UNDOABLE, 0), (PIVOT, 1), (PLAIN, 2)]);
+    report(&mut saga, 0, Outcome::Completed, S(0));
+    report(&mut saga, 1, Outcome::Unknown, S(0));
+    report(&mut saga, 1, Outcome::Failed, S(0));
+    assert_eq!(saga.phase, Phase::StuckForward);
+    assert!(!saga.clone().undo("step-0", "-") && !saga.clone().undo("no step", "-") && !saga.clone().cancel("-"));
+    assert!(saga.undo("step-1", "the bank has no payment") && !saga.clone().undo("step-1", "-"));
+    saga.claim(ME, LIMITS);
+    assert_eq!((saga.phase, started(&saga), saga.failed_step), (Phase::Compensating, vec![0], Some(1)));
+    assert_eq!((saga.steps[1].note.as_str(), saga.reason.as_str()), ("the bank has no payment", "no"));
+    all(&mut saga, Outcome::Completed);
+    assert_eq!(saga.phase, Phase::Compensated);
+
+    // Past a pivot that took effect nothing is undone.
+    let mut saga = start(&[(UNDOABLE, 0), (PIVOT, 1), (PLAIN, 2)]);
+    report(&mut saga, 0, Outcome::Completed, S(0));
+    report(&mut saga, 1, Outcome::Completed, S(0));
+    report(&mut saga, 2, Outcome::Failed, S(0));
+    assert!(saga.phase == Phase::StuckForward && !saga.undo("step-2", "-"));
+}
+
+#[test]
 fn a_cancelled_saga_goes_back_unless_its_pivot_may_have_taken_effect() {
     let mut saga = start(&[(UNDOABLE, 0), (UNDOABLE, 1), (PIVOT, 2), (PLAIN, 3)]);
     report(&mut saga, 0, Outcome::Completed, S(0));
