@@ -169,7 +169,7 @@ pub use {
         saga, sharding, throttling, timeout,
     },
     ports::{lease, notify, port, queue, store},
-    roof::{journal, scheduler, standard},
+    roof::{journal, pipes_and_filters, scheduler, standard},
     wings::backend,
 };
 // Internal rooms, by their short paths.

@@ -1,0 +1,1 @@
+//! Hostile messages, cycles, and outputs that fail one by one.
