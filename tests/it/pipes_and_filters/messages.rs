@@ -186,7 +186,7 @@ fn order_within_a_group_holds_from_the_first_queue_to_the_last() {
             let entropy = steadfast::entropy::Entropy::from_seed(1);
             let handler = async |work: Work| {
                 world.clock.sleep(MS(entropy.up_to(50))).await;
-                if entropy.up_to(9) == 0 { Err("bad luck") } else { Ok(Emit::one(Message::new(work.body.clone()))) }
+                if entropy.up_to(29) == 0 { Err("bad luck") } else { Ok(Emit::one(Message::new(work.body.clone()))) }
             };
             let filters: Vec<_> = (0..6)
                 .map(|i| {
@@ -196,6 +196,7 @@ fn order_within_a_group_holds_from_the_first_queue_to_the_last() {
                 .collect();
             let runs = filters.iter().map(|filter| filter.run(world.clock.sleep(S(60 + 2 * messages)), handler));
             world.run(futures::future::try_join_all(runs)).unwrap();
+            assert!(queues[..3].iter().all(|queue| world.depth(queue) == 0 && world.dead(queue).is_empty()));
             let groups = by_group(&world.take(&queues[3]));
             for group in 0..3 {
                 let expected: Vec<_> = (0..messages).filter(|i| i % 3 == group).map(|i| i.to_string()).collect();
