@@ -113,8 +113,8 @@ fn now() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros() as i64
 }
 
-/// The same by hand, as an async service has to: each transaction in a thread for blocking work.
-async fn by_hand(subject: Subject, messages: usize, folder: &Path) -> Duration {
+/// Creates the queues by hand, and fills the first.
+fn filled(messages: usize, folder: &Path) -> Connection {
     let mut connection = Connection::open(folder.join("queues.db")).expect("it opens");
     let schema = |name| {
         format!(
@@ -131,6 +131,12 @@ async fn by_hand(subject: Subject, messages: usize, folder: &Path) -> Duration {
         fill.prepare_cached(sql).and_then(|mut insert| insert.execute(params![BODY, now()])).expect("a row");
     }
     fill.commit().expect("a commit");
+    connection
+}
+
+/// The same by hand, as an async service has to: each batch in a thread for blocking work.
+async fn by_hand(subject: Subject, messages: usize, folder: &Path) -> Duration {
+    let mut connection = filled(messages, folder);
     let start = Instant::now();
     let mut left = messages;
     while left > 0 {
@@ -188,10 +194,10 @@ fn main() -> ExitCode {
     let (mut rounds, mut messages) = (9, 4_000);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        match (&*word, words.size_hint()) {
-            ("--quick", _) => (rounds, messages) = (1, 100),
-            ("--rounds", _) => rounds = words.next().and_then(|n| n.parse().ok()).unwrap_or(rounds),
-            (other, _) => {
+        match &*word {
+            "--quick" => (rounds, messages) = (1, 100),
+            "--rounds" => rounds = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0).unwrap_or(rounds),
+            other => {
                 eprintln!("unknown option {other}\n{USAGE}");
                 return ExitCode::FAILURE;
             }
