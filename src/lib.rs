@@ -84,6 +84,7 @@
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
 //! | [`saga`] | steps in several services that complete as a whole, or are compensated |
+//! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
@@ -169,7 +170,7 @@ pub use {
         saga, sharding, throttling, timeout,
     },
     ports::{lease, notify, port, queue, store},
-    roof::{journal, scheduler, standard},
+    roof::{journal, pipes_and_filters, scheduler, standard},
     wings::backend,
 };
 // Internal rooms, by their short paths.

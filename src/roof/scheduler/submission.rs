@@ -6,9 +6,8 @@ use bytes::Bytes;
 use crate::{
     hash::stable_hash,
     port::Capabilities,
-    queue::{Message, MessageId},
+    queue::{EXPIRES_AFTER, Message, MessageId},
     saga::{Origin, Silent},
-    time::nanos,
 };
 
 /// Header with the id of the saga, in messages of a scheduler and in its status messages.
@@ -17,10 +16,8 @@ pub const SAGA_ID: &str = "saga-id";
 /// Header with the status, in status messages: `received`, `completed`, `compensated` or `stuck`.
 pub const STATUS: &str = "saga-status";
 
-/// Headers of the scheduler's messages: the purpose, the deadline in nanoseconds of the message's
-/// age, and the epoch that a supervisor saw.
+/// Headers of the scheduler's messages: the purpose, and the epoch that a supervisor saw.
 const KIND: &str = "saga-message";
-const DEADLINE: &str = "saga-deadline";
 const EPOCH: &str = "saga-epoch";
 /// Headers by which [`ReplyTo`](crate::queue::ReplyTo) finds the address of a reply.
 const REPLY_TO: &str = "reply-to";
@@ -88,7 +85,7 @@ impl<T> Submission<T> {
         let mut message = Message::new(body).header(SAGA_ID, self.id.clone()).header(KIND, Kind::Submit.as_str());
         message = message.deduplicate(self.id);
         if let Some(deadline) = self.deadline {
-            message = message.header(DEADLINE, nanos(deadline).to_string());
+            message = message.expires_after(deadline);
         }
         if let Some((queue, correlation_id)) = self.reply_to {
             message = message.header(REPLY_TO, queue).header(CORRELATION_ID, correlation_id);
@@ -134,7 +131,7 @@ pub(super) fn fitting(id: String, can: &Capabilities) -> String {
 /// Returns the parts of a submission's message that its saga keeps, for the messages of a
 /// supervisor.
 pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) -> Origin {
-    let kept = [DEADLINE, REPLY_TO, CORRELATION_ID].into_iter();
+    let kept = [EXPIRES_AFTER, REPLY_TO, CORRELATION_ID].into_iter();
     let kept = kept.filter_map(|name| Some((name.to_owned(), headers.get(name)?.clone())));
     kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
 }
@@ -170,7 +167,7 @@ impl<'a> Parts<'a> {
         let kind = headers.get(KIND)?;
         let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
         let number = |name: &str| headers.get(name).map(|value| value.parse::<u64>().ok());
-        let deadline = number(DEADLINE).map_or(Some(None), |nanos| nanos.map(Some))?.map(Duration::from_nanos);
+        let deadline = number(EXPIRES_AFTER).map_or(Some(None), |nanos| nanos.map(Some))?.map(Duration::from_nanos);
         let epoch = number(EPOCH).map_or(Some(None), |epoch| epoch.map(Some))?;
         Some(Self { id: headers.get(SAGA_ID)?, kind, deadline, epoch })
     }
