@@ -9,6 +9,7 @@ mod documented;
 mod faults;
 #[cfg(feature = "nats")]
 mod nats;
+mod pipes;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
