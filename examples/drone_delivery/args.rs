@@ -79,6 +79,40 @@ pub struct Args {
     #[arg(long, value_name = "@SECONDS")]
     pub add_shard: Option<AddShard>,
 
+    /// Accepts requests into a topic with so many partitions, whose deliveries several processes schedule, and kills
+    /// these processes. The state is in a file of the run, unless `--store` names another place.
+    #[arg(long, value_name = "PARTITIONS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub stream: Option<u16>,
+
+    /// Number of processes that schedule, with `--stream`.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=26))]
+    pub processes: u32,
+
+    /// Seconds for which requests arrive, with `--stream`: `--ingest-rate` each second, 10,000 by default.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+
+    /// Requests that arrive per second in the middle of the time, with `--stream`.
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(..=FASTEST))]
+    pub spike_rate: u32,
+
+    /// Seconds of that spike.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    pub spike_seconds: u32,
+
+    /// Number of processes that are killed while requests arrive, with `--stream`. Each comes back two seconds later.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub kills: u32,
+
+    /// Maximum seconds for which deliveries are scheduled behind the last arrival, with `--stream`. What waits longer
+    /// stays in the topic.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    pub drain: u32,
+
+    /// Writes the owner and the lag of each partition in each second, with `--stream`.
+    #[arg(long, value_name = "FILE.csv")]
+    pub lag: Option<PathBuf>,
+
     /// Draws throughput, latency and breaker states over time.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,

@@ -32,6 +32,7 @@ mod services;
 #[cfg(test)]
 mod shard_tests;
 mod shards;
+mod stream;
 mod turn;
 mod workflow;
 
@@ -83,7 +84,31 @@ use crate::{
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
+    if args.stream.is_some() {
+        return stream_of_deliveries(&args).await;
+    }
     conclude(&args, run(&args).await).into()
+}
+
+/// Runs the service with a topic, or one of its processes.
+async fn stream_of_deliveries(args: &Args) -> ExitCode {
+    let ran = match std::env::var(stream::NAME) {
+        Ok(name) => stream::run_worker(args, &name).await.map(|()| true),
+        Err(_) => match lines(args) {
+            Ok((lines, _)) => {
+                let requests = Intake::new(&lines, lines.len()).requests;
+                stream::run(args, requests.into_iter().map(|(_, request)| request).collect()).await
+            }
+            Err(error) => Err(error.into()),
+        },
+    };
+    match ran {
+        Ok(is_sound) => u8::from(!is_sound).into(),
+        Err(error) => {
+            let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Prints the result of a run, draws it if requested, and returns the exit code. A picture that cannot

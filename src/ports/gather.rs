@@ -60,6 +60,7 @@ struct Waiting<J, R> {
 }
 
 /// Number of bytes that count as one more row.
+#[cfg(feature = "postgres")]
 const ROW_BYTES: usize = 64 << 10;
 /// Maximum number of batches under way. One is enough while they are small: the more jobs share a
 /// commit, the better. Those that wait for it begin another one if they fill it.
@@ -68,12 +69,14 @@ const BATCHES: usize = 4;
 const MAX_WAITING: usize = 16_384;
 
 /// Returns the size of a row with a value of so many bytes.
+#[cfg(feature = "postgres")]
 pub(crate) const fn row(bytes: usize) -> usize {
     1 + bytes / ROW_BYTES
 }
 
 impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     /// Creates one that sends a lone job at once, in its caller's future.
+    #[cfg(any(feature = "postgres", test))]
     pub(crate) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
         Self::of(most, Order::Any, Spawner::Tokio, Box::new(sender))
     }

@@ -19,6 +19,28 @@ mod store {
     });
 }
 
+mod topic {
+    use super::*;
+    use steadfast::{
+        store::InMemoryStore,
+        stream::{StoreTopic, Topic},
+    };
+
+    steadfast::topic_conformance!(async || {
+        let (clock, time) = Clock::manual();
+        let store = InMemoryStore::builder().clock(&clock).build();
+        let open = move |name: &'static str| {
+            let topic = StoreTopic::builder(Arc::new(store.clone()), name, 3).clock(&clock);
+            async move { Arc::new(topic.build().await.unwrap()) as Arc<dyn Topic> }
+        };
+        let handles = async move || {
+            let fixture = Fixture::new(open("events").await).with_second_handle(open("events").await);
+            fixture.with_neighbour(open("others").await)
+        };
+        handles().await.on_manual_time(&time).with_restart(handles)
+    });
+}
+
 /// Number of messages at which a queue is full.
 const BOUND: usize = 1_500;
 

@@ -37,6 +37,8 @@ macro_rules! suites {
                 notify::Notifier,
                 queue::Queue,
                 store::Store,
+                stream::{StoreTopic, Topic},
+                time::block_on,
             };
 
             mod store {
@@ -72,6 +74,19 @@ macro_rules! suites {
                         },
                         |_| None,
                     )
+                });
+            }
+
+            mod topic {
+                use super::*;
+
+                steadfast::topic_conformance!(async || {
+                    let topic = |sqlite: &Sqlite, clock: &Clock| -> Arc<dyn Topic> {
+                        // Relaxed writes are made in place, and durable ones by a thread: neither waits for this one.
+                        let topic = StoreTopic::builder(Arc::new(sqlite.store()), "events", 3).clock(clock);
+                        Arc::new(block_on(topic.build()).unwrap())
+                    };
+                    fixture($durability, topic, |_| None)
                 });
             }
 

@@ -17,6 +17,16 @@ macro_rules! forward_store {
             self.$to.get(key)
         }
     };
+    (@put $to:tt) => {
+        fn put<'a>(
+            &'a self,
+            key: steadfast::store::Key<'a>,
+            value: bytes::Bytes,
+            options: steadfast::store::PutOptions,
+        ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Version, steadfast::store::StoreError>> {
+            self.$to.put(key, value, options)
+        }
+    };
     (@delete $to:tt) => {
         fn delete<'a>(
             &'a self,

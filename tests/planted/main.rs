@@ -15,6 +15,7 @@ mod queue_faults;
 mod queue_forwards;
 mod queue_hooks;
 mod store;
+mod topic;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -12,6 +12,7 @@ mod sqlite_forwards;
 mod sqlite_identity;
 mod sqlite_killed;
 mod sqlite_locks;
+mod sqlite_topic;
 mod sqlite_within;
 mod sqlite_writes;
 mod store_batches;

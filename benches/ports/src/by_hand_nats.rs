@@ -117,7 +117,7 @@ impl ByHand {
             }
             Work::Send(n) => self.send(n).await?,
             Work::Take(n) => self.take(n).await?,
-            Work::Append | Work::Forward(_) => unreachable!("NATS has neither"),
+            Work::Append | Work::Forward(_) | Work::Events(_) => unreachable!("NATS has none of them"),
         }
         Ok(())
     }

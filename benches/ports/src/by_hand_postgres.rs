@@ -129,6 +129,7 @@ impl ByHand {
                 self.versions.lock().expect("no panic")[caller] = written.get(0);
             }
             Work::Append => drop(client.query_one(&connection.append, &[&&b"log"[..], &body]).await?),
+            Work::Events(_) => unreachable!("measured in a file"),
             Work::Send(n) => assert_eq!(client.query(&connection.send, &[&vec![body; n]]).await?.len(), n),
             Work::Take(n) => {
                 let taken = client.query(&connection.take, &[&(n as i64)]).await?;

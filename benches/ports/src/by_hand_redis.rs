@@ -160,7 +160,7 @@ impl ByHand {
             }
             Work::Send(n) => self.send(n).await?,
             Work::Take(n) => self.take(n).await?,
-            Work::Append | Work::Forward(_) => unreachable!("a stream does it"),
+            Work::Append | Work::Forward(_) | Work::Events(_) => unreachable!("a stream does it"),
         }
         Ok(())
     }

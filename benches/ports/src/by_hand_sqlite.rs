@@ -36,6 +36,8 @@ pub fn subject(work: Work, mode: Mode, path: &Path, elsewhere: bool) -> Arc<dyn 
              CREATE TABLE records (partition TEXT, row TEXT, value BLOB, version INTEGER,
                  PRIMARY KEY (partition, row)) WITHOUT ROWID;
              CREATE TABLE log (sequence TEXT, number INTEGER, value BLOB, PRIMARY KEY (sequence, number)) WITHOUT ROWID;
+             CREATE TABLE events (partition INTEGER, number INTEGER, body BLOB, PRIMARY KEY (partition, number))
+                 WITHOUT ROWID;
              CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB, visible_at INTEGER, receipt INTEGER,
                  deliveries INTEGER);
              CREATE TABLE others (id INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB, visible_at INTEGER, receipt INTEGER,
@@ -91,6 +93,19 @@ impl ByHand {
                     let last: i64 = transaction.prepare_cached(last)?.query_row(["log/"], |row| row.get(0))?;
                     let insert = "INSERT INTO log VALUES (?, ?, ?)";
                     transaction.prepare_cached(insert)?.execute(params!["log/", last + 1, BODY])?;
+                }
+                transaction.commit()?;
+            }
+            Work::Events(n) => {
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                {
+                    let partition = caller as i64 % 32;
+                    let last = "SELECT coalesce(max(number), 0) FROM events WHERE partition = ?";
+                    let last: i64 = transaction.prepare_cached(last)?.query_row([partition], |row| row.get(0))?;
+                    let mut insert = transaction.prepare_cached("INSERT INTO events VALUES (?, ?, ?)")?;
+                    for number in last + 1..=last + n as i64 {
+                        insert.execute(params![partition, number, BODY])?;
+                    }
                 }
                 transaction.commit()?;
             }

@@ -20,7 +20,7 @@ const USAGE: &str = "\
 usage: steadfast-ports [--json] [--quick] [--rounds N] [--callers N] [MODE ...] [WORK ...]
 
   MODE        --memory, --relaxed, --durable (these three by default), --postgres, --redis, --nats
-  WORK        get, put, cas, append, send1, send32, take1, take32, forward32 (all by default)
+  WORK        get, put, cas, append, events500, send1, send32, take1, take32, forward32 (all by default)
   --json      one JSON object a line instead of a table
   --quick     a smoke run: short rounds, and few of them; no figures to quote
   --rounds N  rounds for each line (9 by default)
@@ -37,6 +37,8 @@ pub enum Work {
     Cas,
     /// Appends a row of 100 bytes to one sequence, which all callers share.
     Append,
+    /// Appends events of 100 bytes to one of 32 partitions of a topic, so many in a request.
+    Events(usize),
     /// Sends messages of 100 bytes, so many at once.
     Send(usize),
     /// Receives and completes messages, so many at once.
@@ -46,11 +48,12 @@ pub enum Work {
 }
 
 impl Work {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Get,
         Self::Put,
         Self::Cas,
         Self::Append,
+        Self::Events(500),
         Self::Send(1),
         Self::Send(32),
         Self::Take(1),
@@ -64,6 +67,7 @@ impl Work {
             Self::Put => "put".into(),
             Self::Cas => "cas".into(),
             Self::Append => "append".into(),
+            Self::Events(n) => format!("events{n}"),
             Self::Send(n) => format!("send{n}"),
             Self::Take(n) => format!("take{n}"),
             Self::Forward(n) => format!("forward{n}"),
@@ -98,7 +102,12 @@ impl Mode {
 
     /// Whether the ports can do this there.
     fn can(self, work: Work) -> bool {
-        self != Self::Nats || !matches!(work, Work::Append | Work::Forward(_))
+        match work {
+            // By hand in a file only.
+            Work::Events(_) => matches!(self, Self::Memory | Self::Durable | Self::Relaxed),
+            Work::Append | Work::Forward(_) => self != Self::Nats,
+            _ => true,
+        }
     }
 
     pub fn name(self) -> &'static str {

@@ -14,6 +14,7 @@ use steadfast::{
     },
     queue::{Address, InMemoryQueue, Message, Queue, Receipt, Receive, Settle},
     store::{InMemoryStore, Key, Precondition, PutOptions, Store, Version, Write},
+    stream::{Event, StoreTopic, Topic as _},
 };
 
 use crate::{BODY, Mode, RECORDS, Work, measure::Subject};
@@ -21,6 +22,8 @@ use crate::{BODY, Mode, RECORDS, Work, measure::Subject};
 struct Ours {
     work: Work,
     store: Arc<dyn Store>,
+    /// The topic of the work with events.
+    topic: Option<StoreTopic>,
     queue: Arc<dyn Queue>,
     /// The target of forwards.
     other: Arc<dyn Queue>,
@@ -71,8 +74,12 @@ async fn subject(
             store.put(Key::new("bench", row), Bytes::from_static(&BODY), PutOptions::new()).await.expect("a put");
         }
     }
+    let topic = match work {
+        Work::Events(_) => Some(StoreTopic::open(store.clone(), "bench", 32).await.expect("a topic")),
+        _ => None,
+    };
     let (address, versions) = (other.address(), Mutex::new(vec![None; 64]));
-    Arc::new(Ours { work, store, queue, other, address, in_two_steps, received: Mutex::default(), versions, rows })
+    Arc::new(Ours { work, store, topic, queue, other, address, in_two_steps, received: Mutex::default(), versions, rows })
 }
 
 impl Ours {
@@ -95,6 +102,17 @@ impl Ours {
             Work::Append => {
                 let done = self.store.batch("bench", vec![Write::append("log/", body)]).await.expect("an append");
                 assert!(done[0].is_some());
+            }
+            Work::Events(n) => {
+                let topic = self.topic.as_ref().expect("a topic");
+                // As many as one request takes.
+                let most = topic.capabilities().max_batch();
+                let mut left = n;
+                while left > 0 {
+                    let events: Vec<_> = (0..left.min(most)).map(|_| Event::new(body.clone())).collect();
+                    left -= events.len();
+                    topic.append(caller as u16 % 32, events).await.expect("an append");
+                }
             }
             Work::Send(n) => {
                 let messages = (0..n).map(|_| Message::new(body.clone())).collect();

@@ -51,7 +51,7 @@ impl Streams {
     async fn once(&self, caller: usize) -> RedisResult<()> {
         let mut connection = self.connection.clone();
         match self.work {
-            Work::Get | Work::Put | Work::Cas => unreachable!("a stream has no records"),
+            Work::Get | Work::Put | Work::Cas | Work::Events(_) => unreachable!("a stream has no records"),
             Work::Append => {
                 let _: String =
                     cmd("XADD").arg("log").arg("*").arg("v").arg(&BODY[..]).query_async(&mut connection).await?;

@@ -35,8 +35,11 @@ const TRIMMED_ROWS: usize = 16;
 /// An append under way.
 struct Attempt {
     request: RequestId,
-    /// The first attempt with an unknown outcome, behind the current head.
+    /// The first failure with an unknown outcome, behind the current head.
     unknown: Option<PortError>,
+    /// The requests with an unknown outcome, and their answers if they were applied. One of them at
+    /// most is: all require the same head.
+    sent: Vec<(RequestId, Vec<Appended>)>,
     conflicts: u32,
     until: Instant,
     delays: Backoff,
@@ -55,10 +58,13 @@ impl StoreTopicInner {
         if events.iter().any(|event| event.id.is_some()) {
             self.can.require(Capability::Deduplication)?;
         }
-        let mut request = Request::new(events, self.can.max_value());
+        let Some(mut request) = Request::new(events, &self.store.capabilities()) else {
+            return Err(PortError::invalid("events", "must be smaller together, or come in several requests"));
+        };
         let mut attempt = Attempt {
-            request: (self.entropy.next_u64(), self.entropy.next_u64()),
+            request: self.request_id(),
             unknown: None,
+            sent: Vec::new(),
             conflicts: 0,
             until: self.clock.now() + PATIENCE,
             delays: Backoff::checked(BackoffConfig::default().between(DELAYS.0, DELAYS.1), &self.entropy),
@@ -85,28 +91,30 @@ impl StoreTopicInner {
                 }
                 Err(AskError::Failed(StoreError::Conflict { write: 0, .. })) => {
                     let now = self.read_on(part, &mut attempt).await?;
-                    if let Some(first) = self.find_own(part, &head, now.as_ref(), &attempt).await? {
-                        return Ok(request.answers(partition, first));
+                    if let Some(answers) = self.find_own(part, &head, now.as_ref(), &mut attempt).await? {
+                        return Ok(answers);
                     }
                     // Another append has taken the place: this one was not applied, and never will be.
                     (attempt.unknown, behind) = (None, at(now));
+                    attempt.sent.clear();
                     self.compete(&mut attempt).await?;
                     continue;
                 }
                 Err(AskError::Failed(StoreError::Conflict { write, .. })) if write >= rows => {
-                    // With other events the earlier attempt could not be recognised.
-                    if let Some(unknown) = attempt.unknown {
-                        return Err(unknown);
-                    }
                     let accepted = self.read_ids(part, request.id_rows()).await?;
                     // An id that was just forgotten is no duplicate: try again.
-                    request.exclude(&accepted);
+                    if request.exclude(&accepted) {
+                        attempt.request = self.request_id();
+                    }
                     self.compete(&mut attempt).await?;
                     continue;
                 }
                 Err(AskError::Failed(other)) => return Err(failed(other)),
             };
             // The same batch again: one of the two at most is applied.
+            if attempt.sent.last().is_none_or(|(sent, _)| *sent != attempt.request) {
+                attempt.sent.push((attempt.request, request.answers(partition, head.next)));
+            }
             self.after_failure(&mut attempt, error).await?;
         }
         Ok(request.answers(partition, 0))
@@ -153,30 +161,38 @@ impl StoreTopicInner {
         }
     }
 
-    /// Returns the first offset of an append whose outcome was unknown, if it was applied behind
-    /// `before`.
+    /// Returns the answers of an attempt with an unknown outcome, if it was applied behind `before`.
     async fn find_own(
         &self,
         part: &Partition,
         before: &Head,
         now: Option<&(Head, Version)>,
-        attempt: &Attempt,
-    ) -> Result<Option<u64>, PortError> {
-        let Some((now, _)) = now else { return Ok(None) };
-        if now.request == attempt.request {
-            return Ok(Some(now.appended_at));
-        }
-        let Some(unknown) = &attempt.unknown else { return Ok(None) };
-        // Others have appended since: the row behind the old head tells whose it is.
-        let row = stored::events_row(before.next);
-        match self.get(part, &row).await.map_err(|_| unknown.clone())? {
-            Some((value, _)) => {
-                let is_own = StoredEvents::open(&row, value)?.request == attempt.request;
-                Ok(is_own.then_some(before.next))
+        attempt: &mut Attempt,
+    ) -> Result<Option<Vec<Appended>>, PortError> {
+        let (Some(unknown), Some((now, _))) = (attempt.unknown.clone(), now) else { return Ok(None) };
+        let applied = if now.appended_at == before.next {
+            now.request
+        } else {
+            // Others have appended since: the row behind the old head tells whose it is.
+            let row = stored::events_row(before.next);
+            let found = loop {
+                match self.get(part, &row).await {
+                    Ok(found) => break found,
+                    Err(error) => self.after_failure(attempt, error.outcome_unknown()).await?,
+                }
+            };
+            match found {
+                Some((value, _)) => StoredEvents::open(&row, value)?.request,
+                // It was trimmed since: nothing tells.
+                None => return Err(unknown),
             }
-            // It was trimmed since: nothing tells.
-            None => Err(unknown.clone()),
-        }
+        };
+        let own = attempt.sent.iter().position(|(request, _)| *request == applied);
+        Ok(own.map(|own| attempt.sent.swap_remove(own).1))
+    }
+
+    fn request_id(&self) -> RequestId {
+        (self.entropy.next_u64(), self.entropy.next_u64())
     }
 
     /// Returns the offsets of the ids that are remembered, by row.

@@ -25,6 +25,14 @@
 //!
 //! # Defaults
 //!
+//! Of a topic over a store and of its producers:
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | [`window`](crate::Builder::window) | 5 min | time for which the id of an event is remembered |
+//! | `max_batch` | 500 | events that share a request, at most |
+//! | `max_pending` | 10,000 | appends under way, above which `append` is `Full` at once |
+//!
 //! Of a processor:
 //!
 //! | setting | default | |
@@ -117,6 +125,38 @@
 //! # }).unwrap();
 //! ```
 //!
+//! # The topic in a store
+//!
+//! A [`StoreTopic`] has one partition of the store for each of its own. A request appends one row
+//! with all its events, and replaces the *head*: a row with the next position, whose version it
+//! requires. So an append costs one request whatever the number of events, positions have no hole,
+//! and no event appears behind a reader. An append that was overtaken by another process reads the
+//! head and tries again. One whose reply is lost sends the same batch again, and finds its own
+//! number if it had been applied: it neither appends twice nor leaves the outcome open, as long as
+//! the store answers again within 15 s.
+//!
+//! Other forms were measured on 2 cores, at 50,000 events of 110 bytes a second in 32 partitions.
+//! One row for each event, by [`Write::append`](crate::store::Write::append), took PostgreSQL 157
+//! ms at the 99th percentile instead of 13, and carried 52,000 events a second instead of more than
+//! 500,000. A sequence of rows with several events each numbers the rows, not the events.
+//!
+//! An event with an [`id`](Event::id) also writes a row for the id, which the store deletes after
+//! the window. Therefore ids need [`TimeToLive`](crate::port::Capability::TimeToLive), and cost a
+//! row each. A second event with the id has the position of the first one. The id is known in its
+//! partition: give events with one id the same key, or none.
+//!
+//! A read receives whole rows, and keeps those that it did not return for the next one. With a
+//! [notifier](crate::Builder::notifier) an append wakes the readers of other processes; without it,
+//! a waiting read polls, at first after 50 ms and then up to each second.
+//!
+//! # Producers
+//!
+//! One request of a partition is under way at a time. Events that come meanwhile share the next
+//! one, in the order of their calls. The faster events come, the more share a request, so a peak
+//! costs few requests more. Requests run in tasks of their own: a caller whose future is dropped,
+//! or not polled, disturbs no other one. Events of one key go to one partition
+//! ([`partition_of`]), also from other processes. Those without a key are spread evenly.
+//!
 //! # Owners
 //!
 //! Each partition is an [election](crate::leader_election). Its term has a fencing token, and a new
@@ -189,11 +229,24 @@
 //! 11. An event that kills its process repeatedly becomes a dead letter, and no other event does.
 //! 12. A checkpoint that cannot be read, a gap before the next event, and a position beyond the end
 //!     halt the partition, or are skipped and counted if so configured. None is reset silently.
+//! 13. The number of partitions of a topic never changes: it cannot be opened with another one.
+//! 14. An event with an id is accepted once within the window, and forgotten behind it.
+//! 15. Notices only shorten the waits of readers: without any, polling finds the events.
+//! 16. A request is appended as a whole, once, also if its reply is lost or its process dies. What
+//!     was accepted is there, at the position that was returned.
+//! 17. An append is one request to the store, and two more for each conflict. A reader makes one
+//!     request for each page of rows.
+//! 18. The partition of a key is its XXH3 hash modulo the number of partitions, in each release.
+//! 19. Appends that meet share a request of at most `max_batch` events, in the order of the calls.
+//!     A dropped one disturbs no other one.
+//! 20. Above `max_pending` appends under way, an append is `Full` at once.
 //!
 //! # Cancel safety
 //!
 //! A dropped [`run`](StreamProcessor::run) is a crash: its partitions are free when their terms
-//! have passed, and events since the last checkpoints run again. Prefer `shutdown`.
+//! have passed, and events since the last checkpoints run again. Prefer `shutdown`. A dropped
+//! [`append`](Producer::append) has appended the event, appends it later, or never: an id makes it
+//! safe to append it again.
 //!
 //! # Events
 //!
@@ -231,6 +284,13 @@
 //!   refused by the checkpoints that they have fenced.
 //! - A deleted checkpoint is a new group.
 //! - A halted partition goes on when its next owner claims it: restart its process after the repair.
+//! - Writers of several processes compete for the head of a partition. Each conflict costs a read
+//!   and a write, so give a partition to many writers only if each sends little.
+//! - An event without an id that is appended again after an error may be there twice, if the error
+//!   says that it [may have been applied](crate::port::PortError::may_have_been_applied).
+//! - Bodies are parts of their row in memory: an event that is kept for long keeps the row, of up to
+//!   128 KiB. Copy its body.
+//! - A handle that has read events may return them once more after another process trimmed them.
 //! - Trimming does not know the groups: an event that is trimmed before it was processed is lost to
 //!   its group, which halts.
 //!

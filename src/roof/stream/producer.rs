@@ -60,7 +60,7 @@ impl ProducerConfig {
 /// ```
 /// use steadfast::stream::partition_of;
 ///
-/// assert_eq!(partition_of("tenant-7", 32), 16);
+/// assert_eq!(partition_of("tenant-7", 32), 10);
 /// ```
 pub fn partition_of(key: &str, partitions: u16) -> u16 {
     (stable_hash(key.as_bytes()) % u64::from(partitions.max(1))) as u16

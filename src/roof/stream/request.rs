@@ -9,7 +9,10 @@ use super::{
     Appended, Event, Position,
     stored::{self, Head, OVERHEAD, RequestId},
 };
-use crate::store::{Precondition, PutOptions, Version, Write};
+use crate::{
+    port::Capabilities,
+    store::{Precondition, PutOptions, Version, Write},
+};
 
 /// Size of a row of events, in bytes, behind which the next event begins another one. Readers
 /// receive whole rows.
@@ -20,6 +23,7 @@ const ROW: usize = 128 << 10;
 pub(super) struct Request {
     events: Vec<Event>,
     fates: Vec<Fate>,
+    /// Size behind which the next event begins another row.
     largest_row: usize,
 }
 
@@ -35,8 +39,9 @@ enum Fate {
 }
 
 impl Request {
-    /// Creates a request. `largest` is the maximum size of a value of the store.
-    pub(super) fn new(events: Vec<Event>, largest: usize) -> Self {
+    /// Creates a request, for a store with these limits; `None` if its events are so large that they
+    /// need more rows than a batch has.
+    pub(super) fn new(events: Vec<Event>, store: &Capabilities) -> Option<Self> {
         let mut ids: HashMap<&str, usize> = HashMap::new();
         let mut fates = Vec::with_capacity(events.len());
         for (index, event) in events.iter().enumerate() {
@@ -46,7 +51,12 @@ impl Request {
             });
             fates.push(earlier.map_or(Fate::New, Fate::SameAs));
         }
-        Self { events, fates, largest_row: largest.min(ROW) }
+        let ids = events.iter().filter(|event| event.id.is_some()).count();
+        let rows = store.max_batch().saturating_sub(1 + ids);
+        // Larger rows only if there would be too many.
+        let mut limits = [store.max_value().min(ROW), store.max_value()].into_iter();
+        let largest_row = limits.find(|limit| rows_of(&events, *limit) <= rows)?;
+        Some(Self { events, fates, largest_row })
     }
 
     /// Returns the rows of the ids of the events that would be appended.
@@ -140,4 +150,17 @@ impl Request {
     fn new_events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter().zip(&self.fates).filter_map(|(event, fate)| (*fate == Fate::New).then_some(event))
     }
+}
+
+/// Returns the number of rows of at most this size that events take.
+fn rows_of(events: &[Event], largest: usize) -> usize {
+    let (mut rows, mut size) = (0, usize::MAX);
+    for adds in events.iter().map(stored::encoded_size) {
+        size = size.saturating_add(adds);
+        if size > largest {
+            rows += 1;
+            size = OVERHEAD + adds;
+        }
+    }
+    rows
 }

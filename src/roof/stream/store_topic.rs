@@ -176,11 +176,12 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
 
 /// Returns the limits of a topic over a store with these.
 fn limits(store: &Capabilities, window: Option<Duration>) -> Result<Capabilities, PortError> {
-    // A request writes its head, and for each event a row of its own and that of its id at most.
-    let batch = (store.max_batch().saturating_sub(1) / 2).min(MAX_BATCH);
-    if batch == 0 {
+    // A request writes its head, the ids of its events, and their rows, which are fewer than events unless
+    // these are large.
+    if store.max_batch() < 3 {
         return Err(PortError::invalid("store", "must accept batches of 3 writes"));
     }
+    let batch = (store.max_batch() / 2).min(MAX_BATCH);
     let can = store.largest_batch(batch).largest_key(store.max_key().saturating_sub("i/".len()));
     // The lengths of many headers may need more: `append` checks that.
     let can = can.largest_value(store.max_value().saturating_sub(2 * OVERHEAD));

@@ -81,6 +81,7 @@ impl Bounds {
 ///    ([`deduplicates_for`](Capabilities::deduplicates_for)): a second event with the id, in the
 ///    same partition, is not appended, and its answer has the position of the first.
 /// 6. **A trim deletes a prefix.** A read from below starts at the first position that is kept.
+///    Another handle that has read deleted events may return them once more.
 /// 7. **A dropped future** leaves its request applied as a whole or not at all.
 pub trait Topic: Send + Sync + fmt::Debug {
     /// Returns the capabilities of the backend, and the limits of this topic: the size of an event

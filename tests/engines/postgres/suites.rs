@@ -6,6 +6,7 @@ use steadfast::{
     lease::Lease,
     notify::Notifier,
     store::Store,
+    stream::Topic,
     testing::conformance::{self, Case, Fixture},
 };
 
@@ -53,6 +54,17 @@ mod of_store {
     use super::*;
 
     steadfast::store_conformance!(async || on_shared(store).await);
+}
+
+/// Returns a topic of three partitions in the store.
+fn topic(postgres: &Postgres) -> Arc<dyn Topic> {
+    crate::topics::open(Arc::new(postgres.store()))
+}
+
+mod of_topic {
+    use super::*;
+
+    steadfast::topic_conformance!(async || on_shared(topic).await);
 }
 
 mod of_lease {

@@ -1,7 +1,9 @@
 //! The public suites on real servers.
 use std::sync::Arc;
 
-use steadfast::{backend::redis::Redis, lease::Lease, notify::Notifier, store::Store, testing::conformance::Fixture};
+use steadfast::{
+    backend::redis::Redis, lease::Lease, notify::Notifier, store::Store, stream::Topic, testing::conformance::Fixture,
+};
 
 use super::{connect, prefix};
 use crate::server;
@@ -59,4 +61,24 @@ suites! {
     shared: store_conformance store Store store, lease_conformance lease Lease lease,
         notifier_conformance notify Notifier notifier;
     durable: store_conformance store Store store, lease_conformance lease Lease lease;
+}
+
+mod topic {
+    use super::*;
+
+    fn topic(redis: &Redis) -> Arc<dyn Topic> {
+        crate::topics::open(Arc::new(redis.store()))
+    }
+
+    mod shared {
+        use super::*;
+
+        steadfast::topic_conformance!(async || super::super::shared(topic).await);
+    }
+
+    mod durable {
+        use super::*;
+
+        steadfast::topic_conformance!(async || super::super::durable(topic).await);
+    }
 }

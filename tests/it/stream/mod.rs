@@ -1,1 +1,3 @@
+//! Event streams through their public API.
 mod processor;
+mod topic;

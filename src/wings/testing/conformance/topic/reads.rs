@@ -69,7 +69,7 @@ pub async fn a_reader_misses_no_event_while_others_append(fixture: &Fixture<dyn 
             task.await.unwrap_or_else(|error| panic!("a task: {error}"));
         }
     };
-    fixture.within(SHORT * 200, "readers and writers", all).await;
+    fixture.within(patience(fixture), "readers and writers", all).await;
     assert_eq!(bounds(fixture.port(), 0).await, Bounds::new(1, EVENTS + 1));
 }
 
@@ -83,6 +83,7 @@ pub async fn several_readers_do_not_disturb_each_other(fixture: &Fixture<dyn Top
     while at.iter().any(|at| *at <= 60) {
         for (reader, at) in at.iter_mut().enumerate() {
             let found = read(fixture.port(), 0, Read::from(*at).max(reader + 1)).await;
+            assert!(!found.is_empty() || *at > 60, "the reader {reader} finds nothing at {at}");
             for event in found {
                 assert_eq!(event.position.offset, *at, "the reader {reader}");
                 assert_eq!(event.event.body, (*at - 1).to_string());
@@ -97,7 +98,7 @@ pub async fn several_readers_do_not_disturb_each_other(fixture: &Fixture<dyn Top
 pub async fn a_waiting_read_is_woken_by_an_append(fixture: &Fixture<dyn Topic>) {
     for (n, by_other) in [(1, false), (2, true), (3, false)] {
         let topic = fixture.shared();
-        let reads = async { ok(topic.read(0, Read::from(n).wait(SHORT * 200)).await) };
+        let reads = async { ok(topic.read(0, Read::from(n).wait(SHORT * 1000)).await) };
         let appends = async {
             fixture.pass(SHORT).await;
             let topic = if by_other { fixture.other() } else { fixture.port() };

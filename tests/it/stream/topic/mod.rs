@@ -1,0 +1,6 @@
+//! The topic over a store, and its producer.
+mod crashes;
+mod model;
+mod opening;
+mod producer;
+mod requests;
