@@ -84,6 +84,7 @@
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
 //! | [`saga`] | steps in several services that complete as a whole, or are compensated |
+//! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
@@ -170,7 +171,7 @@ pub use {
         saga, sharding, throttling, timeout,
     },
     ports::{lease, notify, port, queue, store},
-    roof::{journal, scheduler, standard, stream},
+    roof::{journal, pipes_and_filters, scheduler, standard, stream},
     wings::backend,
 };
 // Internal rooms, by their short paths.

@@ -9,11 +9,14 @@ mod documented;
 mod faults;
 #[cfg(feature = "nats")]
 mod nats;
+mod pipes;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod sagas;
 mod server;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod streams;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod topics;

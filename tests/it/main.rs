@@ -24,6 +24,7 @@ mod leader_election;
 mod lease;
 mod metrics;
 mod moody_store;
+mod pipes_and_filters;
 mod queue_listener;
 mod queues;
 mod readme;

@@ -27,6 +27,7 @@ use steadfast::{
     leader_election::LeaderElection,
     lease::StoreLease,
     metrics::{Measured, MetricKind, Metrics, NAMES, Sample, Scope},
+    pipes_and_filters::Filter,
     queue::InMemoryQueue,
     queue_listener::QueueListener,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -585,6 +586,9 @@ fn the_table_matches_the_page_and_what_is_registered() {
     let processor = StreamProcessor::new(topic, "x", leases, store.clone(), Default::default()).unwrap();
     metrics.watch("x", &processor).unwrap();
     metrics.watch("x", &Scheduler::new(sagas, queue, SchedulerConfig::default()).unwrap()).unwrap();
+    let [input, output] = ["x", "y"].map(|name| Arc::new(InMemoryQueue::new(name)));
+    let filter = Filter::builder("x", input, Default::default()).output(output).build().unwrap();
+    metrics.watch("x", &filter).unwrap();
     let meter = ShardMeter::new(1);
     meter.record(ShardId(1), b"key");
     metrics.watch("x", &meter).unwrap();

@@ -15,6 +15,7 @@ mod listener_storm;
 mod listener_world;
 #[path = "../it/moody_store.rs"]
 mod moody_store;
+mod pipes;
 mod poor;
 mod saga;
 mod sharding;

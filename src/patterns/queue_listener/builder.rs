@@ -28,6 +28,7 @@ pub struct QueueListenerSpec {
     filter: Option<IdempotencyFilter>,
     rule: Rule,
     control: Option<QueueControl>,
+    holds: bool,
 }
 
 impl QueueListener {
@@ -49,6 +50,7 @@ impl QueueListener {
             filter: None,
             rule: Arc::new(tasks_by_depth),
             control: None,
+            holds: false,
         })
     }
 }
@@ -94,6 +96,14 @@ impl Builder<QueueListener> {
         self
     }
 
+    /// Holds results whose target is full, until there is room or the run stops: their leases are
+    /// renewed, and while [`max_tasks`](QueueListenerConfig::max_tasks) messages are held, no more
+    /// are received. Without it they are released after a part of their lease.
+    pub(crate) fn holds_forwards(mut self) -> Self {
+        self.spec.holds = true;
+        self
+    }
+
     /// Sets the rule that gives the number of tasks for a number of waiting messages. By default 10
     /// tasks below 100 messages, 50 below 1,000, else 100.
     pub fn scaling(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
@@ -107,7 +117,7 @@ impl Component for QueueListener {
     type Spec = QueueListenerSpec;
 
     fn assemble(spec: QueueListenerSpec, common: Common) -> Self::Built {
-        let QueueListenerSpec { queues, order, config, hints, filter, rule, control } = spec;
+        let QueueListenerSpec { queues, order, config, hints, filter, rule, control, holds } = spec;
         let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         config.check()?;
         require(
@@ -150,6 +160,7 @@ impl Component for QueueListener {
             unsettled: Default::default(),
             paused: watch::Sender::new(Paused { is_unknown: control.is_some(), ..Paused::default() }),
             control,
+            holds,
             runs: Default::default(),
             idle: Notify::new(),
             events: hooks.events(),

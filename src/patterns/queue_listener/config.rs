@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::IdleConfig;
 use crate::{
-    backoff::{BackoffConfig, Jitter},
+    backoff::{Backoff, BackoffConfig, Jitter},
     config::{ConfigError, human, require, require_some_time, setters},
+    entropy::Entropy,
 };
 
 /// Settings of a [`QueueListener`](super::QueueListener).
@@ -134,6 +135,41 @@ impl QueueListenerConfig {
     pub const fn stop_within(mut self, drain: Duration, kill: Duration) -> Self {
         (self.drain_timeout, self.kill_timeout) = (drain, kill);
         self
+    }
+
+    /// Returns the longest time from the end of a message's first handler to that of its last one,
+    /// whichever attempts fail or end with their process, while a listener runs. `None` without a
+    /// [`handler_timeout`](Self::handler_timeout).
+    ///
+    /// It does not include waits that have no bound: refusals and snoozes, delays that a handler
+    /// chooses, and other messages that are handled before.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use steadfast::{backoff::BackoffConfig, queue_listener::QueueListenerConfig};
+    ///
+    /// let seconds = Duration::from_secs;
+    /// let retry = BackoffConfig::default().between(seconds(1), seconds(4));
+    /// let config = QueueListenerConfig::default().visibility(seconds(3)).margin(seconds(1)).max_attempts(4);
+    /// let config = config.retry(retry).handler_timeout(seconds(10));
+    /// // Three redeliveries: each after its delay or the visibility time-out, with 11 s for the handler.
+    /// assert_eq!(config.longest_redelivery(), Some(seconds(3 + 3 + 4 + 3 * 11)));
+    /// ```
+    pub fn longest_redelivery(&self) -> Option<Duration> {
+        let handler = self.handler_timeout?.saturating_add(self.lease_margin());
+        let longest = match self.retry.jitter {
+            Jitter::Decorrelated => BackoffConfig { base: self.retry.cap, ..self.retry },
+            _ => self.retry,
+        };
+        let again = self.max_attempts.saturating_sub(1);
+        // Beyond this number the maximum is assumed, which any curve but the slowest has reached.
+        let several = again.min(256);
+        let longest = BackoffConfig { jitter: Jitter::None, ..longest };
+        let delays = Backoff::checked(longest, &Entropy::from_seed(0)).take(several as usize);
+        let sum = |sum: Duration, wait: Duration| sum.saturating_add(wait);
+        let first = delays.map(|delay| delay.max(self.visibility)).fold(Duration::ZERO, sum);
+        let rest = self.retry.cap.max(self.visibility).saturating_mul(again - several);
+        Some(handler.saturating_mul(again).saturating_add(first).saturating_add(rest))
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

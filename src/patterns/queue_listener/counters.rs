@@ -1,5 +1,8 @@
 //! Counters and state of a listener.
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
 
 use crate::{in_progress::InProgress, queue::Depth};
 
@@ -16,6 +19,9 @@ pub struct ListenerState {
     pub in_flight: u64,
     /// Number of received messages that no handler has begun.
     pub buffered: u64,
+    /// Number of handled messages whose results wait for room in a full queue. Only a
+    /// [filter](crate::pipes_and_filters::Filter) holds them.
+    pub held: u64,
     /// Depth of the queue at the last request for it.
     pub depth: Option<Depth>,
     /// Number of requests for messages.
@@ -79,8 +85,18 @@ impl Count {
     }
 }
 
+/// One message whose results wait for room; counted until it is dropped.
+pub(crate) struct Held(Arc<AtomicU64>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Counters {
+    held: Arc<AtomicU64>,
     pub(super) tasks: AtomicU32,
     pub(super) most_tasks: AtomicU32,
     pub(super) in_flight: InProgress,
@@ -101,6 +117,19 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Counts a message whose results wait for room.
+    #[cold]
+    pub(super) fn hold(&self) -> Held {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        Held(self.held.clone())
+    }
+
+    /// Returns the number of messages whose results wait for room.
+    #[inline]
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
+    }
+
     pub(super) fn state(
         &self,
         buffered: u64,
@@ -112,6 +141,7 @@ impl Counters {
             most_tasks: self.most_tasks.load(Ordering::Relaxed),
             in_flight: self.in_flight.get().into(),
             buffered,
+            held: self.held(),
             depth,
             polls: self.polls.get(),
             empty_polls: self.empty_polls.get(),

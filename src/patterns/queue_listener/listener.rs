@@ -47,6 +47,8 @@ pub(super) struct Inner {
     pub(super) unsettled: Mutex<Unsettled>,
     pub(super) paused: watch::Sender<Paused>,
     pub(super) control: Option<Box<ControlState>>,
+    /// `true` if forwards to a full queue are held until there is room.
+    pub(super) holds: bool,
     pub(super) runs: Mutex<Vec<Weak<RunState>>>,
     /// Notified when a run has no outstanding message.
     pub(super) idle: Notify,

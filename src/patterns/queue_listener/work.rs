@@ -92,6 +92,9 @@ struct SharedSignal {
     /// [`Cancel::signal`] and the `Acquire` load in [`Cancelled::is_cancelled`] order what the
     /// listener wrote before the signal.
     signalled: AtomicU64,
+    /// Highest number whose handler is past its time limit's reach. Only the number is read, so
+    /// `Relaxed` suffices.
+    unlimited: AtomicU64,
     notify: Notify,
 }
 
@@ -99,6 +102,12 @@ impl Cancelled {
     /// Returns `true` if the handler was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.shared.signalled.load(Ordering::Acquire) >= self.number
+    }
+
+    /// Ends the time limit of the handler: what it does from now on, such as to send its results,
+    /// is not its own work.
+    pub(crate) fn lift_limit(&self) {
+        self.shared.unlimited.fetch_max(self.number, Ordering::Relaxed);
     }
 
     /// Waits until the handler is asked to stop.
@@ -139,6 +148,11 @@ impl Cancel {
     pub(crate) fn next(&mut self) -> Cancelled {
         self.number += 1;
         Cancelled { shared: self.shared.clone(), number: self.number }
+    }
+
+    /// Returns `true` if the running handler has no time limit any more.
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.shared.unlimited.load(Ordering::Relaxed) >= self.number
     }
 
     /// Signals the running handler. Returns `true` if it was not signalled before.

@@ -36,21 +36,52 @@ pub struct Address(Place);
 enum Place {
     /// A queue in this process's memory. The address keeps it, so that no registry is needed.
     Memory(Arc<QueueCore>),
-    Text(Arc<str>),
+    /// The text of a queue, and that of its engine if the backend states it.
+    Text(Arc<str>, Option<Arc<str>>),
 }
 
 impl Address {
     /// Creates it from the backend's text, which names the server or file and the queue there. For
     /// backends.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
-        Self(Place::Text(text.into()))
+        Self(Place::Text(text.into(), None))
+    }
+
+    /// States the file or the server of the queue, in the words of the backend, so that
+    /// [`shares_engine`](Self::shares_engine) recognizes other queues there. For backends. The text
+    /// is no part of the comparison of addresses.
+    #[must_use]
+    pub fn of_engine(self, engine: impl Into<Arc<str>>) -> Self {
+        match self.0 {
+            Place::Text(text, _) => Self(Place::Text(text, Some(engine.into()))),
+            Place::Memory(_) => self,
+        }
+    }
+
+    /// Returns `true` if both queues are known to be of one engine, such as one file or one server:
+    /// deliveries of one can be forwarded to the other. It is `false` for a backend that does not
+    /// [state its engine](Self::of_engine).
+    ///
+    /// ```
+    /// use steadfast::queue::{Address, InMemoryQueue, Queue};
+    ///
+    /// let address = |name| InMemoryQueue::new(name).address().expect("a queue in memory has one");
+    /// assert!(address("parsed").shares_engine(&address("enriched")));
+    /// assert!(!address("parsed").shares_engine(&Address::new("a queue elsewhere")));
+    /// ```
+    pub fn shares_engine(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Place::Memory(_), Place::Memory(_)) => true,
+            (Place::Text(_, Some(one)), Place::Text(_, Some(other))) => one == other,
+            _ => false,
+        }
     }
 
     /// Returns the backend's text; `None` for the address of a queue in memory. For backends.
     pub fn as_text(&self) -> Option<&str> {
         match &self.0 {
             Place::Memory(_) => None,
-            Place::Text(text) => Some(text),
+            Place::Text(text, _) => Some(text),
         }
     }
 
@@ -68,7 +99,7 @@ impl Address {
     pub(super) fn into_memory(self) -> Result<Arc<QueueCore>, PortError> {
         match self.0 {
             Place::Memory(queue) => Ok(queue),
-            Place::Text(_) => Err(self.refuse(&CAN)),
+            Place::Text(..) => Err(self.refuse(&CAN)),
         }
     }
 }
@@ -77,7 +108,7 @@ impl PartialEq for Address {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Place::Memory(one), Place::Memory(other)) => Arc::ptr_eq(one, other),
-            (Place::Text(one), Place::Text(other)) => one == other,
+            (Place::Text(one, _), Place::Text(other, _)) => one == other,
             _ => false,
         }
     }
@@ -89,7 +120,7 @@ impl hash::Hash for Address {
     fn hash<H: hash::Hasher>(&self, state: &mut H) {
         match &self.0 {
             Place::Memory(queue) => Arc::as_ptr(queue).hash(state),
-            Place::Text(text) => text.hash(state),
+            Place::Text(text, _) => text.hash(state),
         }
     }
 }
@@ -98,7 +129,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Place::Memory(queue) => f.write_str(&queue.identity()),
-            Place::Text(text) => f.write_str(text),
+            Place::Text(text, _) => f.write_str(text),
         }
     }
 }

@@ -6,8 +6,11 @@ use bytes::Bytes;
 use super::ErrorHistory;
 use crate::{
     port::{Capabilities, Capability, PortError},
-    time::Timestamp,
+    time::{Timestamp, nanos},
 };
+
+/// Header with the age, in nanoseconds, after which no caller waits for the message any more.
+pub(crate) const EXPIRES_AFTER: &str = "expires-after";
 
 /// A message to send.
 ///
@@ -69,6 +72,13 @@ impl Message {
     pub const fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
+    }
+
+    /// States after what time since its acceptance no caller waits for the message any more, in a
+    /// header. No queue acts on it: handlers read [`Delivery::time_left`].
+    #[must_use]
+    pub fn expires_after(self, age: Duration) -> Self {
+        self.header(EXPIRES_AFTER, nanos(age).to_string())
     }
 
     /// Returns the size as backends count it: the body, and the names and values of the headers.
@@ -235,6 +245,27 @@ impl Delivery {
             reason: None,
             errors: ErrorHistory::default(),
         }
+    }
+
+    /// Returns the time for which a caller still waits, as of this delivery; zero if it has passed,
+    /// and `None` if the message [states none](Message::expires_after).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use steadfast::queue::{InMemoryQueue, Message, QueueError, QueueExt};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), QueueError> {
+    /// let queue = InMemoryQueue::new("quotes");
+    /// queue.send_one(Message::new("42").expires_after(Duration::from_secs(60))).await?;
+    /// let delivery = queue.receive_one(Duration::from_secs(30)).await?.expect("it was sent");
+    /// assert!(delivery.time_left() > Some(Duration::from_secs(50)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn time_left(&self) -> Option<Duration> {
+        let age = Duration::from_nanos(self.headers.get(EXPIRES_AFTER)?.parse().ok()?);
+        Some(age.saturating_sub(self.age))
     }
 }
 

@@ -123,6 +123,7 @@ pub use ext::QueueExt;
 pub use history::{AttemptError, AttemptErrorKind, ErrorHistory};
 pub use idempotency::IdempotencyFilter;
 pub use memory::InMemoryQueue;
+pub(crate) use message::EXPIRES_AFTER;
 pub use message::{Delivery, Depth, Message, MessageId, Peeked, Receipt};
 pub use partitioned::PartitionedQueue;
 pub use redrive::redrive;

@@ -10,13 +10,11 @@ use crate::{
     port::{PortError, within},
     queue::{Delivery, Message, Queue},
     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
-    time::{Clock, nanos},
+    time::Clock,
 };
 
-/// Headers of a request: the idempotency key, and the age at which no caller waits any more, in
-/// nanoseconds.
+/// Header of a request with the idempotency key.
 const KEY: &str = "idempotency-key";
-const EXPIRES: &str = "agent-expires";
 
 /// A service that answers requests from a queue, for steps that reach it by a
 /// [`Requester`](crate::queue::Requester).
@@ -90,13 +88,12 @@ impl AgentCall {
     /// Returns the message of a request: the key of the step, the body, and the time for which the
     /// step waits. Pass the same time to [`Requester::request`](crate::queue::Requester::request).
     pub fn request(key: impl Into<String>, body: impl Into<Bytes>, limit: Duration) -> Message {
-        Message::new(body).header(KEY, key).header(EXPIRES, nanos(limit).to_string())
+        Message::new(body).header(KEY, key).expires_after(limit)
     }
 
     fn of(delivery: &Delivery) -> Option<Self> {
-        let expires = Duration::from_nanos(delivery.headers.get(EXPIRES)?.parse().ok()?);
-        let left = expires.saturating_sub(delivery.age);
-        Some(Self { key: delivery.headers.get(KEY)?.clone(), body: delivery.body.clone(), left })
+        let (key, left) = (delivery.headers.get(KEY)?.clone(), delivery.time_left()?);
+        Some(Self { key, body: delivery.body.clone(), left })
     }
 }
 

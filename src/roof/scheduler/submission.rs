@@ -6,8 +6,8 @@ use bytes::Bytes;
 use crate::{
     hash::stable_hash,
     port::Capabilities,
-    queue::{Message, MessageId},
-    time::nanos,
+    queue::{EXPIRES_AFTER, Message, MessageId},
+    saga::{Origin, Silent},
 };
 
 /// Header with the id of the saga, in messages of a scheduler and in its status messages.
@@ -16,14 +16,14 @@ pub const SAGA_ID: &str = "saga-id";
 /// Header with the status, in status messages: `received`, `completed`, `compensated` or `stuck`.
 pub const STATUS: &str = "saga-status";
 
-/// Headers of the scheduler's messages: the purpose, the deadline in nanoseconds of the message's
-/// age, and the epoch that a supervisor saw.
+/// Headers of the scheduler's messages: the purpose, and the epoch that a supervisor saw.
 const KIND: &str = "saga-message";
-const DEADLINE: &str = "saga-deadline";
 const EPOCH: &str = "saga-epoch";
 /// Headers by which [`ReplyTo`](crate::queue::ReplyTo) finds the address of a reply.
 const REPLY_TO: &str = "reply-to";
 const CORRELATION_ID: &str = "correlation-id";
+/// Name of the ordering key in the record of a saga.
+const ORDERING_KEY: &str = "ordering-key";
 
 /// A saga to be run by a [`Scheduler`](super::Scheduler).
 ///
@@ -85,7 +85,7 @@ impl<T> Submission<T> {
         let mut message = Message::new(body).header(SAGA_ID, self.id.clone()).header(KIND, Kind::Submit.as_str());
         message = message.deduplicate(self.id);
         if let Some(deadline) = self.deadline {
-            message = message.header(DEADLINE, nanos(deadline).to_string());
+            message = message.expires_after(deadline);
         }
         if let Some((queue, correlation_id)) = self.reply_to {
             message = message.header(REPLY_TO, queue).header(CORRELATION_ID, correlation_id);
@@ -128,15 +128,27 @@ pub(super) fn fitting(id: String, can: &Capabilities) -> String {
     if id.len() <= can.max_key() { id } else { format!("{:016x}", stable_hash(id.as_bytes())) }
 }
 
+/// Returns the parts of a submission's message that its saga keeps, for the messages of a
+/// supervisor.
+pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) -> Origin {
+    let kept = [EXPIRES_AFTER, REPLY_TO, CORRELATION_ID].into_iter();
+    let kept = kept.filter_map(|name| Some((name.to_owned(), headers.get(name)?.clone())));
+    kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
+}
+
 /// Returns the message that continues a saga.
 pub(super) fn wake(id: &str) -> Message {
     Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
 }
 
-/// Returns the message of a supervisor.
-pub(super) fn resume(id: &str, epoch: u64, failures: u32, cancels: bool, can: &Capabilities) -> Message {
+/// Returns the message of a supervisor, in place of the submission's.
+pub(super) fn resume(silent: Silent, cancels: bool, can: &Capabilities) -> Message {
+    let Silent { id, failures, epoch, mut origin, .. } = silent;
     let kind = if cancels { Kind::Cancel } else { Kind::Resume };
-    let message = Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, kind.as_str());
+    let mut message = Message::new(Bytes::new());
+    message.group = origin.remove(ORDERING_KEY);
+    message.headers = origin;
+    let message = message.header(SAGA_ID, &*id).header(KIND, kind.as_str());
     message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("{id}#{epoch}#{failures}"), can))
 }
 
@@ -155,7 +167,7 @@ impl<'a> Parts<'a> {
         let kind = headers.get(KIND)?;
         let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
         let number = |name: &str| headers.get(name).map(|value| value.parse::<u64>().ok());
-        let deadline = number(DEADLINE).map_or(Some(None), |nanos| nanos.map(Some))?.map(Duration::from_nanos);
+        let deadline = number(EXPIRES_AFTER).map_or(Some(None), |nanos| nanos.map(Some))?.map(Duration::from_nanos);
         let epoch = number(EPOCH).map_or(Some(None), |epoch| epoch.map(Some))?;
         Some(Self { id: headers.get(SAGA_ID)?, kind, deadline, epoch })
     }

@@ -96,6 +96,7 @@
 //! | `steadfast_queue_listener_tasks` | gauge |  | worker tasks |
 //! | `steadfast_queue_listener_in_flight` | gauge |  | handlers in flight |
 //! | `steadfast_queue_listener_buffered` | gauge |  | received messages that wait for a handler |
+//! | `steadfast_queue_listener_held` | gauge |  | handled messages whose results wait for room in a full queue |
 //! | `steadfast_queue_listener_depth` | gauge | `state` | messages in the queue at the last check: visible, delayed, in_flight |
 //! | `steadfast_queue_listener_paused` | gauge |  | 1 while the listener is paused or all its queues are, else 0 |
 //! | `steadfast_queue_listener_polls_total` | counter |  | receive requests |
@@ -106,6 +107,7 @@
 //! | `steadfast_saga_attempts_total` | counter | `outcome` | attempts of steps that did not complete: failed, abandoned, unknown, not_sent, refused, pending |
 //! | `steadfast_saga_running` | gauge |  | sagas that this component runs now |
 //! | `steadfast_scheduler_events_total` | counter | `event` | messages and sagas: resent, stranded, dead_lettered, reply_failed |
+//! | `steadfast_filter_events_total` | counter | `event` | results to queues of other engines: send_failed, may_repeat |
 //! | `steadfast_sharding_map_version` | gauge |  | version of the shard map that this process uses |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that this process switched to a new map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | failed reads of the map |

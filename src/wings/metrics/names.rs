@@ -165,6 +165,7 @@ pub const NAMES: &[Series] = &[
     gauge("steadfast_queue_listener_tasks", "", "worker tasks"),
     gauge("steadfast_queue_listener_in_flight", "", "handlers in flight"),
     gauge("steadfast_queue_listener_buffered", "", "received messages that wait for a handler"),
+    gauge("steadfast_queue_listener_held", "", "handled messages whose results wait for room in a full queue"),
     gauge(
         "steadfast_queue_listener_depth",
         "state",
@@ -195,6 +196,7 @@ pub const NAMES: &[Series] = &[
         "event",
         "messages and sagas: resent, stranded, dead_lettered, reply_failed",
     ),
+    counter("steadfast_filter_events_total", "event", "results to queues of other engines: send_failed, may_repeat"),
     gauge("steadfast_sharding_map_version", "", "version of the shard map that this process uses"),
     counter("steadfast_sharding_map_changes_total", "", "times that this process switched to a new map"),
     counter("steadfast_sharding_refresh_failures_total", "", "failed reads of the map"),

@@ -145,16 +145,31 @@ const SCHEDULER: [Point; 15] = [
 ];
 
 const STREAM: [Point; 10] = [
-    ("Buffer the events", "CONSIDERATION_1"),
+    ("Buffer the events", "above_max_pending_an_append_is_full_at_once"),
     ("A stream is no queue", ADVICE),
     ("trades writes", "a_checkpoint_is_written_after_so_many_events_or_so_long"),
     ("One consumer for each partition", "ten_partitions_on_four_members_are_three_three_two_and_two"),
     ("keys run beside each other", "events_of_one_key_run_one_at_a_time_in_order_and_others_beside_them"),
     ("finished by itself", "a_checkpoint_never_passes_an_event_that_is_not_finished"),
     ("may run again", "handlers_get_the_token_of_their_term_and_those_of_later_owners_a_higher_one"),
-    ("Back-pressure", "CONSIDERATION_8"),
+    ("Back-pressure", "above_max_pending_an_append_is_full_at_once"),
     ("Failures differ", "an_event_that_kills_its_process_becomes_a_dead_letter_and_no_other_event_does"),
     ("raises an alarm", "without_a_queue_for_dead_letters_the_partition_halts_and_keeps_its_owner"),
+];
+
+const PIPES_AND_FILTERS: [Point; 12] = [
+    ("A chain is complex", "a_filter_explains_its_outputs_and_warns_of_duplicates"),
+    ("Nothing is lost", "a_chain_whose_process_crashes_at_any_request_delivers_each_message_once_and_in_order"),
+    ("Filters are idempotent", "each_message_carries_the_way_on_which_it_came_into_being"),
+    ("are recognized", "an_output_elsewhere_must_recognize_repeated_messages_for_longer_than_they_are_delivered"),
+    ("Context travels", "headers_group_and_reply_address_travel_with_the_results"),
+    ("its slowest filter", "the_input_of_a_filter_that_is_held_up_fills_in_turn"),
+    ("can be reordered", ADVICE),
+    ("scale together", ADVICE),
+    ("goes to another one", "a_chain_whose_process_crashes_at_any_request_delivers_each_message_once_and_in_order"),
+    ("drives a saga", ADVICE),
+    ("one transaction", ADVICE),
+    ("A stop waits", "a_filter_that_stops_releases_what_it_holds"),
 ];
 
 /// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
@@ -196,7 +211,7 @@ fn points(page: &str, chapter: &str) -> Vec<String> {
 #[test]
 fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test_shows_it() {
     let tests = text_of(&["tests/it"]);
-    let rooms: [(&str, &[Point]); 10] = [
+    let rooms: [(&str, &[Point]); 11] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -206,11 +221,12 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
         ("queue_listener", &QUEUE_LISTENER),
         ("saga", &SAGA),
         ("scheduler", &SCHEDULER),
+        ("pipes_and_filters", &PIPES_AND_FILTERS),
         ("stream", &STREAM),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 116);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 128);
     for (room, wanted) in rooms {
-        let floor = if matches!(room, "scheduler" | "stream") { "roof" } else { "patterns" };
+        let floor = if ["scheduler", "pipes_and_filters", "stream"].contains(&room) { "roof" } else { "patterns" };
         let points = points(&page(floor, room), "Considerations");
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
         for (point, (part, shown)) in points.iter().zip(wanted) {
@@ -266,6 +282,6 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: sharding;
         ports: lease notify queue store;
         patterns: queue_listener claim_check saga;
-        roof: journal scheduler stream;
+        roof: journal scheduler pipes_and_filters stream;
     }
 }

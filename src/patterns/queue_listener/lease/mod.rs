@@ -116,6 +116,7 @@ impl Lease {
             may_be_settled,
             is_overdue,
             found_full: false,
+            held: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
         QueueCall, QueueListenerEvent as Event,
         lease::{Lease, LeasedDelivery, Term},
         run::state::{RunState, Stage},
-        settle::Decision,
+        settle::{Decision, PendingSettlement},
         work::Cancel,
     },
     race::{First, race},
@@ -134,13 +134,13 @@ impl RunState {
     ) -> Dropped {
         let config = &self.inner.config;
         let margin = config.lease_margin();
-        let times_out = match (config.handler_timeout, handler_began) {
-            (Some(timeout), Some(began)) => began + timeout,
-            _ => Instant::FAR_FUTURE,
-        };
-        let too_long = times_out + margin;
         let mut renewals = FuturesUnordered::new();
         loop {
+            let times_out = match (config.handler_timeout, handler_began) {
+                (Some(timeout), Some(began)) if !cancel.is_unlimited() => began + timeout,
+                _ => Instant::FAR_FUTURE,
+            };
+            let too_long = times_out + margin;
             let (cancel_at, kill_at) = match *stage.borrow_and_update() {
                 Stage::Stopping { cancel_at, kill_at } => (cancel_at, kill_at),
                 Stage::Dropped => return Dropped::Stopping,
@@ -252,6 +252,34 @@ impl RunState {
                 self.was_renewed(leased, renewal);
             }
         }
+    }
+
+    /// Renews the leases of held results, from a third of their length on. Gives up those whose
+    /// leases are lost.
+    pub(crate) async fn renew_held(&self, settlements: &mut Vec<PendingSettlement>) {
+        let (now, visibility) = (self.now(), self.inner.config.visibility);
+        let is_due = |held: &PendingSettlement| held.held.is_some() && held.until < now + visibility / 3 * 2;
+        if !settlements.iter().any(is_due) {
+            return;
+        }
+        let renewals = settlements.iter().map(async |held| match is_due(held) {
+            true => self.renewal(&held.lease(), held.until.max(now)).await,
+            false => Renewal::Failed,
+        });
+        let mut renewals = join_all(renewals).await.into_iter();
+        let before = settlements.len();
+        settlements.retain_mut(|held| {
+            let renewal = renewals.next().unwrap_or(Renewal::Failed);
+            if let Renewal::Renewed(sent) = renewal {
+                held.until = sent + visibility;
+            }
+            if renewal == Renewal::Lost {
+                self.forget_results(held);
+                self.settling_lost(held);
+            }
+            renewal != Renewal::Lost
+        });
+        self.settled(before - settlements.len());
     }
 
     fn was_renewed(&self, leased: LeasedDelivery, renewal: Renewal) {

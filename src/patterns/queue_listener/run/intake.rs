@@ -195,14 +195,16 @@ impl RunState {
         };
         let most = limit + (UNSETTLED + slots) * batch;
         let one_by_one = intake.one_by_one.load(Ordering::Acquire);
-        let mut outstanding = intake.outstanding.load(Ordering::SeqCst);
+        let (held, mut outstanding) = (self.inner.counters.held(), intake.outstanding.load(Ordering::SeqCst));
         loop {
-            let n = if intake.is_closed() || outstanding >= most || intake.unsettled() >= most {
+            // Held results occupy the tasks that would handle other messages.
+            let is_held_up = held >= u64::from(config.max_tasks);
+            let n = if is_held_up || intake.is_closed() || outstanding >= most || intake.unsettled() >= most {
                 0
             } else if one_by_one {
                 u64::from(outstanding == 0)
             } else {
-                limit.saturating_sub(outstanding).min(batch).max(least)
+                limit.saturating_sub(outstanding + held).min(batch).max(least)
             };
             if n == 0 {
                 return 0;

@@ -19,6 +19,7 @@ use crate::{
     queue::{MessageId, QueueError, Receipt},
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
+        counters::Held,
         lease::Lease,
         run::state::{RunState, Stage},
     },
@@ -51,11 +52,13 @@ pub(crate) struct PendingSettlement {
     pub(crate) is_overdue: bool,
     /// `true` if the last request found a target of the forward full.
     pub(crate) found_full: bool,
+    /// Present while the results are held until the target has room.
+    pub(crate) held: Option<Held>,
 }
 
 impl PendingSettlement {
     /// Returns the lease of the delivery.
-    fn lease(&self) -> Lease {
+    pub(crate) fn lease(&self) -> Lease {
         let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
         Lease {
             source: *source,
@@ -161,13 +164,18 @@ impl RunState {
 
     /// Releases the message of a forward to a full target when a third of its lease is left, or
     /// when the run stops, and then returns `true`. If the delivery expired instead, again and
-    /// again, other processes would take the message for one that kills its process.
+    /// again, other processes would take the message for one that kills its process. A listener
+    /// that holds forwards renews the lease instead.
     #[cold]
     fn gives_up_forward(&self, settlement: &mut PendingSettlement, error: &PortError) -> bool {
         let is_forward = matches!(settlement.decision, Decision::Forward(_));
         settlement.found_full = is_forward && error.class() == ErrorClass::Throttled;
+        let holds = self.inner.holds;
+        if settlement.found_full && holds {
+            settlement.held.get_or_insert_with(|| self.inner.counters.hold());
+        }
         let gives_up = settlement.found_full
-            && (settlement.until < self.now() + self.inner.config.visibility / 3
+            && (!holds && settlement.until < self.now() + self.inner.config.visibility / 3
                 || matches!(self.stage(), Stage::Stopping { .. }));
         if gives_up {
             self.settle_otherwise(settlement, self.forward_delayed(error));
@@ -186,7 +194,7 @@ impl RunState {
     }
 
     #[cold]
-    fn settling_lost(&self, settlement: &PendingSettlement) {
+    pub(crate) fn settling_lost(&self, settlement: &PendingSettlement) {
         let PendingSettlement { id, deliveries, may_be_settled, decision, .. } = settlement;
         if matches!(decision, Decision::LeaseLost) {
             // It was reported when the lease was lost.
@@ -290,6 +298,7 @@ impl RunState {
             let mut pauses = Backoff::checked(busy, &self.inner.entropy);
             self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default()).await;
             settlements.iter_mut().for_each(|settlement| settlement.found_full = false);
+            self.renew_held(&mut settlements).await;
         }
         let n = settlements.len();
         self.settle_once(&mut settlements).await;
@@ -312,6 +321,8 @@ impl RunState {
         self.settled(n - settlements.len());
         // Each forward to a full target has an answer of its own.
         let each_is_full = settlements.iter().all(|settlement| settlement.found_full);
+        // Some of the results found room, so others may at once.
+        let times = if self.inner.holds && failed < n { 0 } else { times };
         let half = if failed == n && !each_is_full { settlements.len() / 2 } else { 0 };
         let second = settlements.split_off(settlements.len() - half);
         let parts = [settlements, second].into_iter().filter(|part| !part.is_empty());

@@ -147,6 +147,7 @@ mod tests {
             may_be_settled: false,
             is_overdue: true,
             found_full: false,
+            held: None,
         }
     }
 

@@ -295,7 +295,9 @@ impl Queue for PostgresQueue {
     }
 
     fn address(&self) -> Option<Address> {
-        Some(Address::new(self.0.identity.clone()))
+        let PostgresCore { link, config, .. } = &*self.0.core;
+        let engine = format!("postgres-{} {}", link.place(), config.schema);
+        Some(Address::new(self.0.identity.clone()).of_engine(engine))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {

@@ -137,7 +137,7 @@ impl Queue for SqliteQueue {
     }
 
     fn address(&self) -> Option<Address> {
-        Some(Address::new(self.identity()))
+        Some(Address::new(self.identity()).of_engine(format!("sqlite-{}", self.shared.identity)))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {

@@ -1,9 +1,10 @@
-//! Metrics of leader election, queue listeners, journals, sagas and shared circuit breakers.
+//! Metrics of leader election, queue listeners, filters, journals, sagas and shared circuit breakers.
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
     circuit_breaker::{SharedCircuitBreaker, SharedCircuitBreakerEvent},
     journal::{Journal, JournalEvent},
     leader_election::{LeaderElection, LeaderElectionEvent, TermEnd},
+    pipes_and_filters::{Filter, FilterEvent},
     queue_listener::QueueListener,
     saga::{Saga, SagaEvent, StepOutcomeKind as Kind},
     scheduler::{Scheduler, SchedulerEvent},
@@ -42,6 +43,7 @@ impl Measured for QueueListener {
         let tasks = gauge("steadfast_queue_listener_tasks");
         let in_flight = gauge("steadfast_queue_listener_in_flight");
         let buffered = gauge("steadfast_queue_listener_buffered");
+        let held = gauge("steadfast_queue_listener_held");
         let paused = gauge("steadfast_queue_listener_paused");
         let depth = |state| scope.gauge("steadfast_queue_listener_depth", &[("state", state)]);
         let depths = ["visible", "delayed", "in_flight"].map(depth);
@@ -69,6 +71,7 @@ impl Measured for QueueListener {
             tasks.set(f64::from(now.tasks));
             in_flight.set(now.in_flight as f64);
             buffered.set(now.buffered as f64);
+            held.set(now.held as f64);
             paused.set(f64::from(u8::from(now.paused)));
             if let Some(depth) = now.depth {
                 for (gauge, n) in depths.iter().zip([depth.visible, depth.delayed, depth.in_flight]) {
@@ -201,6 +204,21 @@ impl Measured for StreamProcessor {
             lag.set(states.iter().map(|state| state.lag).sum::<u64>() as f64);
             in_flight.set(states.iter().map(|state| state.in_flight).sum::<usize>() as f64);
         })
+    }
+}
+
+impl Measured for Filter {
+    const KIND: &'static str = "filter";
+
+    /// The metrics of its listener are among these.
+    fn measure(&self, scope: &Scope) -> Sample {
+        let events = ["send_failed", "may_repeat"];
+        let [send_failed, may_repeat] = scope.counters("steadfast_filter_events_total", "event", events);
+        self.events().tap(move |event| match event {
+            FilterEvent::SendFailed { .. } => send_failed.increment(1),
+            FilterEvent::MayRepeat { .. } => may_repeat.increment(1),
+        });
+        self.listener().measure(scope)
     }
 }
 

@@ -263,7 +263,9 @@ impl Queue for RedisQueue {
     }
 
     fn address(&self) -> Option<Address> {
-        Some(Address::new(address_text(self.0.redis.identity(), self.0.part, &self.0.name)))
+        let server = self.0.redis.identity();
+        let address = Address::new(address_text(server, self.0.part, &self.0.name));
+        Some(address.of_engine(format!("redis-{server}")))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {

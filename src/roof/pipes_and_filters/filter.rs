@@ -1,0 +1,249 @@
+//! A filter as its users hold it: its input, its outputs, and how results reach them.
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+
+use super::{event::FilterEvent as Event, lineage};
+use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasEvents},
+    call::{Explanation, Layer},
+    config::{ConfigError, Name, require},
+    notify::Notifier,
+    observe::{Events, Subscription},
+    outcome::PolicyKind,
+    port::Capability,
+    queue::{Address, Queue},
+    queue_listener::{QueueControl, QueueListener, QueueListenerConfig, QueueListenerEvent},
+};
+
+/// Maximum length of a filter's name, in bytes: it is a part of lineage ids.
+const LONGEST_NAME: usize = 64;
+
+/// One step of a chain: takes messages from a queue, and sends the results to others. The
+/// [module's page](super) has the details.
+///
+/// Clones share their state.
+#[derive(Clone)]
+pub struct Filter(pub(super) Arc<FilterInner>);
+
+pub(super) struct FilterInner {
+    pub(super) name: Name,
+    pub(super) input: u64,
+    pub(super) outputs: Vec<Output>,
+    pub(super) config: QueueListenerConfig,
+    pub(super) common: Common,
+    listener: QueueListener,
+    events: Events<Event>,
+}
+
+/// A queue that receives results.
+pub(super) struct Output {
+    /// `None` for the output of [`Emit::one`](super::Emit::one).
+    name: Option<Name>,
+    pub(super) queue: Arc<dyn Queue>,
+    /// Address of the queue, if deliveries of the input can be forwarded to it.
+    pub(super) address: Option<Address>,
+    /// Time for which the queue recognizes repeated messages, if it does.
+    pub(super) window: Option<Duration>,
+}
+
+impl Output {
+    /// Returns the name; empty for the output without one.
+    pub(super) fn name(&self) -> &str {
+        self.name.as_ref().map_or("", Name::as_str)
+    }
+}
+
+/// Arguments of a filter, beside clock and entropy.
+pub struct FilterSpec {
+    name: Name,
+    input: Arc<dyn Queue>,
+    outputs: Vec<(Option<Name>, Arc<dyn Queue>)>,
+    config: QueueListenerConfig,
+    allows_duplicates: bool,
+    listener: Builder<QueueListener>,
+}
+
+impl Builder<Filter> {
+    /// Adds the queue that receives the messages of [`Emit::one`](super::Emit::one) and
+    /// [`Emit::many`](super::Emit::many).
+    pub fn output(mut self, queue: Arc<dyn Queue>) -> Self {
+        self.spec.outputs.push((None, queue));
+        self
+    }
+
+    /// Adds the queue that receives the messages of [`Emit::to`](super::Emit::to) with this name.
+    pub fn named_output(mut self, name: impl Into<Name>, queue: Arc<dyn Queue>) -> Self {
+        self.spec.outputs.push((Some(name.into()), queue));
+        self
+    }
+
+    /// States that the readers of the outputs recognize repeated messages by their
+    /// [`LINEAGE`](super::LINEAGE). An output of another engine then needs no window that is longer
+    /// than the longest redelivery.
+    pub fn allow_duplicates(mut self) -> Self {
+        self.spec.allows_duplicates = true;
+        self
+    }
+
+    /// Wakes the filter by notices of this topic, as a listener's
+    /// [`notifier`](Builder::<QueueListener>::notifier) does.
+    pub fn notifier(mut self, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
+        self.spec.listener = self.spec.listener.notifier(notifier, topic);
+        self
+    }
+
+    /// Obeys this control, as a listener's [`control`](Builder::<QueueListener>::control) does.
+    pub fn control(mut self, control: &QueueControl) -> Self {
+        self.spec.listener = self.spec.listener.control(control);
+        self
+    }
+
+    /// Sets the number of tasks by the number of waiting messages, as a listener's
+    /// [`scaling`](Builder::<QueueListener>::scaling) does.
+    pub fn scaling(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
+        self.spec.listener = self.spec.listener.scaling(rule);
+        self
+    }
+}
+
+impl Component for Filter {
+    type Built = Result<Self, ConfigError>;
+    type Spec = FilterSpec;
+
+    fn assemble(spec: FilterSpec, common: Common) -> Self::Built {
+        let FilterSpec { name, input, outputs, config, allows_duplicates, mut listener } = spec;
+        let common = Common { name: Some(name.clone()), entropy: Some(common.entropy()), ..common };
+        listener.common = common.clone();
+        let listener = listener.holds_forwards().build()?;
+        let is_short = (1..=LONGEST_NAME).contains(&name.as_str().len());
+        require(is_short, "name", "must have 1 to 64 bytes")?;
+        let is_plain = name.as_str().bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        require(is_plain, "name", "must consist of visible ASCII characters other than `/`")?;
+        require(!outputs.is_empty(), "output", "must be given at least once: use a listener for results elsewhere")?;
+        let mut names = HashSet::new();
+        for (name, _) in &outputs {
+            let name = name.as_ref().map(Name::as_str);
+            require(name != Some(""), "output", "must not have an empty name")?;
+            require(names.insert(name), "output", "must have a name of its own")?;
+        }
+        let identity = input.identity();
+        let address = input.address().filter(|_| input.capabilities().has(Capability::Forward));
+        let output = |(name, queue): (Option<Name>, Arc<dyn Queue>)| {
+            require(queue.identity() != identity, "output", "must be another queue than the input")?;
+            let can = queue.capabilities();
+            let reachable = |to: &Address| address.as_ref().is_some_and(|from| from.shares_engine(to));
+            let output =
+                Output { name, address: queue.address().filter(reachable), window: can.deduplicates_for(), queue };
+            if output.address.is_none() && !allows_duplicates {
+                check_window(&output, &config)?;
+            }
+            Ok(output)
+        };
+        let outputs = outputs.into_iter().map(output).collect::<Result<_, ConfigError>>()?;
+        let (input, events) = (lineage::of_queue(&identity), common.hooks.events());
+        Ok(Self(Arc::new(FilterInner { name, input, outputs, config, common, listener, events })))
+    }
+}
+
+/// Refuses an output to which results are sent before their message ends, unless it recognizes them
+/// for as long as the message may be delivered again.
+fn check_window(output: &Output, config: &QueueListenerConfig) -> Result<(), ConfigError> {
+    let (Some(window), backend) = (output.window, output.queue.capabilities().backend()) else {
+        let rule = "is a queue of another engine that does not recognize repeated messages: use another one, or \
+                    `allow_duplicates` if its readers recognize them by their lineage";
+        return Err(ConfigError::new("output", rule));
+    };
+    let rule = match config.longest_redelivery() {
+        None => "must be set for an output of another engine, so that the time of redeliveries is limited; or \
+                 `allow_duplicates`"
+            .to_owned(),
+        Some(longest) if longest < window => return Ok(()),
+        Some(longest) => format!(
+            "is a queue of `{backend}` that recognizes repeated messages for {window:?}, and the settings deliver a \
+             message again for up to {longest:?}: widen its window, shorten `max_attempts`, `retry`, `visibility` or \
+             `handler_timeout`, or `allow_duplicates` if readers recognize them by their lineage"
+        ),
+    };
+    let field = if config.handler_timeout.is_none() { "handler_timeout" } else { "output" };
+    Err(ConfigError::new(field, rule))
+}
+
+impl HasEntropy for Filter {}
+impl HasEvents<Event> for Filter {}
+impl HasEvents<QueueListenerEvent> for Filter {}
+
+impl Filter {
+    /// Creates a builder of a filter of this input, with the settings of its listener. Add at least
+    /// one output. The name is a part of lineage ids: give all processes of a filter the same, and
+    /// keep it.
+    pub fn builder(name: impl Into<Name>, input: Arc<dyn Queue>, config: QueueListenerConfig) -> Builder<Self> {
+        let listener = QueueListener::builder(input.clone(), config);
+        let (name, outputs) = (name.into(), Vec::new());
+        Builder::new(FilterSpec { name, input, outputs, config, allows_duplicates: false, listener })
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        self.0.name.as_str()
+    }
+
+    /// Returns the listener of the input: its state and events, and its pause. Its
+    /// [`held`](crate::queue_listener::ListenerState::held) counts messages whose results wait for
+    /// room.
+    pub fn listener(&self) -> &QueueListener {
+        &self.0.listener
+    }
+
+    /// Subscribes to the events that follow. Those of the input are
+    /// [the listener's](Self::listener).
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.events.subscribe()
+    }
+
+    /// Describes the filter and its listener, with warnings about their settings.
+    pub fn explain(&self) -> Explanation {
+        self.explain_with(&Explanation::default())
+    }
+
+    /// Describes the filter, its listener and the pipeline that its handler calls, with warnings.
+    pub fn explain_with(&self, handler: &Explanation) -> Explanation {
+        let inner = &*self.0;
+        let each = inner.outputs.iter().map(|output| {
+            let name = if output.name().is_empty() { "the output".to_owned() } else { format!("`{}`", output.name()) };
+            match (&output.address, output.window) {
+                (Some(_), _) => format!("{name} in the step that ends the message"),
+                (None, Some(window)) => format!("{name} before the message ends, recognized for {window:?}"),
+                (None, None) => format!("{name} before the message ends"),
+            }
+        });
+        let settings = format!("sends results to {}", each.collect::<Vec<_>>().join("; to "));
+        let mut layer = Layer::new(PolicyKind::Custom("filter"), Some(inner.name.clone()), settings);
+        let may_repeat = |output: &&Output| output.address.is_none() && check_window(output, &inner.config).is_err();
+        if let Some(output) = inner.outputs.iter().find(may_repeat) {
+            layer = layer.with_warning(format!(
+                "duplicates are allowed, and the output `{}` does not recognize all: its readers must, by the header \
+                 `{}`",
+                output.name(),
+                super::LINEAGE
+            ));
+        }
+        self.0.listener.explain_with(handler).within(layer)
+    }
+}
+
+impl FilterInner {
+    pub(super) fn event(&self, event: impl FnOnce() -> Event) {
+        if self.events.wanted() {
+            self.events.send(Some(&self.name), self.common.clock.now(), event);
+        }
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filter")
+            .field("name", &self.0.name)
+            .field("outputs", &self.0.outputs.iter().map(Output::name).collect::<Vec<_>>())
+            .field("listener", &self.0.listener)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! Chains of filters over servers: processes end in the middle of their work, and others go on. On PostgreSQL and Redis
+//! results are forwarded; on NATS they are sent before their message ends.
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use steadfast::{
+    backoff::BackoffConfig,
+    pipes_and_filters::{Emit, Filter, LINEAGE},
+    queue::{Message, Queue, QueueExt, Receive},
+    queue_listener::{IdleConfig, QueueListenerConfig, Work},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const MESSAGES: u32 = 60;
+const GROUPS: u32 = 5;
+
+/// Returns names that no other test uses.
+fn number() -> u32 {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    NUMBER.fetch_add(1, Relaxed)
+}
+
+fn config() -> QueueListenerConfig {
+    QueueListenerConfig::default()
+        .visibility(MS(600))
+        .idle(IdleConfig::between(MS(5), MS(50)))
+        .retry(BackoffConfig::default().between(MS(10), MS(100)))
+        .handler_timeout(MS(2_000))
+        // Killed processes use them up.
+        .max_attempts(80)
+        .max_expiries(80)
+}
+
+/// Four queues, of which the last receives each message once and in order, although all processes are killed again and again.
+async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
+    let process = || {
+        let filter = |at: usize| {
+            let filter = Filter::builder(format!("f{at}"), queues[at].clone(), config()).output(queues[at + 1].clone());
+            let filter = filter.build().unwrap();
+            let words = filter.explain().to_string();
+            assert_eq!(words.contains("in the step that ends the message"), forwards, "{words}");
+            filter
+        };
+        [0, 1, 2].map(filter)
+    };
+    let handler = async |work: Work| {
+        tokio::time::sleep(MS(3)).await;
+        Emit::one(Message::new(work.body.clone()))
+    };
+    for i in 0..MESSAGES {
+        queues[0].send_one(Message::new(i.to_string()).group(format!("g{}", i % GROUPS))).await.unwrap();
+    }
+    let kills = AtomicU32::new(0);
+    let lives = async |seed: u32| {
+        loop {
+            let filters = process();
+            let runs = filters.iter().map(|filter| filter.run(std::future::pending(), handler));
+            // Dropped in the middle of its work.
+            let life = MS(u64::from(40 + (kills.fetch_add(1, Relaxed) * 37 + seed * 53) % 260));
+            let _ = tokio::time::timeout(life, futures::future::try_join_all(runs)).await;
+        }
+    };
+    let left = async || {
+        let mut left = 0;
+        for queue in &queues[..3] {
+            left += queue.depth().await.unwrap().total();
+        }
+        left
+    };
+    let done = async {
+        for _ in 0..600 {
+            tokio::time::sleep(MS(50)).await;
+            if left().await == 0 {
+                return;
+            }
+        }
+        panic!("{} messages are left after 30 s", left().await);
+    };
+    tokio::select! { () = done => {}, _ = async { tokio::join!(lives(1), lives(2)) } => {} }
+    let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    loop {
+        let taken = queues[3].receive(Receive::new(32, MS(60_000))).await.unwrap();
+        if taken.is_empty() {
+            break;
+        }
+        for taken in taken {
+            queues[3].complete(&taken.receipt).await.unwrap();
+            assert!(taken.headers[LINEAGE].ends_with("/f0.0/f1.0/f2.0"), "{:?}", taken.headers);
+            let group = taken.group.unwrap();
+            groups.entry(group).or_default().push(String::from_utf8_lossy(&taken.body).parse().unwrap());
+        }
+    }
+    for group in 0..GROUPS {
+        let expected: Vec<_> = (0..MESSAGES).filter(|i| i % GROUPS == group).collect();
+        assert_eq!(groups.get(&format!("g{group}")), Some(&expected));
+    }
+    println!("{MESSAGES} messages over three filters, {} lives of processes", kills.load(Relaxed));
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn a_chain_over_postgres_delivers_each_message_once_and_in_order() {
+    use crate::postgres::{connect, shared};
+    run(async {
+        let postgres = connect(&shared()).await;
+        let mut queues = Vec::new();
+        for name in ["a", "b", "c", "d"] {
+            queues
+                .push(Arc::new(postgres.queue(&format!("pipes-{}-{name}", number())).await.unwrap()) as Arc<dyn Queue>);
+        }
+        chain(queues.try_into().unwrap(), true).await;
+    });
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_chain_over_redis_delivers_each_message_once_and_in_order() {
+    use steadfast::backend::redis::{Redis, RedisConfig};
+    run(async {
+        let config = RedisConfig::at(crate::server::Redis::shared().url()).prefix(format!("pipes{}", number()));
+        let redis = Redis::connect(config).await.unwrap();
+        chain(["a", "b", "c", "d"].map(|name| Arc::new(redis.queue(name).unwrap()) as _), true).await;
+    });
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn a_chain_over_nats_delivers_each_message_once_and_in_order() {
+    use steadfast::backend::nats::{Nats, NatsConfig};
+    run(async {
+        let config = NatsConfig::at(crate::server::Nats::shared().url()).prefix(format!("pipes{}", number()));
+        let nats = Nats::connect(config).await.unwrap();
+        let mut queues = Vec::new();
+        for name in ["a", "b", "c", "d"] {
+            queues.push(Arc::new(nats.queue(name).await.unwrap()) as Arc<dyn Queue>);
+        }
+        chain(queues.try_into().unwrap(), false).await;
+    });
+}
+
+/// Each result leaves its server, and comes once by its id.
+#[cfg(all(feature = "postgres", feature = "redis"))]
+#[test]
+fn a_chain_from_postgres_to_redis_and_back_delivers_each_message_once_and_in_order() {
+    use steadfast::backend::redis::{Redis, RedisConfig};
+    run(async {
+        let config = RedisConfig::at(crate::server::Redis::shared().url()).prefix(format!("pipes{}", number()));
+        let redis = Redis::connect(config).await.unwrap();
+        let postgres = crate::postgres::connect(&crate::postgres::shared()).await;
+        let of_postgres = async |name: &str| {
+            Arc::new(postgres.queue(&format!("pipes-{}-{name}", number())).await.unwrap()) as Arc<dyn Queue>
+        };
+        let of_redis = |name: &str| Arc::new(redis.queue(name).unwrap()) as Arc<dyn Queue>;
+        chain([of_postgres("a").await, of_redis("b"), of_postgres("c").await, of_redis("d")], false).await;
+    });
+}

@@ -1,0 +1,7 @@
+//! Filters between queues, on a manual clock.
+mod attacks;
+mod builds;
+mod crashes;
+mod full;
+mod messages;
+mod world;
