@@ -78,7 +78,7 @@ fn one_member(runtime: &Runtime, store: &Arc<dyn Store>, lease: &Arc<dyn Lease>,
         let before = watermark(&topic, store, lease).await;
         if before < EVENTS {
             // As if its term had ended.
-            let row = format!("stream/dispatch/{name}/0");
+            let row = format!("stream-group/dispatch/{name}/0");
             if let Some(held) = lease.read(&row).await.unwrap() {
                 let _ = lease.release(&row, &held.holder, held.token).await;
             }

@@ -505,6 +505,7 @@ where
         let finished = self.lanes.finished();
         state.watermark = finished.watermark();
         state.lag = lag(self.end, finished);
+        state.end = self.end;
         state.in_flight = self.running.len();
         state.lost = self.checkpoint.lost;
         if state.halted != self.halted {
