@@ -34,6 +34,7 @@ mod saga;
 mod scheduler;
 mod sharding;
 mod standard;
+mod stream;
 mod testing;
 mod throttling;
 mod time;

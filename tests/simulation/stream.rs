@@ -92,22 +92,46 @@ struct Books {
 
 type SharedBooks = Arc<Mutex<Books>>;
 
-/// The store of checkpoints, which looks at each record that it accepts. It takes effect in one poll.
+/// The store of checkpoints, which looks at each record that it accepts. It takes effect in one poll. Some requests come
+/// once more, much later.
 #[derive(Debug)]
-struct Watched(Arc<dyn Store>, SharedBooks);
+struct Watched {
+    store: Arc<dyn Store>,
+    books: SharedBooks,
+    entropy: Entropy,
+    clock: Clock,
+    again: Mutex<Vec<(Instant, String, Bytes, PutOptions)>>,
+}
 
 impl Store for Watched {
-    forward_store! { 0: capabilities, get, delete, scan, batch }
+    forward_store! { store: capabilities, get, delete, scan, batch }
 
     fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(async move {
-            let accepted = self.0.put(key, value.clone(), how).await;
-            let Some(partition) = key.row.strip_prefix("p/") else { return accepted };
-            if accepted.is_ok() {
-                self.1.lock().unwrap().accept(partition.parse().unwrap(), Stored::read(&value));
+            if key.row.starts_with("p/") && self.entropy.up_to(15) == 0 {
+                let at = self.clock.now() + MS(self.entropy.up_to(400));
+                self.again.lock().unwrap().push((at, key.row.to_owned(), value.clone(), how));
             }
-            accepted
+            self.accept(key, value, how).await
         })
+    }
+}
+
+impl Watched {
+    async fn accept(&self, key: Key<'_>, value: Bytes, how: PutOptions) -> Result<Version, StoreError> {
+        let accepted = self.store.put(key, value.clone(), how).await?;
+        if let Some(partition) = key.row.strip_prefix("p/") {
+            self.books.lock().unwrap().accept(partition.parse().unwrap(), Stored::read(&value));
+        }
+        Ok(accepted)
+    }
+
+    /// Applies the requests that come once more.
+    fn apply_again(&self, now: Instant) {
+        let due: Vec<_> = self.again.lock().unwrap().extract_if(.., |(at, ..)| *at <= now).collect();
+        for (_, row, value, how) in due {
+            let _ = steadfast::time::block_on(self.accept(Key::new("stream-group/dispatch/orders", &row), value, how));
+        }
     }
 }
 
@@ -254,7 +278,7 @@ struct World {
     entropy: Entropy,
     network: FaultNetwork,
     leases: Arc<dyn Store>,
-    checkpoints: Arc<dyn Store>,
+    checkpoints: Arc<Watched>,
     effects: Arc<dyn Store>,
     dead: Arc<dyn Queue>,
     log: Arc<Mutex<Vec<Vec<Event>>>>,
@@ -288,7 +312,13 @@ impl World {
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
         let new = || Arc::new(InMemoryStore::builder().clock(&clock).build());
         let books = SharedBooks::default();
-        let checkpoints = Arc::new(Watched(new(), books.clone()));
+        let checkpoints = Arc::new(Watched {
+            store: new(),
+            books: books.clone(),
+            entropy: Entropy::from_seed(entropy.next_u64()),
+            clock: clock.clone(),
+            again: Mutex::default(),
+        });
         let log = Arc::new(Mutex::new(vec![Vec::new(); usize::from(PARTITIONS)]));
         let dead = InMemoryQueue::builder("dead").clock(&clock).build();
         let dead = Arc::new(Noting(Arc::new(dead), books.clone()));
@@ -405,6 +435,7 @@ impl World {
                     _ => clients[i].heal(),
                 }
             }
+            self.checkpoints.apply_again(now);
             for _ in 0..4 {
                 for (i, node) in nodes.iter_mut().enumerate() {
                     if frozen[i].is_some() {

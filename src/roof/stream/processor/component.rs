@@ -101,6 +101,8 @@ impl Component for StreamProcessor {
         let StreamProcessorSpec { topic, group, leases, store, config, member, dead_letters, notifier } = spec;
         config.check()?;
         require(!group.as_str().is_empty(), "group", "must not be empty")?;
+        // The name of the topic follows it, which may contain one.
+        require(!group.as_str().contains('/'), "group", "must not contain `/`")?;
         require(!member.is_empty(), "member", "must not be empty")?;
         let can = store.capabilities();
         can.require(Capability::Fencing).map_err(|lacks| lacks.refuse("checkpoints"))?;
@@ -109,7 +111,7 @@ impl Component for StreamProcessor {
             // An event is sent again if its owner dies before its checkpoint.
             queue.capabilities().require(Capability::Deduplication).map_err(|lacks| lacks.refuse("dead_letters"))?;
         }
-        let partition = format!("stream/{group}/{}", topic.name());
+        let partition = format!("stream-group/{group}/{}", topic.name());
         let common = Common { entropy: Some(common.entropy()), name: None, ..common };
         let entropy = common.entropy();
         let member = format!("{member}#{:016x}", entropy.next_u64());

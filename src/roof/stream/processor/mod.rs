@@ -10,11 +10,13 @@ mod finished; // the machine: low watermark and bitmap
 mod lanes; // the machine: the order of keys
 mod members; // announcements, and the view of the others
 mod owner; // the term of an owner, and its hand-over
+mod reading; // reads ahead of the handlers
 mod records; // the checkpoint in the store
 mod run;
 mod settle; // the end of an attempt
+mod start; // starts handlers
 mod state;
-mod worker; // reads, runs handlers, writes checkpoints
+mod worker; // polls reads, handlers and checkpoints
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;

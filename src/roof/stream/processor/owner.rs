@@ -54,7 +54,8 @@ enum Phase {
 }
 
 impl ProcessorCore {
-    /// Owns a partition until its term ends, it is asked to resign, or the processor stops.
+    /// Owns a partition until its term ends, it is asked to resign, or the processor stops. Returns
+    /// `true` if it ended without a hand-over: then others are to be elected first.
     ///
     /// # Errors
     /// A permanent failure of the store.
@@ -64,7 +65,7 @@ impl ProcessorCore {
         mut leadership: Leadership,
         handler: &F,
         stopped: watch::Receiver<bool>,
-    ) -> Result<(), PortError>
+    ) -> Result<bool, PortError>
     where
         F: Fn(Delivered) -> H,
         H: Future,
@@ -88,17 +89,20 @@ impl ProcessorCore {
                 }
                 self.event(|| Event::Halted { partition, reason });
                 end(&mut leadership, stopped).await;
-                return self.resign(partition, leadership, true).await;
+                self.resign(partition, leadership, true).await;
+                return Ok(false);
             }
             First::One(Err(Unclaimed::Failed(error))) => {
-                self.resign(partition, leadership, true).await?;
+                self.resign(partition, leadership, true).await;
                 return Err(error);
             }
             First::One(Err(Unclaimed::Superseded)) | First::Other(_) => {
-                return self.resign(partition, leadership, true).await;
+                self.resign(partition, leadership, true).await;
+                return Ok(true);
             }
         };
         let ended = race(poll_fn(|cx| worker.poll(cx)), end(&mut leadership, stopped)).await;
+        let mut is_handed_over = false;
         let is_clean = match ended {
             First::One(_) | First::Other(End::Term(TermEnd::Superseded)) => {
                 // A later owner goes on: nothing of this one may be recorded.
@@ -114,10 +118,14 @@ impl ProcessorCore {
                 worker.abandon();
                 matches!(ended, First::One(WorkerEnd::Drained))
             }
-            First::Other(_) => self.hand_over(&mut worker, &mut leadership).await,
+            First::Other(_) => {
+                is_handed_over = true;
+                self.hand_over(&mut worker, &mut leadership).await
+            }
         };
         drop(worker);
-        self.resign(partition, leadership, is_clean).await
+        self.resign(partition, leadership, is_clean).await;
+        Ok(!is_handed_over)
     }
 
     /// Ends the handlers and writes the last checkpoint, within the term. Returns `true` if no
@@ -174,11 +182,10 @@ impl ProcessorCore {
         }
     }
 
-    async fn resign(&self, partition: u16, leadership: Leadership, is_clean: bool) -> Result<(), PortError> {
+    async fn resign(&self, partition: u16, leadership: Leadership, is_clean: bool) {
         let token = leadership.token();
         // If it cannot be released, it is free when its term has passed; the election reports that.
         let _ = leadership.resign().await;
         self.event(|| Event::Released { partition, token, is_clean });
-        Ok(())
     }
 }

@@ -57,7 +57,7 @@ impl ProcessorCore {
         let row = row(partition);
         let key = Key::new(&self.partition, &row);
         let limit = self.config.election.call_timeout;
-        let mut delays = self.delays();
+        let (mut delays, mut skipped) = (self.delays(), None);
         loop {
             let found = match ask(&self.clock, limit, self.store.get(key)).await {
                 Ok(found) => found,
@@ -88,7 +88,8 @@ impl ProcessorCore {
                     (Checkpoint { topic: self.topic_hash, finished, ..Checkpoint::default() }, Precondition::Absent)
                 }
             };
-            let skipped = self.fit(&mut checkpoint, first, next)?;
+            // A record that was written with its reply lost has been moved before.
+            skipped = self.fit(&mut checkpoint, first, next)?.or(skipped);
             checkpoint.begin(token, next, self.config.max_ahead);
             let options = PutOptions::new().when(when).fence(token);
             match ask(&self.clock, limit, self.store.put(key, checkpoint.encode(), options)).await {

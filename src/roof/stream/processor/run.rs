@@ -126,8 +126,14 @@ impl ProcessorCore {
             First::One(leadership) => leadership?,
             First::Other(_) => return Ok(()),
         };
-        let _owned = Owned::new(self, partition);
-        self.own(partition, leadership, handler, stopped).await
+        let owned = Owned::new(self, partition);
+        let has_failed = self.own(partition, leadership, handler, stopped.clone()).await?;
+        drop(owned);
+        if has_failed {
+            // So that another member is elected first, and a failure that lasts makes few requests.
+            race(self.clock.sleep(self.config.election.poll), set(stopped)).await;
+        }
+        Ok(())
     }
 
     fn enter(&self) -> Result<impl Drop + '_, PortError> {

@@ -17,7 +17,8 @@ pub struct PartitionState {
     pub owner: Option<String>,
     /// Position up to which all events are finished.
     pub watermark: u64,
-    /// Number of events that are not finished, as far as known.
+    /// Number of events that are not finished, as far as their owner has read or
+    /// [`read_state`](StreamProcessor::read_state) has asked.
     pub lag: u64,
     /// Number of handlers that run; 0 for a partition of another member.
     pub in_flight: usize,
@@ -25,11 +26,13 @@ pub struct PartitionState {
     pub lost: u64,
     /// Reason for which the partition halted.
     pub halted: Option<String>,
+    /// Position of the next event of the topic, as far as its owner has read.
+    pub(super) end: u64,
 }
 
 impl PartitionState {
     pub(super) fn new(partition: u16, owner: Option<String>) -> Self {
-        Self { partition, owner, watermark: 0, lag: 0, in_flight: 0, lost: 0, halted: None }
+        Self { partition, owner, watermark: 0, lag: 0, in_flight: 0, lost: 0, halted: None, end: 1 }
     }
 }
 
@@ -70,8 +73,10 @@ impl ProcessorCore {
         let own = self.owned.lock().clone();
         let mut states = Vec::new();
         for partition in 0..self.topic.partitions() {
+            let bounds = self.topic.bounds(partition).await?;
             if let Some(own) = own.get(&partition) {
-                states.push(own.clone());
+                let lag = own.lag.saturating_add(bounds.next.saturating_sub(own.end));
+                states.push(PartitionState { lag, ..own.clone() });
                 continue;
             }
             let mut state = PartitionState::new(partition, owners.remove(&partition));
@@ -79,7 +84,6 @@ impl ProcessorCore {
             let record = self.store.get(Key::new(&self.partition, &row)).await.map_err(of_store)?;
             let checkpoint = record.map(|record| Checkpoint::decode(&record.value)).transpose();
             let checkpoint = checkpoint.map_err(|why| PortError::new(PortErrorKind::Corrupt, why))?.unwrap_or_default();
-            let bounds = self.topic.bounds(partition).await?;
             state.watermark = checkpoint.finished.watermark();
             state.lag = lag(bounds.next, &checkpoint.finished);
             state.lost = checkpoint.lost;

@@ -1,5 +1,4 @@
-//! Processing one partition: reads ahead, runs handlers in the order of keys, writes checkpoints
-//! beside them.
+//! Processing one partition: polls its read, its handlers and its checkpoint beside each other.
 use std::{
     future::Future,
     pin::Pin,
@@ -11,82 +10,70 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
-    Delivered, OutOfRange, PartitionState, StreamCall, StreamProcessorEvent as Event,
+    Delivered, PartitionState, StreamProcessorEvent as Event,
     alarm::Alarm,
     checkpoint::{Checkpoint, Suspect},
     component::ProcessorCore,
     lanes::Lanes,
+    reading::Reading,
     records::{Claimed, Written},
     state::lag,
 };
 use crate::{
-    hash::stable_hash,
-    port::{AskError, BoxFuture, Capability, FencingToken, PortError, PortErrorKind, ask},
+    port::{BoxFuture, FencingToken},
     queue_listener::{Cancel, Cancelled, Caught, Disposition, Idle},
     store::Version,
-    stream::{Position, Read, Recorded},
+    stream::{Position, Recorded},
     time::{Instant, Sleep},
 };
 
 /// Maximum number of handlers that start in one poll, before other partitions have a turn.
 const STARTS: usize = 64;
 
-/// Maximum number of events of one read.
-const READ: u64 = 500;
-
-/// Time within which an empty answer is no wait of the topic.
-const AT_ONCE: Duration = Duration::from_millis(50);
-
 /// The owner's work on one partition.
 pub(super) struct Worker<'a, F, H> {
     pub(super) core: &'a ProcessorCore,
-    handler: &'a F,
+    pub(super) handler: &'a F,
     pub(super) partition: u16,
-    token: FencingToken,
-    cancel: Cancel,
-    cancelled: Cancelled,
+    pub(super) token: FencingToken,
+    pub(super) cancel: Cancel,
+    pub(super) cancelled: Cancelled,
     pub(super) lanes: Lanes<Arc<Recorded>>,
     /// The checkpoint but for its finished events, and the version of the last one.
     pub(super) checkpoint: Checkpoint,
-    version: Version,
+    pub(super) version: Version,
     /// Position that the next event of the topic will get, as far as known.
-    end: u64,
-    running: FuturesUnordered<Running<H>>,
-    spare: Vec<Pin<Box<Caught<H>>>>,
+    pub(super) end: u64,
+    pub(super) running: FuturesUnordered<Running<H>>,
+    pub(super) spare: Vec<Pin<Box<Caught<H>>>>,
     pub(super) burying: FuturesUnordered<BoxFuture<'a, (u64, Result<(), String>)>>,
-    reading: Option<Reading<'a>>,
-    read_at: Instant,
-    idle: Idle,
-    alarm: Arc<Alarm>,
+    pub(super) reading: Option<Reading<'a>>,
+    pub(super) read_at: Instant,
+    pub(super) idle: Idle,
+    pub(super) alarm: Arc<Alarm>,
     /// It has rung since the last read began.
-    has_rung: bool,
+    pub(super) has_rung: bool,
     /// The first position behind events that the topic no longer has.
-    gap: Option<u64>,
-    writing: Option<BoxFuture<'a, Written>>,
+    pub(super) gap: Option<u64>,
+    pub(super) writing: Option<BoxFuture<'a, Written>>,
     /// Number of finished events since the last checkpoint, and the time of the first.
-    unwritten: u64,
-    unwritten_since: Option<Instant>,
-    write_at: Instant,
+    pub(super) unwritten: u64,
+    pub(super) unwritten_since: Option<Instant>,
+    pub(super) write_at: Instant,
     /// A checkpoint is due now: it has something beside finished events.
-    is_write_forced: bool,
+    pub(super) is_write_forced: bool,
     /// The recorded event may start.
-    armed: Option<u64>,
-    arming: Option<u64>,
+    pub(super) armed: Option<u64>,
+    pub(super) arming: Option<u64>,
     pub(super) halted: Option<String>,
-    is_draining: bool,
-    timer: Option<(Instant, Pin<Box<Sleep>>)>,
-}
-
-struct Reading<'a> {
-    max: u64,
-    since: Instant,
-    future: BoxFuture<'a, Result<Vec<Recorded>, AskError<PortError>>>,
+    pub(super) is_draining: bool,
+    pub(super) timer: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 /// A handler that runs.
-struct Running<H> {
-    position: u64,
-    future: Option<Pin<Box<Caught<H>>>>,
+pub(super) struct Running<H> {
+    pub(super) position: u64,
+    pub(super) future: Option<Pin<Box<Caught<H>>>>,
 }
 
 impl<H: Future> Future for Running<H> {
@@ -245,70 +232,6 @@ where
         has_moved
     }
 
-    /// Starts the events that are ready.
-    fn start(&mut self, cx: &mut Context<'_>, now: Instant, starts: &mut usize) -> bool {
-        let before = *starts;
-        let most = self.core.config.max_in_flight as usize;
-        while *starts > 0 && self.halted.is_none() && self.lanes.running() < most {
-            if !self.may_start() {
-                break;
-            }
-            let Some((position, recorded, failures)) = self.lanes.start() else { break };
-            *starts -= 1;
-            let recorded = recorded.clone();
-            if self.is_condemned(position) {
-                let crashes = self.checkpoint.suspect.map_or(0, |suspect| suspect.crashes);
-                self.bury(position, format!("its process died {crashes} times while it ran"));
-                continue;
-            }
-            let (attempt, token, cancel) = (failures.saturating_add(1), self.token, self.cancelled.clone());
-            let delivered = Delivered { recorded, attempt, token, cancel };
-            let mut future = self.spare.pop().unwrap_or_else(|| Box::pin(Caught::new()));
-            let handler = self.handler;
-            match future.as_mut().begin(cx, || handler(delivered)) {
-                Some(output) => {
-                    self.spare.push(future);
-                    self.settle(position, output.map(Into::into), now);
-                }
-                None => self.running.push(Running { position, future: Some(future) }),
-            }
-        }
-        *starts < before
-    }
-
-    /// Returns `true` if the next event may start. In the careful mode it must be recorded before,
-    /// and alone.
-    fn may_start(&mut self) -> bool {
-        if self.lanes.finished().watermark() >= self.checkpoint.careful_until {
-            return true;
-        }
-        let Some(next) = self.lanes.peek() else { return false };
-        // A delayed event holds up the others, so that no other one takes its place in the record.
-        if self.lanes.running() > 0 || self.lanes.next_due().is_some() {
-            return false;
-        }
-        if self.is_condemned(next) {
-            return true;
-        }
-        if self.armed.take_if(|armed| *armed == next).is_some() {
-            return true;
-        }
-        if self.arming.is_none() && self.writing.is_none() {
-            let crashes = self.checkpoint.suspect.filter(|suspect| suspect.position == next);
-            let crashes = crashes.map_or(0, |suspect| suspect.crashes);
-            self.checkpoint.suspect = Some(Suspect { position: next, crashes, is_running: true });
-            self.arming = Some(next);
-            self.is_write_forced = true;
-        }
-        false
-    }
-
-    /// Returns `true` for an event that has killed its process too often.
-    fn is_condemned(&self, position: u64) -> bool {
-        let most = self.core.config.max_crashes;
-        self.checkpoint.suspect.is_some_and(|suspect| suspect.position == position && suspect.crashes >= most)
-    }
-
     /// Marks an event that ran as finished.
     pub(super) fn finish(&mut self, position: u64, now: Instant) {
         self.lanes.finish(position);
@@ -322,96 +245,6 @@ where
         if !is_careful || self.checkpoint.suspect.is_some_and(|suspect| suspect.position == position) {
             self.checkpoint.suspect = None;
         }
-    }
-
-    fn read(&mut self, now: Instant) -> bool {
-        if self.lanes.is_idle()
-            && self.halted.is_none()
-            && let Some(to) = self.gap.take()
-        {
-            self.skip(to, now);
-        }
-        let room = self.lanes.room(self.core.config.max_ahead.into());
-        let is_worth_it =
-            room >= READ.min(u64::from(self.core.config.max_ahead).div_ceil(4)) || self.lanes.peek().is_none();
-        let may_read = self.halted.is_none() && self.gap.is_none() && self.reading.is_none() && room > 0;
-        if !may_read || !is_worth_it || now < self.read_at {
-            return false;
-        }
-        self.has_rung = false;
-        let (core, partition, max) = (self.core, self.partition, room.min(READ));
-        let mut read = Read::from(self.lanes.next()).max(max as usize);
-        if core.topic.capabilities().has(Capability::Push) {
-            read = read.wait(core.config.idle.max);
-        }
-        let limit = core.config.election.call_timeout.saturating_add(read.wait);
-        let future = Box::pin(ask(&core.clock, limit, core.topic.read(partition, read)));
-        self.reading = Some(Reading { max, since: now, future });
-        true
-    }
-
-    fn poll_reading(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let Some(reading) = &mut self.reading else { return false };
-        let Poll::Ready(result) = reading.future.as_mut().poll(cx) else { return false };
-        let (max, since) = (reading.max, reading.since);
-        self.reading = None;
-        let (idle, unit) = (&self.core.config.idle, self.core.entropy.unit());
-        match result {
-            Ok(events) if events.is_empty() => {
-                self.end = self.end.max(self.lanes.next());
-                let (delay, _) = self.idle.found_nothing(idle, unit);
-                self.read_at = if now - since < AT_ONCE && !self.has_rung { now + delay } else { now };
-            }
-            Ok(events) => {
-                self.idle.reset();
-                let count = events.len() as u64;
-                for recorded in events {
-                    let (offset, next) = (recorded.position.offset, self.lanes.next());
-                    if offset != next {
-                        self.out_of_order(offset, next);
-                        break;
-                    }
-                    let key = recorded.event.key.as_ref().map(|key| stable_hash(key.as_bytes()));
-                    self.lanes.push(key, Arc::new(recorded));
-                }
-                self.end = self.end.max(self.lanes.next());
-                // Unless all that there is was read.
-                self.read_at = if count < max { now + idle.min.min(AT_ONCE) } else { now };
-            }
-            Err(error) => {
-                let kind = error.kind();
-                self.core.failed(StreamCall::Read, Some(self.partition), kind);
-                if let (Some(PortErrorKind::Corrupt | PortErrorKind::TooNew), AskError::Failed(error)) = (kind, &error)
-                {
-                    self.halt(&format!("the event {} cannot be read: {error}", self.lanes.next()));
-                }
-                let (delay, _) = self.idle.found_nothing(idle, unit);
-                self.read_at = now + delay;
-            }
-        }
-        true
-    }
-
-    fn out_of_order(&mut self, offset: u64, next: u64) {
-        if offset < next {
-            self.halt(&format!("the topic returned the event {offset} in place of {next}"));
-        } else {
-            self.gap = Some(offset);
-        }
-    }
-
-    /// Goes on at `to` or halts, because the topic no longer has the events before it.
-    fn skip(&mut self, to: u64, now: Instant) {
-        let (partition, from) = (self.partition, self.lanes.next());
-        if self.core.config.on_out_of_range == OutOfRange::Halt {
-            return self.halt(&format!("the next event is {from}, and the topic goes on at {to}"));
-        }
-        let lost = self.lanes.skip_to(to);
-        self.checkpoint.lost = self.checkpoint.lost.saturating_add(lost);
-        self.core.event(|| Event::Skipped { partition, from, to, lost });
-        self.unwritten += 1;
-        self.unwritten_since.get_or_insert(now);
-        self.read_at = now;
     }
 
     /// Begins a checkpoint if it is due.
@@ -505,6 +338,7 @@ where
         let finished = self.lanes.finished();
         state.watermark = finished.watermark();
         state.lag = lag(self.end, finished);
+        state.end = self.end;
         state.in_flight = self.running.len();
         state.lost = self.checkpoint.lost;
         if state.halted != self.halted {

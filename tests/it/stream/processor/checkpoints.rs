@@ -105,7 +105,7 @@ fn a_shutdown_and_a_hand_over_write_a_last_checkpoint() {
 #[test]
 fn a_checkpoint_is_written_after_so_many_events_or_so_long() {
     let world = World::new(1);
-    let key = Key::new("stream/dispatch/orders", "p/0000");
+    let key = Key::new("stream-group/dispatch/orders", "p/0000");
     let version = || world.time.block_on(world.store.get(key)).unwrap().unwrap().version;
     let config = World::quick().checkpoint_every(10).checkpoint_interval(S(5));
     world.start_as("a", config, |_| complete());

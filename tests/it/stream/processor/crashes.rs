@@ -90,7 +90,7 @@ fn test(engine: Engine, process: &CrashingProcess) {
     let (store, letters) = (process.store(world.store.clone()), process.queue(dead.clone()));
     let crashes = Parts { store, dead: letters, clock: clock.clone(), ended: ended.clone() };
     world.run(process.run(crashes.run("a", 1)));
-    let key = Key::new("stream/dispatch/orders", "p/0000");
+    let key = Key::new("stream-group/dispatch/orders", "p/0000");
     let watermark = || {
         let record = world.run(world.store.get(key)).unwrap();
         let at = record.map(|record| String::from_utf8_lossy(&record.value).into_owned()).unwrap_or_default();

@@ -121,7 +121,8 @@ fn a_member_that_stops_hands_over_within_a_poll_and_an_interval() {
     world.stop("a");
     let took = world.pass_until(S(30), || world.owned("b").len() == 6);
     assert!(took <= S(8), "{took:?}");
-    let members = world.time.block_on(world.store.scan_all(Scan::partition("stream/dispatch/orders").prefix("m/")));
+    let members =
+        world.time.block_on(world.store.scan_all(Scan::partition("stream-group/dispatch/orders").prefix("m/")));
     assert_eq!(members.unwrap().len(), 1, "it has left no row");
 }
 
@@ -184,7 +185,7 @@ fn an_owner_that_wakes_after_its_term_writes_no_checkpoint() {
 #[test]
 fn a_checkpoint_of_an_earlier_owner_is_refused_by_version_and_by_fence() {
     let world = World::new(1);
-    let key = Key::new("stream/dispatch/orders", "p/0000");
+    let key = Key::new("stream-group/dispatch/orders", "p/0000");
     let get = || world.time.block_on(world.store.get(key)).unwrap().unwrap();
     world.start_as("a", World::quick(), |_| complete());
     world.pass(S(2));
@@ -298,7 +299,7 @@ fn a_member_whose_row_stays_behind_is_forgotten() {
     world.kill("a");
     world.start("b");
     world.pass(S(150));
-    let rows = world.time.block_on(world.store.scan_all(Scan::partition("stream/dispatch/orders").prefix("m/")));
+    let rows = world.time.block_on(world.store.scan_all(Scan::partition("stream-group/dispatch/orders").prefix("m/")));
     assert_eq!(rows.unwrap().len(), 1);
     assert_eq!(world.shares(), [2]);
 }

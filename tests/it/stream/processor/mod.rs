@@ -1,3 +1,4 @@
+mod building;
 mod checkpoints;
 mod crashes;
 mod keys;

@@ -8,7 +8,7 @@ use steadfast::{
 
 use super::world::{MS, S, World, complete, numbered};
 
-const CHECKPOINT: Key<'static> = Key::new("stream/dispatch/orders", "p/0000");
+const CHECKPOINT: Key<'static> = Key::new("stream-group/dispatch/orders", "p/0000");
 
 fn skipped(world: &World) -> Vec<(u64, u64, u64)> {
     world.told(|event| match event {
@@ -205,6 +205,7 @@ fn the_state_of_all_partitions_shows_owner_position_lag_and_handlers() {
         steadfast::stream::StreamProcessor::new(topic, "audit", Arc::new(leases), world.store.clone(), World::quick());
     let states = world.time.block_on(other.unwrap().read_state()).unwrap();
     assert!(states.iter().all(|state| state.owner.is_none() && state.lag == 10 && state.watermark == 0));
-    let none = world.time.block_on(world.store.scan_all(steadfast::store::Scan::partition("stream/audit/orders")));
+    let none =
+        world.time.block_on(world.store.scan_all(steadfast::store::Scan::partition("stream-group/audit/orders")));
     assert!(none.unwrap().is_empty(), "looking writes nothing");
 }

@@ -1,0 +1,127 @@
+//! Reading the events of a partition, up to `max_ahead` above the watermark.
+use std::{
+    future::Future,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use super::{Delivered, OutOfRange, StreamCall, StreamProcessorEvent as Event, worker::Worker};
+use crate::{
+    hash::stable_hash,
+    port::{AskError, BoxFuture, Capability, PortError, PortErrorKind, ask},
+    queue_listener::Disposition,
+    stream::{Read, Recorded},
+    time::Instant,
+};
+
+/// Maximum number of events of one read.
+const READ: u64 = 500;
+
+/// Time within which an empty answer is no wait of the topic.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+/// A read in flight.
+pub(super) struct Reading<'a> {
+    max: u64,
+    since: Instant,
+    future: BoxFuture<'a, Result<Vec<Recorded>, AskError<PortError>>>,
+}
+
+impl<'a, F, H> Worker<'a, F, H>
+where
+    F: Fn(Delivered) -> H,
+    H: Future,
+    H::Output: Into<Disposition>,
+{
+    /// Begins a read if there is room for its events.
+    pub(super) fn read(&mut self, now: Instant) -> bool {
+        if self.lanes.is_idle()
+            && self.halted.is_none()
+            && let Some(to) = self.gap.take()
+        {
+            self.skip(to, now);
+        }
+        let room = self.lanes.room(self.core.config.max_ahead.into());
+        let is_worth_it =
+            room >= READ.min(u64::from(self.core.config.max_ahead).div_ceil(4)) || self.lanes.peek().is_none();
+        let may_read = self.halted.is_none() && self.gap.is_none() && self.reading.is_none() && room > 0;
+        if !may_read || !is_worth_it || now < self.read_at {
+            return false;
+        }
+        self.has_rung = false;
+        let (core, partition, max) = (self.core, self.partition, room.min(READ));
+        let mut read = Read::from(self.lanes.next()).max(max as usize);
+        if core.topic.capabilities().has(Capability::Push) {
+            read = read.wait(core.config.idle.max);
+        }
+        let limit = core.config.election.call_timeout.saturating_add(read.wait);
+        let future = Box::pin(ask(&core.clock, limit, core.topic.read(partition, read)));
+        self.reading = Some(Reading { max, since: now, future });
+        true
+    }
+
+    pub(super) fn poll_reading(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Some(reading) = &mut self.reading else { return false };
+        let Poll::Ready(result) = reading.future.as_mut().poll(cx) else { return false };
+        let (max, since) = (reading.max, reading.since);
+        self.reading = None;
+        let (idle, unit) = (&self.core.config.idle, self.core.entropy.unit());
+        match result {
+            Ok(events) if events.is_empty() => {
+                self.end = self.end.max(self.lanes.next());
+                let (delay, _) = self.idle.found_nothing(idle, unit);
+                self.read_at = if now - since < AT_ONCE && !self.has_rung { now + delay } else { now };
+            }
+            Ok(events) => {
+                self.idle.reset();
+                let count = events.len() as u64;
+                for recorded in events {
+                    let (offset, next) = (recorded.position.offset, self.lanes.next());
+                    if offset != next {
+                        self.out_of_order(offset, next);
+                        break;
+                    }
+                    let key = recorded.event.key.as_ref().map(|key| stable_hash(key.as_bytes()));
+                    self.lanes.push(key, Arc::new(recorded));
+                }
+                self.end = self.end.max(self.lanes.next());
+                // Unless all that there is was read.
+                self.read_at = if count < max { now + idle.min.min(AT_ONCE) } else { now };
+            }
+            Err(error) => {
+                let kind = error.kind();
+                self.core.failed(StreamCall::Read, Some(self.partition), kind);
+                if let (Some(PortErrorKind::Corrupt | PortErrorKind::TooNew), AskError::Failed(error)) = (kind, &error)
+                {
+                    self.halt(&format!("the event {} cannot be read: {error}", self.lanes.next()));
+                }
+                let (delay, _) = self.idle.found_nothing(idle, unit);
+                self.read_at = now + delay;
+            }
+        }
+        true
+    }
+
+    fn out_of_order(&mut self, offset: u64, next: u64) {
+        if offset < next {
+            self.halt(&format!("the topic returned the event {offset} in place of {next}"));
+        } else {
+            self.gap = Some(offset);
+        }
+    }
+
+    /// Goes on at `to` or halts, because the topic no longer has the events before it.
+    fn skip(&mut self, to: u64, now: Instant) {
+        let (partition, from) = (self.partition, self.lanes.next());
+        if self.core.config.on_out_of_range == OutOfRange::Halt {
+            return self.halt(&format!("the next event is {from}, and the topic goes on at {to}"));
+        }
+        let lost = self.lanes.skip_to(to);
+        self.checkpoint.lost = self.checkpoint.lost.saturating_add(lost);
+        self.core.event(|| Event::Skipped { partition, from, to, lost });
+        self.unwritten += 1;
+        self.unwritten_since.get_or_insert(now);
+        self.read_at = now;
+    }
+}
