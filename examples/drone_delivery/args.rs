@@ -36,7 +36,7 @@ pub struct Args {
     pub concurrency: u32,
 
     /// Requests started per second; each service gets at most twice as many calls. 0 means no limit. Default: 300
-    /// with faults, so that work lasts through all of them, and no limit without faults.
+    /// with faults, so that work lasts through all of them, and no limit without faults; with `--stream` 240.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(..=FASTEST))]
     pub rate: Option<u32>,
 

@@ -91,12 +91,16 @@ impl Request {
     pub fn repeated(&self, n: u64) -> Self {
         let mut copy = self.clone();
         if n > 0 {
-            let (high, low) = copy.id.as_u64_pair();
-            // The new id depends on the request only: a duplicate remains one within its repetition.
-            copy.id = Uuid::from_u64_pair(high, low ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            copy.id = self.repeated_id(n);
             copy.package.id = format!("{}-{n}", copy.package.id);
         }
         copy
+    }
+
+    /// Returns the id of repetition `n`. It depends on the request only: a duplicate remains one within its repetition.
+    pub fn repeated_id(&self, n: u64) -> Uuid {
+        let (high, low) = self.id.as_u64_pair();
+        Uuid::from_u64_pair(high, low ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Reads one line.

@@ -32,7 +32,7 @@ impl Chart {
     }
 
     /// Records a moment.
-    pub fn look(&mut self, at: Duration, workers: &[(String, Line)], accepted: &Accepted) {
+    pub fn look(&mut self, at: Duration, workers: &[(String, Line)], total: &Line, accepted: &Accepted) {
         let mut parts = vec![None; usize::from(self.partitions)];
         for (name, line) in workers {
             for (partition, lag, _) in &line.owned {
@@ -46,7 +46,7 @@ impl Chart {
             arrived: accepted.arrived.load(Relaxed),
             accepted: accepted.count.load(Relaxed),
             p99: accepted.quantile(0.99),
-            finished: workers.iter().map(|(_, line)| line.scheduled + line.rejected).sum(),
+            finished: total.scheduled + total.rejected,
             parts,
             owners: workers.iter().map(|(name, line)| format!("{name} {}", line.owned.len())).collect(),
         });

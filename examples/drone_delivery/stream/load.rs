@@ -101,8 +101,32 @@ impl Accepted {
     }
 }
 
+/// The text of a request around its id, which each repetition replaces.
+struct Template {
+    request: Request,
+    before: String,
+    after: String,
+}
+
+impl Template {
+    fn new(request: &Request) -> Option<Self> {
+        let text = serde_json::to_string(request).ok()?;
+        let (before, after) = text.split_once(&request.id.to_string())?;
+        Some(Self { request: request.clone(), before: before.to_owned(), after: after.to_owned() })
+    }
+
+    /// Returns the id of a repetition, and its event.
+    fn event(&self, n: u64) -> (Uuid, Event) {
+        let id = self.request.repeated_id(n);
+        let text = id.to_string();
+        let body = [&self.before, &*text, &self.after].concat();
+        (id, Event::new(body).key(text))
+    }
+}
+
 /// Lets events arrive: the requests, repeated under new ids.
-pub async fn arrive(requests: &[Request], phases: &[Phase], producer: &Producer, accepted: &Arc<Accepted>) {
+pub async fn arrive(requests: Vec<Request>, phases: Vec<Phase>, producer: Producer, accepted: Arc<Accepted>) {
+    let templates: Vec<_> = requests.iter().filter_map(Template::new).collect();
     let clock = Clock::tokio();
     let (mut due, mut n) = (clock.now(), 0_usize);
     for phase in phases {
@@ -112,20 +136,21 @@ pub async fn arrive(requests: &[Request], phases: &[Phase], producer: &Producer,
             due = due + TICK;
             if due > clock.now() {
                 clock.sleep_until(due).await;
+            } else {
+                // It is late: the others have their turn, too.
+                tokio::task::yield_now().await;
             }
             owed += phase.rate as f64 * TICK.as_secs_f64();
             while owed >= 1.0 {
                 owed -= 1.0;
-                let request = requests[n % requests.len()].repeated((n / requests.len()) as u64);
+                let (id, event) = templates[n % templates.len()].event((n / templates.len()) as u64);
                 n += 1;
-                let Ok(body) = serde_json::to_vec(&request) else { continue };
-                let event = Event::new(body).key(request.id.to_string());
                 let (producer, accepted, clock) = (producer.clone(), accepted.clone(), clock.clone());
                 accepted.arrived.fetch_add(1, Relaxed);
                 tokio::spawn(async move {
                     match producer.append(event).await {
                         // From the moment at which it was to arrive: a generator that is late hides nothing.
-                        Ok(appended) => accepted.accept(appended.position, request.id, clock.now() - due),
+                        Ok(appended) => accepted.accept(appended.position, id, clock.now() - due),
                         Err(error) if error.kind() == PortErrorKind::Full => drop(accepted.full.fetch_add(1, Relaxed)),
                         Err(error) => {
                             accepted.failed.fetch_add(1, Relaxed);

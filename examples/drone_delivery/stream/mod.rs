@@ -55,8 +55,8 @@ struct Place {
 impl Place {
     async fn open(engine: &Engine, args: &Args) -> Result<Self, Box<dyn Error>> {
         let backend = engine.open().await?;
-        // In a file or schema of its own: an append waits for no commit of a saga.
-        let log = engine.store_aside("log").await?;
+        // In a file of its own: an append waits for no commit of a saga.
+        let log = if engine.file().is_some() { engine.store_aside("log").await? } else { backend.store() };
         let topic = StoreTopic::open(log, engine.name("deliveries"), args.stream.ok_or("--stream is missing")?);
         Ok(Self {
             store: backend.store(),
@@ -84,7 +84,8 @@ fn calls(args: &Args, addresses: &str) -> Result<Arc<Calls>, Box<dyn Error>> {
 }
 
 fn config() -> StreamProcessorConfig {
-    StreamProcessorConfig::default()
+    // Deliveries wait for services: more at once would only wait longer.
+    StreamProcessorConfig::default().max_in_flight(8)
 }
 
 fn processor(place: &Place) -> Builder<StreamProcessor> {
@@ -139,7 +140,8 @@ pub async fn run(args: &Args, requests: Vec<Request>) -> Result<bool, Box<dyn Er
         services.push(Running::start(service, &plan, None, &clock, start, place.store.clone()).await?);
     }
     let addresses = services.iter().map(|service| service.address.to_string()).collect::<Vec<_>>().join(",");
-    let producer = Producer::new(place.topic.clone(), ProducerConfig::default())?;
+    // A second of the peak may wait.
+    let producer = Producer::new(place.topic.clone(), ProducerConfig::default().max_pending(50_000))?;
     let accepted = Accepted::new(partitions);
     let mut workers = Workers::start(args, &engine, &addresses)?;
 
@@ -171,12 +173,13 @@ pub async fn run(args: &Args, requests: Vec<Request>) -> Result<bool, Box<dyn Er
             if let Err(error) = workers.revive(clock.now()) {
                 accepted.violates(format!("a worker does not start again: {error}"));
             }
-            chart.look(at, &workers.states(), &accepted);
+            chart.look(at, &workers.states(), &workers.totals(), &accepted);
             let _ = write!(io::stderr().lock(), "{}", chart.progress());
         }
     };
     let ingest = async {
-        load::arrive(&requests, &phases, &producer, &accepted).await;
+        // In a task of its own, as clients are.
+        tokio::spawn(load::arrive(requests, phases.to_vec(), producer, accepted.clone())).await?;
         // What waits is scheduled for as long as the run may last.
         let until = clock.now() + Duration::from_secs(u64::from(args.drain));
         while clock.now() < until {
@@ -224,7 +227,7 @@ pub async fn run(args: &Args, requests: Vec<Request>) -> Result<bool, Box<dyn Er
         processes: args.processes,
         elapsed_ms: (clock.now() - start).as_millis() as u64,
         scheduled_per_s: (figures.scheduled as f64 / scheduling.as_secs_f64() * 10.0).round() / 10.0,
-        backend: format!("{:?}", args.store),
+        backend: engine.place().to_owned(),
     };
     let mut out = io::stdout().lock();
     write!(out, "{chart}")?;

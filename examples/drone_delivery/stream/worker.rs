@@ -17,6 +17,7 @@ use steadfast::{
     queue_listener::Disposition,
     saga::{Saga, SagaError, SagaOutcome},
     stream::{Delivered, StreamProcessorEvent},
+    throttling::{Quota, RateLimiter},
     time::Clock,
 };
 use tokio::sync::watch;
@@ -28,7 +29,11 @@ use crate::{args::Args, engine::Engine, record, request::Request, workflow};
 pub const NAME: &str = "STEADFAST_EXAMPLE_WORKER";
 pub const SERVICES: &str = "STEADFAST_EXAMPLE_SERVICES";
 
-/// A line of a worker, each second.
+/// Deliveries that all workers start per second, unless `--rate` says otherwise: two cores can do no more beside the
+/// ingestion.
+const RATE: u32 = 240;
+
+/// A line of a worker, twice a second.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Line {
     /// Deliveries that it has scheduled, and those that were rejected.
@@ -110,11 +115,19 @@ pub async fn run(args: &Args, name: &str) -> Result<(), Box<dyn Error>> {
             });
         }
     };
+    // The services' capacity is divided among the workers. What arrives faster waits in the topic.
+    let rate = args.rate.unwrap_or(RATE).div_ceil(args.processes);
+    let starts = (rate > 0).then(|| RateLimiter::new(Quota::per_second(rate).burst(rate.div_ceil(10)))).transpose()?;
     let ahead = u64::from(super::config().max_ahead);
     let schedules = processor.run(until_stopped(), |event: Delivered| {
-        let (sagas, counts) = (&sagas, &counts);
+        let (sagas, counts, starts) = (&sagas, &counts, &starts);
         let may_have_begun = terms.may_have_begun(&event, ahead);
-        async move { schedule(sagas, &event, may_have_begun, counts).await }
+        async move {
+            if let Some(starts) = starts {
+                starts.acquire().await;
+            }
+            schedule(sagas, &event, may_have_begun, counts).await
+        }
     });
     // The supervisor: it finds sagas that stand still, although the event of each has an owner.
     let (scheduled, supervised, ()) = tokio::join!(schedules, sagas.recover(until_stopped()), tells);

@@ -309,6 +309,8 @@ mod reader;
 mod request;
 mod store_topic;
 mod stored;
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
 mod topic;
 
 pub use event::{Appended, Event, Position, Recorded};

@@ -23,7 +23,7 @@ use steadfast::{
     scheduler::SchedulerConfig,
     sharding::{FanOutConfig, ShardDirectoryConfig},
     standard::StandardConfig,
-    stream::StreamProcessorConfig,
+    stream::{ProducerConfig, StreamProcessorConfig},
     throttling::{
         AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, DegradationConfig, KeyedRateLimitConfig,
         PriorityShares, RateLimitConfig, SharedRateLimitConfig, ShedderConfig,
@@ -87,6 +87,7 @@ fn all() -> Vec<Config> {
         config!(SagaConfig, "patterns/saga", "config.rs"),
         config!(JournalConfig, "roof/journal", "config.rs"),
         config!(SchedulerConfig, "roof/scheduler", "config.rs"),
+        config!(ProducerConfig, "roof/stream", "producer.rs"),
         config!(StreamProcessorConfig, "roof/stream", "processor/config.rs"),
         config!(StandardConfig, "roof/standard", "config.rs"),
         config!(SqliteConfig, "wings/backend/sqlite", "config.rs", SqliteConfig::at("x")),

@@ -39,7 +39,7 @@ use steadfast::{
     sharding::{FanOut, FanOutConfig, ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, ShardingError},
     standard::{Standard, StandardConfig},
     store::{InMemoryStore, Store},
-    stream::{Event, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
+    stream::{Event, Producer, ProducerConfig, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
     testing::{
         ScriptedService,
         faults::{FaultConfig, FaultNetwork},
@@ -49,7 +49,7 @@ use steadfast::{
         ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter, Quota,
         RateLimitConfig, RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
     },
-    time::{Clock, ManualClock},
+    time::{Clock, ManualClock, block_on},
 };
 
 use crate::{
@@ -473,6 +473,15 @@ fn others() -> Vec<Subject> {
             drive(&time, scheduler.submit(Submission::new("1", ())));
             drive(&time, scheduler.run(clock.sleep(S(20))));
             drive(&time, scheduler.supervise(clock.sleep(S(20))));
+            Ok(())
+        }),
+        of("ProducerConfig", &[""], |config: ProducerConfig| {
+            let topic = block_on(StoreTopic::open(Arc::new(InMemoryStore::new()), "orders", 2)).unwrap();
+            // A request ends within the call that makes it.
+            let producer = Producer::builder(topic, config).spawner(block_on).build()?;
+            for key in ["a", "b"] {
+                drop(block_on(producer.append(Event::new("1").key(key))));
+            }
             Ok(())
         }),
         of("StreamProcessorConfig", &[""], |config: StreamProcessorConfig| {
