@@ -64,7 +64,7 @@ fn one_member(runtime: &Runtime, store: &Arc<dyn Store>, lease: &Arc<dyn Lease>,
                 ended.lock().unwrap().push(event.position.offset);
                 if event.position.offset == last {
                     // Long enough for the next announcement and the next read, so that each run makes them.
-                    tokio::time::sleep(MS(300)).await;
+                    tokio::time::sleep(MS(200)).await;
                     all.send_replace(true);
                 }
                 Disposition::Complete
@@ -77,7 +77,9 @@ fn one_member(runtime: &Runtime, store: &Arc<dyn Store>, lease: &Arc<dyn Lease>,
         let first = std::mem::take(&mut *ended.lock().unwrap());
         let before = watermark(&topic, store, lease).await;
         if before < EVENTS {
-            // As if its term had ended.
+            // As if its term had ended, and its announcement were old.
+            let rows = Scan::partition(format!("stream-group/dispatch/{name}")).prefix("m/");
+            store.delete_scanned(rows).await.unwrap();
             let row = format!("stream-group/dispatch/{name}/0");
             if let Some(held) = lease.read(&row).await.unwrap() {
                 let _ = lease.release(&row, &held.holder, held.token).await;
