@@ -106,7 +106,9 @@ impl In {
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests {
-    use super::*;
+    use bytes::Bytes;
+
+    use crate::wire::{In, Out};
 
     #[test]
     fn values_come_back_as_they_were_and_damage_is_noticed() {

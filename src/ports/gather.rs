@@ -195,7 +195,7 @@ mod tests {
 
     use tokio::sync::Semaphore;
 
-    use super::*;
+    use crate::gather::*;
 
     /// Answers each job with ten times its number, once a permit is there.
     struct Server {

@@ -96,6 +96,7 @@ impl Event {
 /// assert_eq!(Position::new(7, 42).to_string(), "7/42");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct Position {
     /// The partition, from 0.
     pub partition: u16,
