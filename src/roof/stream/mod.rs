@@ -283,7 +283,8 @@
 //! - Tokens must grow: leases that are moved to another backend, where tokens begin anew, are
 //!   refused by the checkpoints that they have fenced.
 //! - A deleted checkpoint is a new group.
-//! - A halted partition goes on when its next owner claims it: restart its process after the repair.
+//! - A halted partition goes on when its next owner claims it: restart its process after the
+//!   repair.
 //! - Writers of several processes compete for the head of a partition. Each conflict costs a read
 //!   and a write, so give a partition to many writers only if each sends little.
 //! - An event without an id that is appended again after an error may be there twice, if the error
