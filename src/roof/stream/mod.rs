@@ -190,8 +190,9 @@
 //!
 //! An event may also kill its process. If two owners in a row finished nothing, the next one is
 //! careful: up to `max_ahead` above the watermark it runs one event at a time, and records each
-//! before. When a later owner finds that record, the event's process died. After `max_crashes` such
-//! deaths it becomes a dead letter. An orderly hand-over is no death.
+//! before. When a later owner finds that record, the process died while the event ran, or it lost
+//! its term, which cannot be told apart. After `max_crashes` such deaths the event becomes a dead
+//! letter. An orderly hand-over is no death.
 //!
 //! # Composing
 //!
