@@ -239,6 +239,20 @@ impl<T: Send + Sync + 'static> Saga<T> {
         self.unstick(id, |progress| progress.skip(step, note)).await
     }
 
+    /// Records that the step at which a saga is stuck took no effect, or that an operator undid it,
+    /// with a note. The other steps are compensated. For a pivot whose outcome was unknown, and whose
+    /// service says afterwards that nothing happened.
+    ///
+    /// # Errors
+    /// [`NotStuck`](SagaError::NotStuck) if the saga is not stuck at the action of this step, or if
+    /// the step lies past a pivot that took effect; otherwise the same as [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// Same as [`run`](Self::run).
+    pub async fn undo(&self, id: &str, step: &str, note: &str) -> Result<SagaOutcome<T>, SagaError> {
+        self.unstick(id, |progress| progress.undo(step, note)).await
+    }
+
     /// Ends the delay of a saga that waits for its next attempt. If none waits now, the next delay
     /// is skipped.
     ///

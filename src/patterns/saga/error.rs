@@ -18,7 +18,8 @@ pub enum SagaOutcome<T> {
         reason: String,
     },
     /// The saga cannot go on by itself: a step failed after the pivot, or a compensation failed. An
-    /// operator [retries](super::Saga::retry) or [skips](super::Saga::skip) the step.
+    /// operator [retries](super::Saga::retry), [skips](super::Saga::skip) or
+    /// [undoes](super::Saga::undo) the step.
     Stuck {
         /// The step.
         step: String,

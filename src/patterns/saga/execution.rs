@@ -54,24 +54,30 @@ type Running = FuturesUnordered<BoxFuture<'static, (usize, Attempted)>>;
 impl Execution {
     /// Runs the saga to its end, or until it is released.
     pub(super) async fn drive(mut self, leave: &Leave) -> Result<Driven, SagaError> {
-        let driven = self.run(leave).await;
-        if let Err(SagaError::Superseded) = driven {
-            let id = self.id().to_string();
-            self.core.event(|| Event::Superseded { id });
+        match self.run(leave).await {
+            Ok(None) => Ok(Driven::Ended(self.progress)),
+            Ok(Some(delay)) => Ok(Driven::Released(delay)),
+            Err(error) => {
+                if let SagaError::Superseded = error {
+                    let id = self.id().to_string();
+                    self.core.event(|| Event::Superseded { id });
+                }
+                Err(error)
+            }
         }
-        driven
     }
 
-    async fn run(&mut self, leave: &Leave) -> Result<Driven, SagaError> {
+    /// Runs the saga; returns its delay if it is released.
+    async fn run(&mut self, leave: &Leave) -> Result<Option<Duration>, SagaError> {
         let mut running = Running::new();
         let mut is_running = vec![false; self.progress.steps.len()];
         let mut due = vec![None; self.progress.steps.len()];
         loop {
             if !self.progress.is_open() {
-                return Ok(Driven::Ended(self.progress.clone()));
+                return Ok(None);
             }
             if self.progress.owner.is_none() {
-                return Ok(Driven::Released(self.progress.shortest_wait()));
+                return Ok(Some(self.progress.shortest_wait()));
             }
             for i in self.progress.started() {
                 if !std::mem::replace(&mut is_running[i], true) {

@@ -132,8 +132,10 @@
 //! Up to the pivot a saga can go back, and each step has a compensation, by its type. Once the
 //! pivot took effect, or may have, the saga only goes forward. If a step fails for good there, the
 //! saga is stuck: an operator repairs the cause and calls [`retry`](Saga::retry), or does the work
-//! and calls [`skip`](Saga::skip). The same holds for a compensation that fails. A stuck saga is
-//! kept without a time limit, and [`open`](Saga::open) lists it.
+//! and calls [`skip`](Saga::skip). The same holds for a compensation that fails. If a pivot is stuck
+//! whose outcome was unknown, and the service says that it had no effect, [`undo`](Saga::undo) lets
+//! the saga be compensated. A stuck saga is kept without a time limit, and [`open`](Saga::open)
+//! lists it.
 //!
 //! Reserve before the pivot, and confirm after it: a reservation with a time limit holds the
 //! resource shortly, and needs no perfect compensation.
@@ -174,8 +176,8 @@
 //! 5. An attempt counts before it begins. A step that kills its process `max_attempts` times is
 //!    compensated and not started again.
 //! 6. A step that fails before the pivot, and a pivot without unknown attempts that fails, lead to
-//!    compensation. Any other final failure makes the saga stuck, with an event. `retry` and `skip`
-//!    continue from there.
+//!    compensation. Any other final failure makes the saga stuck, with an event. `retry`,
+//!    `skip` and `undo` continue from there.
 //! 7. `run` attaches to a saga that another executor runs, and takes it over only if its record
 //!    stalls. `recover` takes over stalled sagas, never one that runs in its own component, and an
 //!    unreadable record does not stop it.
@@ -195,9 +197,9 @@
 //! # Cancel safety
 //!
 //! A dropped future of [`run`](Saga::run), [`resume`](Saga::resume), [`cancel`](Saga::cancel),
-//! [`retry`](Saga::retry) or [`skip`](Saga::skip) is a crash at that point: the saga stays open,
-//! and the attempts that were under way have unknown outcomes. The same component continues it at
-//! once when it is asked to, others after `takeover_after`.
+//! [`retry`](Saga::retry), [`skip`](Saga::skip) or [`undo`](Saga::undo) is a crash at that point:
+//! the saga stays open, and the attempts that were under way have unknown outcomes. The same
+//! component continues it at once when it is asked to, others after `takeover_after`.
 //!
 //! # Events
 //!
@@ -226,7 +228,7 @@
 //! 10. Each step is recorded as it goes, with how it is undone: the record has the plan. (default)
 //! 11. A compensation that fails continues from the point of failure. (default)
 //! 12. Some failures need a person: an event with the step, the error and the attempts, then
-//!     `retry` or `skip`. (warning)
+//!     `retry`, `skip` or `undo`. (warning)
 //! 13. Compensations of a parallel group run together. (option)
 //! 14. A failed step need not undo the rest: a step that waits for a decision is `pending`, and
 //!     [`wake`](Saga::wake) ends its wait. (option)
@@ -243,7 +245,8 @@
 //!   passes, not from the step.
 //! - The state is written after each step: keep it small, and large parts elsewhere. A state is
 //!   refused that leaves no room for the progress beside it in one value of the store: 256 bytes,
-//!   and for each step its name and 80 bytes. Texts of errors are left out if they do not fit.
+//!   for each step its name and 80 bytes, and the reply address of a submission. Texts of errors are
+//!   left out if they do not fit.
 //! - A pipeline with many retries inside a step makes its outcome less certain: an error after a
 //!   repeated call is unknown, also if the last attempt was not sent.
 //! - A short delay (up to 5 s) counts its attempt before the delay: a process that dies meanwhile
@@ -288,5 +291,6 @@ pub use plan::{AfterPivot, BeforePivot, Plan};
 pub use status::{SagaPhase, SagaStatus, StepState, StepStatus};
 pub(crate) use {
     recover::AllSeen,
-    turn::{Silent, Turn, Turned},
+    state::Origin,
+    turn::{Silent, Start, Turn, Turned},
 };

@@ -70,6 +70,27 @@ impl Progress {
         self.unstick()
     }
 
+    /// Records that the action that a saga is stuck at took no effect, or that an operator undid
+    /// it: the saga is compensated. Returns `false` if it is not stuck there, or another action past
+    /// its pivot may have taken effect.
+    pub(super) fn undo(&mut self, name: &str, note: &str) -> bool {
+        if self.phase != Phase::StuckForward {
+            return false;
+        }
+        let is_stuck_at = |step: &StepProgress| *step.planned.name == *name && step.status == Status::Failed;
+        let Some(at) = self.steps.iter().position(is_stuck_at) else { return false };
+        let step = &mut self.steps[at];
+        (step.status, step.is_unknown, step.is_pending) = (Status::Undone, false, false);
+        self.reason = std::mem::replace(&mut step.note, shortened(note));
+        if self.is_past_pivot() {
+            return false;
+        }
+        self.failed_step = u8::try_from(at).ok();
+        self.phase = Phase::Compensating;
+        self.owner = None;
+        true
+    }
+
     /// Gives a saga up that no execution carries on: it is stuck at its next step.
     pub(super) fn strand(&mut self, note: &str) {
         let undoes = match self.phase {

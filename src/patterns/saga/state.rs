@@ -4,7 +4,7 @@
 //! of a caller. After each change it names the attempts that are under way
 //! ([`started`](Progress::started)). Each attempt is counted in the change that begins it, so that
 //! an attempt that kills its process is counted, too.
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -69,7 +69,7 @@ pub(super) struct StepProgress {
     pub(super) is_pending: bool,
     /// Delay before the attempt that is under way, or that the step waits for.
     pub(super) wait: Duration,
-    /// The last error, or the note of a skip.
+    /// The last error, or the note of an operator.
     pub(super) note: String,
 }
 
@@ -117,9 +117,15 @@ pub(super) struct Progress {
     /// The step that failed, and the reason of the compensation.
     pub(super) failed_step: Option<u8>,
     pub(super) reason: String,
+    /// Texts of the submission that started the saga, by name; a scheduler's message takes them
+    /// up.
+    pub(super) origin: Origin,
     pub(super) steps: Vec<StepProgress>,
     pub(super) state: Bytes,
 }
+
+/// Named texts that a saga keeps for the component that started it.
+pub(crate) type Origin = BTreeMap<String, String>;
 
 /// Limits of attempts.
 #[derive(Debug, Clone, Copy)]
@@ -193,6 +199,7 @@ impl Progress {
             phase: Phase::Forward,
             failed_step: None,
             reason: String::new(),
+            origin: Origin::new(),
             steps: plan.iter().map(ready).collect(),
             state,
         }

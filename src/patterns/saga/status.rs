@@ -20,6 +20,8 @@ pub struct SagaStatus<T> {
     pub epoch: FencingToken,
     /// `true` while an executor owns the saga. It may have died.
     pub is_owned: bool,
+    /// Number of times that a scheduler's supervisor found it without an executor.
+    pub failures: u32,
 }
 
 /// The phase of a saga.
@@ -55,7 +57,7 @@ pub struct StepStatus {
     pub is_unknown: bool,
     /// Delay before the next attempt, counted from the write of the record.
     pub wait: Duration,
-    /// The last error, or the note of a skip; empty if there is none.
+    /// The last error, or the note of an operator; empty if there is none.
     pub note: String,
 }
 
@@ -95,7 +97,7 @@ impl<T> SagaStatus<T> {
         let reason = progress.stuck_step().map_or(&progress.reason, |step| &step.note).clone();
         let steps = progress.steps.iter().map(StepStatus::new).collect();
         let (epoch, is_owned) = (FencingToken::new(progress.epoch), progress.is_open() && progress.owner.is_some());
-        Self { phase, state, reason, steps, epoch, is_owned }
+        Self { phase, state, reason, steps, epoch, is_owned, failures: progress.failures }
     }
 }
 

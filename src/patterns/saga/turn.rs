@@ -10,7 +10,7 @@ use super::{
     execution::{Driven, Leave},
     records::Started,
     recover::AllSeen,
-    state::Progress,
+    state::{Origin, Progress},
 };
 use crate::{
     codec::CodecError,
@@ -23,8 +23,8 @@ use crate::{
 /// One delivery of a message for a saga.
 pub(crate) struct Turn<'a> {
     pub(crate) id: &'a str,
-    /// The encoded initial state and the initial rows, if the message may start the saga.
-    pub(crate) start: Option<(Bytes, Vec<Write>)>,
+    /// Present if the message may start the saga.
+    pub(crate) start: Option<Start>,
     /// Hash of the message's id, by which its next delivery recognises its own execution.
     pub(crate) message: u64,
     /// The epoch at which a supervisor found the saga without an executor.
@@ -34,6 +34,15 @@ pub(crate) struct Turn<'a> {
     /// The saga is cancelled for this reason at this time.
     pub(crate) deadline: Option<(Instant, &'a str)>,
     pub(crate) stopped: watch::Receiver<bool>,
+}
+
+/// The parts of a new saga.
+pub(crate) struct Start {
+    /// The encoded initial state.
+    pub(crate) state: Bytes,
+    /// The initial rows.
+    pub(crate) rows: Vec<Write>,
+    pub(crate) origin: Origin,
 }
 
 /// The end of a turn.
@@ -81,19 +90,20 @@ impl SagaCore {
             let execution = match self.read(turn.id).await? {
                 Some(Err(reason)) => return Err(self.incompatible(turn.id, reason)),
                 None => {
-                    let Some((state, rows)) = &turn.start else { return Ok(Turned::Absent) };
+                    let Some(Start { state, rows, origin }) = &turn.start else { return Ok(Turned::Absent) };
                     let Some(local) = self.enter_for(turn.id, turn.message) else { return Ok(Turned::Busy) };
                     let (input, owner, limits) = (stable_hash(state), local.owner, self.limits());
-                    let progress = match turn.cancel {
+                    let mut progress = match turn.cancel {
                         None => Progress::start(&self.plan, input, owner, state.clone(), limits),
                         Some(why) => Progress::cancelled(&self.plan, input, owner, state.clone(), why, limits),
                     };
+                    progress.origin = origin.clone();
                     let Started::Now(execution) = self.start(progress, rows, local).await? else { continue };
                     self.event(|| Event::Started { id: turn.id.to_owned() });
                     execution
                 }
                 Some(Ok(stored)) => {
-                    if let Some((state, _)) = &turn.start
+                    if let Some(Start { state, .. }) = &turn.start
                         && stable_hash(state) != stored.progress.input
                     {
                         return Err(SagaError::InputMismatch);
@@ -149,6 +159,7 @@ pub(crate) struct Silent {
     /// Number of times that it was found so, this one included.
     pub(crate) failures: u32,
     pub(crate) epoch: u64,
+    pub(crate) origin: Origin,
     /// The supervisor has given it up: it is stuck.
     pub(crate) is_stranded: bool,
 }
@@ -170,7 +181,13 @@ impl SagaCore {
             }
             // Another supervisor, or an execution, was faster.
             if self.signal(&id, &stored, &next).await? {
-                silent.push(Silent { id, failures: next.failures, epoch: next.epoch, is_stranded });
+                silent.push(Silent {
+                    id,
+                    failures: next.failures,
+                    epoch: next.epoch,
+                    origin: next.origin,
+                    is_stranded,
+                });
             }
         }
         Ok(silent)

@@ -1,10 +1,10 @@
 //! The stored form of a saga: lines of text, readable in the store, and then the bytes of its
 //! state.
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::state::{Kind, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
+use super::state::{Kind, Origin, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
 use crate::time::nanos;
 
 /// Names the format, so that another one can follow.
@@ -33,7 +33,7 @@ const STATUSES: [(Status, &str); 10] = [
 ];
 
 /// Flags of a step: pivot, with compensation, compensated first, unknown, pending.
-const FLAGS: [char; 5] = ['p', 'c', 'f', 'u', 'w'];
+const FLAGS: [&str; 5] = ["p", "c", "f", "u", "w"];
 
 fn word<T: PartialEq + Copy>(words: &[(T, &'static str)], value: T) -> &'static str {
     words.iter().find(|(known, _)| *known == value).map_or("", |(_, word)| word)
@@ -47,11 +47,14 @@ fn value<T: Copy>(words: &[(T, &'static str)], word: &str) -> Option<T> {
 /// saga, and of each step.
 const HEAD: usize = 256;
 const EACH: usize = 80;
+/// The same, of each text of its origin.
+const EACH_ORIGIN: usize = 32;
 
 impl Progress {
     /// Returns the size that the record has at most, without texts, until the state changes.
     pub(super) fn size_without_texts(&self) -> usize {
-        HEAD + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
+        let origin = self.origin.iter().map(|(name, text)| name.len() + text.len() + EACH_ORIGIN).sum::<usize>();
+        HEAD + origin + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
     }
 
     /// Encodes the record within this size: without its texts, if they leave no room.
@@ -68,41 +71,50 @@ impl Progress {
     }
 
     pub(super) fn encode(&self) -> Bytes {
-        let mut out = String::with_capacity(160 + self.steps.len() * 48 + self.state.len());
-        let _ = match self.owner {
-            Some(Owner { executor, run, message }) => writeln!(out, "{FORM}\nowner {executor:x} {run:x} {message:x}"),
-            None => writeln!(out, "{FORM}\nowner -"),
+        let mut out = Lines(Vec::with_capacity(192 + self.steps.len() * 48 + self.state.len()));
+        out.words(FORM).end();
+        match self.owner {
+            Some(Owner { executor, run, message }) => {
+                out.words("owner ").hex(executor).space().hex(run).space().hex(message)
+            }
+            None => out.words("owner -"),
         };
-        let (epoch, writes, input) = (self.epoch, self.writes, self.input);
-        let _ = writeln!(out, "at {epoch} {writes} {input:x} {}", word(&PHASES, self.phase));
+        out.end().words("at ").number(self.epoch).space().number(self.writes).space().hex(self.input).space();
+        out.words(word(&PHASES, self.phase)).end();
         if let Some(step) = self.failed_step {
-            let _ = writeln!(out, "failed {step}");
+            out.words("failed ").number(step.into()).end();
         }
         if self.is_woken {
-            out.push_str("woken\n");
+            out.words("woken").end();
         }
         if self.failures > 0 {
-            let _ = writeln!(out, "failures {}", self.failures);
+            out.words("failures ").number(self.failures.into()).end();
         }
-        text_line(&mut out, "reason", &self.reason);
+        if !self.reason.is_empty() {
+            out.text("reason", &self.reason);
+        }
         if let Some(reason) = &self.cancelled {
-            let _ = write!(out, "cancelled {}\n{reason}\n", reason.len());
+            out.text("cancelled", reason);
         }
-        for StepProgress { planned, status, attempts, undo_attempts, is_unknown, is_pending, wait, note } in &self.steps
-        {
-            let PlannedStep { name, kind, group } = planned;
-            let Kind { is_pivot, compensates, first } = *kind;
-            let _ = write!(out, "step {group} {} {attempts} {undo_attempts} ", word(&STATUSES, *status));
-            let flags = [is_pivot, compensates, first, *is_unknown, *is_pending];
-            out.push('-');
-            out.extend(FLAGS.into_iter().zip(flags).filter(|(_, is_set)| *is_set).map(|(flag, _)| flag));
-            let _ = writeln!(out, " {} {name}", nanos(*wait));
-            text_line(&mut out, "note", note);
+        for (name, text) in &self.origin {
+            out.words("origin ").text(name, text);
         }
-        let _ = writeln!(out, "state {}", self.state.len());
-        let mut bytes = out.into_bytes();
-        bytes.extend_from_slice(&self.state);
-        bytes.into()
+        for step in &self.steps {
+            let PlannedStep { name, kind: Kind { is_pivot, compensates, first }, group } = &step.planned;
+            out.words("step ").number((*group).into()).space().words(word(&STATUSES, step.status)).space();
+            out.number(step.attempts.into()).space().number(step.undo_attempts.into()).words(" -");
+            let flags = [*is_pivot, *compensates, *first, step.is_unknown, step.is_pending];
+            for (flag, _) in FLAGS.into_iter().zip(flags).filter(|(_, is_set)| *is_set) {
+                out.words(flag);
+            }
+            out.space().number(nanos(step.wait)).space().words(name).end();
+            if !step.note.is_empty() {
+                out.text("note", &step.note);
+            }
+        }
+        out.words("state ").number(self.state.len() as u64).end();
+        out.0.extend_from_slice(&self.state);
+        out.0.into()
     }
 
     /// Reads a record. The error says why it cannot be read.
@@ -140,6 +152,7 @@ impl Progress {
             phase: value(&PHASES, phase)?,
             failed_step: None,
             reason: String::new(),
+            origin: Origin::new(),
             steps: Vec::new(),
             state: Bytes::new(),
         };
@@ -152,6 +165,10 @@ impl Progress {
                 "failures" => all.failures = value.parse().ok()?,
                 "reason" => all.reason = rest.text(value)?,
                 "cancelled" => all.cancelled = Some(rest.text(value)?),
+                "origin" => {
+                    let [name, length] = words(value)?;
+                    all.origin.insert(name.to_owned(), rest.text(length)?);
+                }
                 "step" => all.steps.push(step(value)?),
                 "note" => all.steps.last_mut()?.note = rest.text(value)?,
                 "state" => {
@@ -193,10 +210,52 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-/// Adds a text with its length, because it may contain any character; nothing for an empty text.
-fn text_line(out: &mut String, name: &str, text: &str) {
-    if !text.is_empty() {
-        let _ = write!(out, "{name} {}\n{text}\n", text.len());
+/// Lines of a record. Each step writes one: the machinery of `write!` took most of a saga's time in
+/// memory.
+struct Lines(Vec<u8>);
+
+impl Lines {
+    #[inline]
+    fn words(&mut self, words: &str) -> &mut Self {
+        self.0.extend_from_slice(words.as_bytes());
+        self
+    }
+
+    #[inline]
+    fn space(&mut self) -> &mut Self {
+        self.0.push(b' ');
+        self
+    }
+
+    #[inline]
+    fn end(&mut self) -> &mut Self {
+        self.0.push(b'\n');
+        self
+    }
+
+    fn number(&mut self, number: u64) -> &mut Self {
+        self.digits::<10>(number)
+    }
+
+    fn hex(&mut self, number: u64) -> &mut Self {
+        self.digits::<16>(number)
+    }
+
+    #[inline]
+    fn digits<const BASE: u64>(&mut self, mut number: u64) -> &mut Self {
+        let (mut digits, mut at) = ([b'0'; 20], 20);
+        while at == 20 || number > 0 {
+            at -= 1;
+            digits[at] = b"0123456789abcdef"[(number % BASE) as usize];
+            number /= BASE;
+        }
+        self.0.extend_from_slice(&digits[at..]);
+        self
+    }
+
+    /// Adds a text behind its length, because it may contain any character.
+    fn text(&mut self, name: &str, text: &str) -> &mut Self {
+        self.words(name).space().number(text.len() as u64).end().words(text).end()
     }
 }
 

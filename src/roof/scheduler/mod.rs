@@ -18,9 +18,9 @@
 //! | field of the pattern | here |
 //! |---|---|
 //! | `LockedBy` | executor and epoch of the record |
-//! | `CompleteBy` | the lease of the message for one try, and [`deadline`](Submission::deadline) for the whole |
+//! | `CompleteBy` | the lease of the message for one try, and [`deadline`](Submission::deadline) for the whole, in the record too |
 //! | `ProcessState` | in the queue, [`SagaPhase`](crate::saga::SagaPhase): forward, compensating, completed, compensated, stuck |
-//! | `FailureCount` | attempts of each step; `failures` of the supervisor's events |
+//! | `FailureCount` | attempts of each step; [`failures`](crate::saga::SagaStatus::failures) |
 //!
 //! # Defaults
 //!
@@ -120,7 +120,8 @@
 //! # Composing
 //!
 //! - **Commands of operators** are those of the saga: [`cancel`](crate::saga::Saga::cancel),
-//!   [`retry`](crate::saga::Saga::retry), [`skip`](crate::saga::Saga::skip).
+//!   [`retry`](crate::saga::Saga::retry), [`skip`](crate::saga::Saga::skip),
+//!   [`undo`](crate::saga::Saga::undo).
 //! - **Dead letters** are those of the queue: [`redrive`](crate::queue::redrive) submits them
 //!   again.
 //! - **Agents behind a queue**: a step sends a request through a
@@ -137,7 +138,7 @@
 //! 4. When the deadline has passed, a saga before its pivot is compensated, also one that waits.
 //!    Sagas of one ordering key run one at a time, in order. A wake is not lost.
 //! 5. A saga whose message is lost is resumed by the supervisor; one that nothing can carry on is
-//!    compensated, and at last stuck, with an event.
+//!    compensated, and at last stuck, with an event. Its status messages are sent as before.
 //! 6. An agent drops the handler of a request for which no step waits any more, and sends no reply.
 //! 7. Status messages are sent at least once, in order.
 //!
@@ -180,8 +181,9 @@
 //!   started, the store all others.
 //! - A second submission is recognised by the queue for its de-duplication window, then by the
 //!   record for `retention`. Later it is a new saga, whose keys the services may remember.
-//! - A submission that is purged or redriven elsewhere takes its deadline and its reply address
-//!   with it: the supervisor resumes the saga without them.
+//! - The record of a saga keeps the deadline, the reply address and the ordering key of its
+//!   submission, and the supervisor's message takes them up. The deadline then counts anew from
+//!   that message: no clocks are compared.
 //! - A status message that its queue refuses for good, such as a state that is too large for a
 //!   message, makes the submission a dead letter when its saga has ended.
 //! - A message of an ordering key holds up those behind it while its saga waits, however long.

@@ -21,10 +21,8 @@ pub(super) struct Replier<'a> {
 
 impl Replier<'_> {
     /// Sends a message, once for each id where the queue recognises repeated ids.
-    pub(super) async fn send(&self, to: &Arc<dyn Queue>, mut message: Message, id: String) -> Result<(), QueueError> {
-        if to.capabilities().has(Capability::Deduplication) {
-            message = message.deduplicate(fitting(id, &to.capabilities()));
-        }
+    pub(super) async fn send(&self, to: &Arc<dyn Queue>, message: Message, id: String) -> Result<(), QueueError> {
+        let message = once(to, message, id);
         let sent = ask(self.clock, self.limit, to.send_one(message)).await;
         sent.map(drop).map_err(|error| error.or_timed_out("the queue did not answer in time"))
     }
@@ -40,9 +38,15 @@ impl Replier<'_> {
         // A forward that the queue refuses, as to another file or server, is a failed attempt.
         let forwards = self.queue.capabilities().has(Capability::Forward) && work.attempts == 0;
         if let Some(address) = to.address().filter(|_| forwards) {
-            return Ok(Disposition::forward([(address, reply)]));
+            return Ok(Disposition::forward([(address, once(to, reply, id))]));
         }
         self.send(to, reply, id).await?;
         Ok(Disposition::Complete)
     }
+}
+
+/// Lets the queue recognise a repeated message, if it can.
+fn once(to: &Arc<dyn Queue>, message: Message, id: String) -> Message {
+    let can = to.capabilities();
+    if can.has(Capability::Deduplication) { message.deduplicate(fitting(id, &can)) } else { message }
 }

@@ -8,14 +8,14 @@ use super::{
     STATUS, Scheduler, SchedulerEvent as Event,
     reply::Replier,
     scheduler::SchedulerInner,
-    submission::{Kind, Parts, SAGA_ID, number_of},
+    submission::{self, Kind, Parts, SAGA_ID, number_of},
 };
 use crate::{
     port::{ErrorClass, Failure, PortError},
     queue::{Message, Queue, QueueError, ReplyTo},
     queue_listener::{Disposition, Work},
     race::{First, race},
-    saga::{SagaError, SagaPhase, Turn, Turned},
+    saga::{SagaError, SagaPhase, Start, Turn, Turned},
 };
 
 /// Delay after which a message looks again for a saga that runs elsewhere, to keep its place in its
@@ -58,7 +58,8 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
                 Err(error) => return self.dead_letter(id, &error.to_string()),
             };
             let rows = self.rows.as_ref().map(|rows| rows(id, &state)).unwrap_or_default();
-            start = Some((work.body.clone(), rows));
+            let origin = submission::origin(&work.headers, work.group.as_deref());
+            start = Some(Start { state: work.body.clone(), rows, origin });
         }
         match self.crashes_too_often(&work, id).await {
             Ok(false) => {}

@@ -7,6 +7,7 @@ use crate::{
     hash::stable_hash,
     port::Capabilities,
     queue::{EXPIRES_AFTER, Message, MessageId},
+    saga::{Origin, Silent},
 };
 
 /// Header with the id of the saga, in messages of a scheduler and in its status messages.
@@ -21,6 +22,8 @@ const EPOCH: &str = "saga-epoch";
 /// Headers by which [`ReplyTo`](crate::queue::ReplyTo) finds the address of a reply.
 const REPLY_TO: &str = "reply-to";
 const CORRELATION_ID: &str = "correlation-id";
+/// Name of the ordering key in the record of a saga.
+const ORDERING_KEY: &str = "ordering-key";
 
 /// A saga to be run by a [`Scheduler`](super::Scheduler).
 ///
@@ -125,15 +128,27 @@ pub(super) fn fitting(id: String, can: &Capabilities) -> String {
     if id.len() <= can.max_key() { id } else { format!("{:016x}", stable_hash(id.as_bytes())) }
 }
 
+/// Returns the parts of a submission's message that its saga keeps, for the messages of a
+/// supervisor.
+pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) -> Origin {
+    let kept = [EXPIRES_AFTER, REPLY_TO, CORRELATION_ID].into_iter();
+    let kept = kept.filter_map(|name| Some((name.to_owned(), headers.get(name)?.clone())));
+    kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
+}
+
 /// Returns the message that continues a saga.
 pub(super) fn wake(id: &str) -> Message {
     Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
 }
 
-/// Returns the message of a supervisor.
-pub(super) fn resume(id: &str, epoch: u64, failures: u32, cancels: bool, can: &Capabilities) -> Message {
+/// Returns the message of a supervisor, in place of the submission's.
+pub(super) fn resume(silent: Silent, cancels: bool, can: &Capabilities) -> Message {
+    let Silent { id, failures, epoch, mut origin, .. } = silent;
     let kind = if cancels { Kind::Cancel } else { Kind::Resume };
-    let message = Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, kind.as_str());
+    let mut message = Message::new(Bytes::new());
+    message.group = origin.remove(ORDERING_KEY);
+    message.headers = origin;
+    let message = message.header(SAGA_ID, &*id).header(KIND, kind.as_str());
     message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("{id}#{epoch}#{failures}"), can))
 }
 

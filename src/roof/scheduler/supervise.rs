@@ -5,7 +5,7 @@ use super::{Scheduler, SchedulerEvent as Event, scheduler::SchedulerInner, submi
 use crate::{
     port::{ErrorClass, ask},
     race::{First, race},
-    saga::{AllSeen, SagaError, Silent},
+    saga::{AllSeen, SagaError},
 };
 
 impl<T: Send + Sync + 'static> Scheduler<T> {
@@ -55,14 +55,15 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         let depth = ask(&self.common.clock, self.config.visibility / 6, self.queue.depth()).await;
         let limit = if depth.is_ok_and(|depth| depth.visible == 0) { u32::MAX } else { most };
         let silent = self.saga.core().silent(seen, limit, most.saturating_mul(2)).await?;
-        for Silent { id, failures, epoch, is_stranded } in silent {
-            if is_stranded {
+        for silent in silent {
+            let (id, failures) = (silent.id.clone(), silent.failures);
+            if silent.is_stranded {
                 self.event(|| Event::Stranded { id, failures });
                 continue;
             }
             let cancels = failures > most;
             // A message that cannot be sent is sent after the next time without a change.
-            let message = submission::resume(&id, epoch, failures, cancels, &self.queue.capabilities());
+            let message = submission::resume(silent, cancels, &self.queue.capabilities());
             if self.send(&self.queue, message).await.is_ok() {
                 self.event(|| Event::Resent { id, failures, cancels });
             }

@@ -295,3 +295,19 @@ fn a_full_queue_is_full_and_drains_when_an_operator_makes_room() {
         assert_eq!(drained(&queue).await, sent);
     });
 }
+
+#[test]
+fn handles_that_connect_to_a_new_cluster_at_once_make_one_stream() {
+    run(async {
+        let [one, other, third] = server::NatsCluster::shared().servers();
+        for _ in 0..12 {
+            let prefix = prefix();
+            let opened = [one, other, third].map(async |server| {
+                let handle = connect(server.url(), &prefix).await;
+                handle.queue("jobs").await.unwrap().identity()
+            });
+            let opened = futures_util::future::join_all(opened).await;
+            assert!(opened.iter().all(|identity| *identity == opened[0]), "{opened:?}");
+        }
+    });
+}

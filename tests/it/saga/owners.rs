@@ -371,6 +371,32 @@ fn resume_skip_and_wake_that_are_dropped_at_any_await_leave_a_saga_that_can_go_o
 }
 
 #[test]
+fn an_undo_that_is_dropped_is_recorded_or_not() {
+    let world = World::new();
+    let node = world.node("a", world.trip());
+    let n = Cell::new(0);
+    let id = || format!("trip-{}", n.get());
+    let polls = drop_at_every_await(
+        &world.time,
+        || {
+            n.set(n.get() + 1);
+            world.services.answer("charge", [Answer::Unknown, Answer::Failed]);
+            world.services.undo("room", [Answer::Takes(S(1))]);
+            world.services.undo("seat", [Answer::Takes(S(1))]);
+            assert!(matches!(world.block_on(node.run(&id())), Ok(SagaOutcome::Stuck { .. })));
+            let (saga, id) = (node.saga.clone(), id());
+            async move { saga.undo(&id, "charge", "no payment").await }
+        },
+        |_| {
+            let undone = world.block_on(node.saga.undo(&id(), "charge", "no payment"));
+            assert!(matches!(undone, Ok(_) | Err(SagaError::NotStuck)), "{undone:?}");
+            assert!(matches!(world.block_on(node.saga.resume(&id())), Ok(SagaOutcome::Compensated { .. })));
+        },
+    );
+    assert!(polls >= 3, "{polls}");
+}
+
+#[test]
 fn a_saga_whose_record_was_deleted_stops() {
     let world = World::new();
     let node = world.node("a", world.trip());

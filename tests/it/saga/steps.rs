@@ -246,6 +246,31 @@ fn a_stuck_compensation_is_an_event_and_is_retried_or_skipped() {
     assert!(matches!(world.block_on(node.saga.retry("43")), Err(SagaError::NotFound)));
 }
 
+// Guarantee: saga 6.
+#[test]
+fn a_saga_that_is_stuck_at_a_pivot_without_effect_is_compensated_when_that_is_undone() {
+    let world = World::new();
+    let node = world.node("a", world.trip());
+    world.services.answer("charge", [Answer::Unknown, Answer::Failed]);
+    assert!(matches!(world.block_on(node.run("42")), Ok(SagaOutcome::Stuck { step, .. }) if step == "charge"));
+    assert!(matches!(world.block_on(node.saga.undo("42", "seat", "-")), Err(SagaError::NotStuck)));
+    let other = world.node("b", world.trip());
+    let ended = world.block_on(other.saga.undo("42", "charge", "the bank has no payment")).unwrap();
+    assert!(matches!(ended, SagaOutcome::Compensated { step, .. } if step.as_deref() == Some("charge")));
+    assert_eq!(world.services.log(), "seat room charge charge -room -seat");
+    let status = world.block_on(other.saga.read("42")).unwrap().unwrap();
+    assert_eq!(status.steps[2].note, "the bank has no payment");
+    assert!(matches!(world.block_on(node.saga.undo("42", "charge", "-")), Err(SagaError::NotStuck)));
+
+    // A step past a pivot that took effect cannot be undone, and stays as it is.
+    let world = World::new();
+    let node = world.node("a", world.trip());
+    world.services.answer("mail", [Answer::Failed]);
+    assert!(matches!(world.block_on(node.run("42")), Ok(SagaOutcome::Stuck { .. })));
+    assert!(matches!(world.block_on(node.saga.undo("42", "mail", "-")), Err(SagaError::NotStuck)));
+    assert!(matches!(world.block_on(node.saga.skip("42", "mail", "phoned")), Ok(SagaOutcome::Completed(_))));
+}
+
 #[test]
 fn a_saga_that_is_stuck_after_its_pivot_goes_on_when_the_step_is_retried_or_skipped() {
     for skips in [false, true] {

@@ -30,7 +30,7 @@ fn a_saga_with_the_longest_id_is_replied_to_and_supervised() {
     ran.unwrap();
     supervised.unwrap();
     assert_eq!(world.block_on(orders.read(&id)).unwrap().unwrap().phase, SagaPhase::Completed);
-    assert_eq!((world.told(), world.depths()), (vec!["1 received".to_owned()], (0, 0)));
+    assert_eq!((world.told(), world.depths()), (vec!["1 received".to_owned(), "1 completed".to_owned()], (0, 0)));
 
     let id = "y".repeat(LONGEST);
     world.submit(&orders, order(&id).reply_to("web-1", "2"));

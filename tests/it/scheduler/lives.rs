@@ -315,6 +315,49 @@ fn a_saga_whose_message_is_lost_is_resumed_by_the_supervisor() {
 
 // Guarantee: scheduler 5.
 #[test]
+fn a_saga_whose_message_is_lost_keeps_its_reply_address_its_deadline_and_its_key() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    let submission = |id: &str| order(id).reply_to("web-1", format!("request\n{id}")).ordering_key("customer-9");
+    world.submit(&orders, submission("1").deadline(S(1000)));
+    world.saga.services.answer("room", [Answer::Hangs, Answer::Refused(S(3000))]);
+    world.kill_after(&orders, S(5));
+    world.block_on(world.queue.purge()).unwrap();
+    // A second one of the same key waits behind the message that replaces the lost one.
+    world.saga.within(S(130), orders.supervise(pending()));
+    world.submit(&orders, submission("2"));
+    world.run(&[&orders], S(800));
+    assert_eq!((phase(&world, &orders, "1"), phase(&world, &orders, "2")), (Some(SagaPhase::Forward), None));
+    world.run(&[&orders], S(400));
+    let ended = [phase(&world, &orders, "1"), phase(&world, &orders, "2")];
+    assert_eq!(ended, [Some(SagaPhase::Compensated), Some(SagaPhase::Completed)]);
+    let told = ["1 received", "1 compensated", "2 received", "2 completed"];
+    assert_eq!(world.told(), told.map(|told| format!("request\n{told}")));
+    assert_eq!(world.block_on(orders.read("1")).unwrap().unwrap().failures, 1);
+}
+
+// Guarantee: scheduler 7.
+#[test]
+fn two_messages_of_one_saga_tell_its_end_once() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.submit(&orders, order("42").reply_to("web-1", "request 42"));
+    world.saga.services.answer("room", [Answer::Hangs]);
+    // The message is delayed for longer than the supervisor waits, and comes back.
+    world.kill_after(&orders, S(5));
+    let taken = world.block_on(async {
+        world.clock.sleep(S(60)).await;
+        world.queue.receive_one(S(200)).await.unwrap()
+    });
+    assert!(taken.is_some());
+    world.saga.within(S(150), orders.supervise(pending()));
+    world.run(&[&orders], S(700));
+    assert_eq!(world.told(), ["request 42 received", "request 42 completed"]);
+    assert_eq!((world.saga.services.log().as_str(), world.depths()), ("seat room room charge mail", (0, 0)));
+}
+
+// Guarantee: scheduler 5.
+#[test]
 fn the_supervisor_leaves_sagas_alone_that_run_or_wait() {
     let world = World::new();
     let orders = world.process("a", world.saga.trip());

@@ -189,6 +189,29 @@ fn a_stuck_step_is_retried_with_all_its_attempts_or_skipped() {
 }
 
 #[test]
+fn a_pivot_that_took_no_effect_after_all_is_undone_and_the_rest_compensated() {
+    let mut saga = start(&[(UNDOABLE, 0), (PIVOT, 1), (PLAIN, 2)]);
+    report(&mut saga, 0, Outcome::Completed, S(0));
+    report(&mut saga, 1, Outcome::Unknown, S(0));
+    report(&mut saga, 1, Outcome::Failed, S(0));
+    assert_eq!(saga.phase, Phase::StuckForward);
+    assert!(!saga.clone().undo("step-0", "-") && !saga.clone().undo("no step", "-") && !saga.clone().cancel("-"));
+    assert!(saga.undo("step-1", "the bank has no payment") && !saga.clone().undo("step-1", "-"));
+    saga.claim(ME, LIMITS);
+    assert_eq!((saga.phase, started(&saga), saga.failed_step), (Phase::Compensating, vec![0], Some(1)));
+    assert_eq!((saga.steps[1].note.as_str(), saga.reason.as_str()), ("the bank has no payment", "no"));
+    all(&mut saga, Outcome::Completed);
+    assert_eq!(saga.phase, Phase::Compensated);
+
+    // Past a pivot that took effect nothing is undone.
+    let mut saga = start(&[(UNDOABLE, 0), (PIVOT, 1), (PLAIN, 2)]);
+    report(&mut saga, 0, Outcome::Completed, S(0));
+    report(&mut saga, 1, Outcome::Completed, S(0));
+    report(&mut saga, 2, Outcome::Failed, S(0));
+    assert!(saga.phase == Phase::StuckForward && !saga.undo("step-2", "-"));
+}
+
+#[test]
 fn a_cancelled_saga_goes_back_unless_its_pivot_may_have_taken_effect() {
     let mut saga = start(&[(UNDOABLE, 0), (UNDOABLE, 1), (PIVOT, 2), (PLAIN, 3)]);
     report(&mut saga, 0, Outcome::Completed, S(0));
@@ -243,7 +266,11 @@ fn an_execution_that_leaves_begins_no_step() {
 
 #[test]
 fn a_record_of_another_kind_or_a_newer_release_is_refused_with_the_reason() {
-    let record = start(&[(UNDOABLE, 0)]).encode();
+    let mut saga = start(&[(UNDOABLE, 0)]);
+    saga.origin = [("reply-to", "web-1\nstate 2"), ("empty", "")].map(|(name, text)| (name.into(), text.into())).into();
+    let record = saga.encode();
+    assert_eq!(Progress::decode(&record).unwrap(), saga);
+    assert!(record.len() <= saga.size_without_texts());
     let refused = |text: &str| Progress::decode(&Bytes::from(text.to_owned())).unwrap_err();
     assert_eq!(refused("saga 2\nanything"), "the record was written by a newer release");
     assert_eq!(refused("lease 1\n"), "the record is not one of a saga");

@@ -72,7 +72,7 @@ pub(super) struct Health {
 /// The effect of a request on stored data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// None: an unanswered request is sent again.
+    /// None, or one that a repetition does not change: an unanswered request is sent again.
     Reads,
     /// None that is kept, but an unanswered request is not sent again.
     Once,

@@ -118,9 +118,11 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
         num_replicas: replicas,
         metadata,
     };
-    match link.api(&format!("STREAM.CREATE.{}", wanted.name), &stream, Effect::Writes).await? {
+    // A cluster does not answer some of the requests that create one stream at the same moment. A
+    // repetition finds the stream: it creates no second one.
+    match link.api(&format!("STREAM.CREATE.{}", wanted.name), &stream, Effect::Reads).await? {
         Ok(info) => Ok(info),
-        // Another process was faster, with an identity of its own.
+        // Another process was faster, with an identity of its own, or an earlier request of this one.
         Err(error) if error.err_code == STREAM_EXISTS => {
             let found = find(link, wanted.name).await?;
             found.ok_or_else(|| link.rejected("the stream cannot be created", &error))
