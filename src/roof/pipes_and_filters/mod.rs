@@ -189,8 +189,8 @@
 //! # Source
 //!
 //! "Pipes and Filters", Cloud Design Patterns; Gregor Hohpe and Bobby Woolf, "Enterprise
-//! Integration Patterns", 2003. The end of a message and the sending of its results as one step: the
-//! "Idempotent Receiver" and "Transactional Client" there.
+//! Integration Patterns", 2003. The end of a message and the sending of its results as one step:
+//! the "Idempotent Receiver" and "Transactional Client" there.
 //!
 //! [`longest_redelivery`]: crate::queue_listener::QueueListenerConfig::longest_redelivery
 //! [`max_tasks`]: crate::queue_listener::QueueListenerConfig::max_tasks
