@@ -69,6 +69,7 @@ impl PendingSettlement {
             expiries: *expiries,
             until: *until,
             renew_at: *until,
+            received: *until,
             lost: false,
         }
     }
