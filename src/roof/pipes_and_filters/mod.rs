@@ -51,7 +51,7 @@
 //!     .build()?;
 //! let shout = Filter::builder("shout", words, config).clock(&clock).output(loud.clone()).build()?;
 //!
-//! lines.send_one(Message::new("to be").header("tenant", "7")).await?;
+//! lines.send_one(Message::new("to be").group("page 1").header("tenant", "7")).await?;
 //! lines.send_one(Message::new(&b"\xff"[..])).await?;
 //!
 //! // Each in any number of processes.
