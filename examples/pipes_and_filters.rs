@@ -156,7 +156,7 @@ fn is_odd(number: u32) -> bool {
 }
 
 fn line(number: u32) -> Message {
-    let article = if number % 3 == 0 { "pear" } else { "apple" };
+    let article = if number.is_multiple_of(3) { "pear" } else { "apple" };
     let amount = if is_odd(number) { "some".to_owned() } else { (1 + number % 5).to_string() };
     let message = Message::new(format!("{number} {article} {amount}")).group(format!("till-{}", number % TILLS));
     message.header(LINEAGE, format!("line-{number}"))

@@ -52,8 +52,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["backend"]),
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
-    // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, parts of a queue,
-    // renewals.
+    // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
+    // parts of a queue, renewals.
     (
         "futures_util",
         &[
@@ -69,6 +69,9 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
+            "roof/stream/processor/members.rs",
+            "roof/stream/processor/run.rs",
+            "roof/stream/processor/worker.rs",
             // The client's subscriptions are streams.
             "wings/backend/nats/notifier.rs",
             "wings/backend/nats/reader.rs",

@@ -241,7 +241,7 @@ impl World {
     fn live(&self) -> Vec<String> {
         let message = |i: usize| {
             let message = Message::new(i.to_string());
-            if i % 3 == 0 { message } else { message.group(format!("g{}", i % 3)) }
+            if i.is_multiple_of(3) { message } else { message.group(format!("g{}", i % 3)) }
         };
         self.time.block_on(async {
             self.queues[0].send((0..MESSAGES).map(message).collect()).await.unwrap();
@@ -292,7 +292,7 @@ impl World {
                 let i: usize = String::from_utf8_lossy(&taken.body).parse().unwrap();
                 all.push(i);
                 ids.insert(taken.headers[LINEAGE].clone());
-                if i % 3 != 0 {
+                if !i.is_multiple_of(3) {
                     groups.entry(format!("g{}", i % 3)).or_default().push(i);
                 }
             }

@@ -150,9 +150,10 @@ impl QueueListenerConfig {
     ///
     /// let seconds = Duration::from_secs;
     /// let retry = BackoffConfig::default().between(seconds(1), seconds(4));
-    /// let config = QueueListenerConfig::default().visibility(seconds(3)).margin(seconds(1)).max_attempts(4);
-    /// let config = config.retry(retry).handler_timeout(seconds(10));
-    /// // Three redeliveries: each after its delay or the visibility time-out, with 11 s for the handler.
+    /// let config = QueueListenerConfig::default().visibility(seconds(3)).margin(seconds(1));
+    /// let config = config.max_attempts(4).retry(retry).handler_timeout(seconds(10));
+    /// // Three redeliveries: each after its delay or the visibility time-out, with 11 s for the
+    /// // handler.
     /// assert_eq!(config.longest_redelivery(), Some(seconds(3 + 3 + 4 + 3 * 11)));
     /// ```
     pub fn longest_redelivery(&self) -> Option<Duration> {

@@ -117,7 +117,8 @@
 //! listener stops. Then the message is returned as if its handler had refused it: no attempt is
 //! counted, and the handler runs again. A forward that is refused for good is a failed attempt.
 //! Where the queues are of different backends, send the results in the handler, with a
-//! de-duplication id of the message.
+//! de-duplication id of the message. A [filter](crate::pipes_and_filters) does that, and holds its
+//! results while a target is full.
 //!
 //! **Errors** of failed attempts are kept with their message, by a queue with
 //! [`ErrorHistory`](crate::port::Capability::ErrorHistory): the number, time and kind of each

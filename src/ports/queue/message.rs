@@ -215,7 +215,8 @@ pub struct Delivery {
     /// Time from the acceptance of the message to this delivery, by the queue's own clock. Setting
     /// the wall clock of a client does not change it. It includes the message's delay and all
     /// earlier deliveries, and continues when the message becomes a dead letter. A message that is
-    /// sent again begins at zero.
+    /// sent again begins at zero. A listener adds the time for which the message waited there for
+    /// its handler.
     pub age: Duration,
     /// Reason for which the message was dead-lettered, if it was.
     pub reason: Option<String>,

@@ -12,7 +12,7 @@ use crate::{outcome::CallError, queue::Message, queue_listener::Disposition};
 /// use steadfast::{pipes_and_filters::Emit, queue::Message};
 ///
 /// let parsed = |line: &str| match line.split_once(' ') {
-///     Some((name, value)) => Emit::many([Message::new(name.to_owned()), Message::new(value.to_owned())]),
+///     Some((name, value)) => Emit::many([name, value].map(|part| Message::new(part.to_owned()))),
 ///     None if line.is_empty() => Emit::none(),
 ///     None => Emit::to("odd", Message::new(line.to_owned())),
 /// };

@@ -51,7 +51,7 @@
 //!     .build()?;
 //! let shout = Filter::builder("shout", words, config).clock(&clock).output(loud.clone()).build()?;
 //!
-//! lines.send_one(Message::new("to be").header("tenant", "7")).await?;
+//! lines.send_one(Message::new("to be").group("page 1").header("tenant", "7")).await?;
 //! lines.send_one(Message::new(&b"\xff"[..])).await?;
 //!
 //! // Each in any number of processes.
@@ -94,8 +94,8 @@
 //! **Lineage.** Each message carries a [lineage id](LINEAGE): output `k` of filter `f` has that of
 //! the handled message with `/f.k`, or its hash if it is longer than 128 bytes. It is the same in
 //! each attempt and process, if the handler emits the same messages in the same order. It is the
-//! de-duplication id of a message that is sent in two steps. A forwarded one has none: it comes once
-//! without, and an id that a careless producer gave to many messages cannot make one of them
+//! de-duplication id of a message that is sent in two steps. A forwarded one has none: it comes
+//! once without, and an id that a careless producer gave to many messages cannot make one of them
 //! disappear.
 //!
 //! **What travels.** Results inherit the headers, the group key and the
@@ -116,8 +116,8 @@
 //!
 //! # Composing
 //!
-//! - **A slow or fragile service in a step**: put a [pipeline](crate::Pipeline) into the handler, and
-//!   pass its result to [`Emit::of_call`]. What an open breaker refuses costs no attempt.
+//! - **A slow or fragile service in a step**: put a [pipeline](crate::Pipeline) into the handler,
+//!   and pass its result to [`Emit::of_call`]. What an open breaker refuses costs no attempt.
 //! - **Much data**: send it through a [claim check](crate::claim_check), and pass the claim on. A
 //!   queue of claims is no target of forwards.
 //! - **Steps that must be undone**: a filter whose handler runs a [`saga`](crate::saga), under the
@@ -139,7 +139,8 @@
 //!    counted. The filter receives no more than it can hold. None is lost.
 //! 5. Results inherit headers, group key and remaining time. Messages of one group come out in
 //!    order. A message that cannot be handled becomes a dead letter of the filter that failed.
-//! 6. `build` refuses the input as an output, a filter without outputs, and two outputs of one name.
+//! 6. `build` refuses the input as an output, a filter without outputs, and two outputs of one
+//!    name.
 //!
 //! # Cancel safety
 //!
@@ -174,12 +175,12 @@
 //!
 //! # Pitfalls
 //!
-//! - A handler whose results differ from attempt to attempt sends some of each attempt in two steps.
-//!   Make it depend on its message alone, or keep to one engine.
+//! - A handler whose results differ from attempt to attempt sends some of each attempt in two
+//!   steps. Make it depend on its message alone, or keep to one engine.
 //! - The producer's lineage id is trusted: two messages of one id are one for a queue that
 //!   recognizes repeated messages.
-//! - The name of a filter is a part of the ids. If it is changed while messages are in flight, those
-//!   that were sent before are not recognized.
+//! - The name of a filter is a part of the ids. If it is changed while messages are in flight,
+//!   those that were sent before are not recognized.
 //! - A chain that leads back to its beginning and whose queues are bounded can fill up, and then
 //!   stands still. Leave one queue of a cycle without a bound.
 //! - A redriven message has a new id, and begins a new lineage unless it carries one.
@@ -187,9 +188,9 @@
 //!
 //! # Source
 //!
-//! "Pipes and Filters", Cloud Design Patterns; Gregor Hohpe and Bobby Woolf, "Enterprise Integration
-//! Patterns", 2003. The end of a message and the sending of its results as one step: the
-//! "Idempotent Receiver" and "Transactional Client" there.
+//! "Pipes and Filters", Cloud Design Patterns; Gregor Hohpe and Bobby Woolf, "Enterprise
+//! Integration Patterns", 2003. The end of a message and the sending of its results as one step:
+//! the "Idempotent Receiver" and "Transactional Client" there.
 //!
 //! [`longest_redelivery`]: crate::queue_listener::QueueListenerConfig::longest_redelivery
 //! [`max_tasks`]: crate::queue_listener::QueueListenerConfig::max_tasks

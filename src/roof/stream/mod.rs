@@ -190,8 +190,9 @@
 //!
 //! An event may also kill its process. If two owners in a row finished nothing, the next one is
 //! careful: up to `max_ahead` above the watermark it runs one event at a time, and records each
-//! before. When a later owner finds that record, the event's process died. After `max_crashes` such
-//! deaths it becomes a dead letter. An orderly hand-over is no death.
+//! before. When a later owner finds that record, the process died while the event ran, or it lost
+//! its term, which cannot be told apart. After `max_crashes` such deaths the event becomes a dead
+//! letter. An orderly hand-over is no death.
 //!
 //! # Composing
 //!
@@ -283,7 +284,8 @@
 //! - Tokens must grow: leases that are moved to another backend, where tokens begin anew, are
 //!   refused by the checkpoints that they have fenced.
 //! - A deleted checkpoint is a new group.
-//! - A halted partition goes on when its next owner claims it: restart its process after the repair.
+//! - A halted partition goes on when its next owner claims it: restart its process after the
+//!   repair.
 //! - Writers of several processes compete for the head of a partition. Each conflict costs a read
 //!   and a write, so give a partition to many writers only if each sends little.
 //! - An event without an id that is appended again after an error may be there twice, if the error

@@ -148,6 +148,32 @@ fn the_remaining_time_shrinks_by_that_of_each_filter() {
     }
 }
 
+/// A filter receives messages ahead of its handlers while these are quick, and they may turn slow.
+// Guarantee: pipes_and_filters 5.
+#[test]
+fn the_remaining_time_shrinks_while_a_message_waits_for_its_handler() {
+    let world = World::new();
+    let (input, output) = (world.queue("in"), world.queue("out"));
+    let filter = world.filter_with("f", &input, World::config().tasks(1, 1)).output(output.clone()).build().unwrap();
+    world.send(&input, (0..40).map(|i| Message::new(i.to_string()).expires_after(S(600))));
+    let (start, count) = (world.clock.now(), std::cell::Cell::new(0));
+    let handler = async |_: Work| {
+        count.set(count.get() + 1);
+        if count.get() > 10 {
+            world.clock.sleep(S(2)).await;
+        }
+        // The time at which it is emitted.
+        Emit::one(Message::new((world.clock.now() - start).as_secs().to_string()))
+    };
+    world.run(filter.run(world.clock.sleep(S(100)), handler)).unwrap();
+    let taken = world.run(output.peek(100)).unwrap();
+    assert_eq!(taken.len(), 40);
+    for taken in taken {
+        let left = taken.headers["expires-after"].parse::<u64>().unwrap() / 1_000_000_000;
+        assert_eq!(left + text(&taken.body).parse::<u64>().unwrap(), 600);
+    }
+}
+
 /// A request that goes through a filter is answered by the service behind it.
 // Guarantee: pipes_and_filters 5.
 #[test]

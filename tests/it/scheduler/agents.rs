@@ -10,6 +10,32 @@ use steadfast::{
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
+/// Agents receive requests ahead of their handlers while these are quick, and may turn slow.
+// Guarantee: scheduler 6.
+#[test]
+fn a_request_that_waits_in_its_agent_for_too_long_is_not_begun() {
+    let (clock, time) = Clock::manual();
+    let requests = Arc::new(InMemoryQueue::builder("couriers").clock(&clock).build());
+    let config = QueueListenerConfig::default().tasks(1, 1);
+    let agent = Agent::builder(requests.clone(), config).clock(&clock).build().unwrap();
+    let ask = |i: u32| AgentCall::request(format!("{i}"), "body", S(5));
+    time.block_on(requests.send((0..40).map(ask).collect())).unwrap();
+    let began = RefCell::new(Vec::new());
+    let handler = async |call: AgentCall| {
+        began.borrow_mut().push((clock.now(), call.left));
+        if began.borrow().len() > 10 {
+            clock.sleep(S(2)).await;
+        }
+        Ok::<_, String>(call.body)
+    };
+    let start = clock.now();
+    time.block_on(agent.run(clock.sleep(S(120)), handler)).unwrap();
+    let began = began.into_inner();
+    assert!((11..=13).contains(&began.len()), "{began:?}");
+    assert!(began.iter().all(|(at, left)| *at - start + *left == S(5)), "{began:?}");
+    assert_eq!(time.block_on(requests.depth()).unwrap().total(), 0);
+}
+
 // Guarantee: scheduler 6.
 #[test]
 fn an_agent_answers_while_its_caller_waits_and_says_nothing_after() {

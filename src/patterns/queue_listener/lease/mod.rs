@@ -29,6 +29,8 @@ pub(crate) struct Lease {
     pub(crate) until: Instant,
     /// Time of the next renewal.
     pub(crate) renew_at: Instant,
+    /// Time of the request that received the message, to which its age refers.
+    pub(crate) received: Instant,
     /// `true` if another process has the message or may have it.
     pub(crate) lost: bool,
 }
@@ -63,13 +65,14 @@ pub(crate) struct Term {
     source: usize,
     until: Instant,
     pub(crate) renew_at: Instant,
+    received: Instant,
 }
 
 impl Term {
     /// Returns the term of leases of this source whose request was sent at this time.
     #[inline]
     pub(crate) fn since(since: Instant, source: usize, parts: &Parts) -> Self {
-        Self { source, until: since + parts.whole, renew_at: since + parts.third }
+        Self { source, until: since + parts.whole, renew_at: since + parts.third, received: since }
     }
 }
 
@@ -85,8 +88,15 @@ impl Lease {
             expiries: delivery.expiries,
             until: term.until,
             renew_at: term.renew_at,
+            received: term.received,
             lost: false,
         }
+    }
+
+    /// Returns the age of the message now, which has waited here since it was received.
+    #[inline]
+    pub(crate) fn age_of(&self, delivery: &Delivery, now: Instant) -> Duration {
+        delivery.age.saturating_add(now - self.received)
     }
 
     /// Records a renewal whose request was sent at this time.

@@ -110,7 +110,8 @@ impl Worker {
         let run = self.run.clone();
         let (mut works, mut leases) = (Vec::new(), Vec::new());
         self.begun = batch.len();
-        for (delivery, lease) in self.admit_all(batch).await {
+        for (mut delivery, lease) in self.admit_all(batch).await {
+            delivery.age = lease.age_of(&delivery, run.now());
             works.push(delivery);
             leases.push(lease);
         }

@@ -233,7 +233,8 @@ impl Worker {
             if !is_fresh || lease.attempt > config.max_attempts || run.inner.filter.is_some() {
                 return FastPath::Asks(Box::new(leased));
             }
-            let LeasedDelivery { delivery, lease } = leased;
+            let LeasedDelivery { mut delivery, lease } = leased;
+            delivery.age = lease.age_of(&delivery, self.looks.at.unwrap_or_default());
             (self.begun, self.has_yielded) = (1, false);
             let cancelled = self.cancel.next();
             let Some(output) = call.as_mut().begin(cx, || handler(Work::new(delivery, cancelled))) else {
@@ -287,12 +288,13 @@ impl Worker {
         H: Future<Output: Into<Disposition>>,
     {
         let run = self.run.clone();
-        let LeasedDelivery { delivery, mut lease } = *leased;
+        let LeasedDelivery { mut delivery, mut lease } = *leased;
         self.begun = 1;
         if !self.admit(&delivery, &mut lease).await {
             self.begun = 0;
             return;
         }
+        delivery.age = lease.age_of(&delivery, run.now());
         let key = run.filter_key(&delivery);
         let mut work = Some(Work::new(delivery, self.cancel.next()));
         let began = poll_fn(|cx| Poll::Ready(work.take().and_then(|work| call.as_mut().begin(cx, || handler(work)))));

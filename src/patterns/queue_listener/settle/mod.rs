@@ -69,6 +69,7 @@ impl PendingSettlement {
             expiries: *expiries,
             until: *until,
             renew_at: *until,
+            received: *until,
             lost: false,
         }
     }
@@ -119,6 +120,8 @@ impl RunState {
                     settlements.drain(..).for_each(|settlement| self.settling_lost(&settlement));
                 } else if error.may_have_been_applied() {
                     self.unanswered(settlements);
+                } else if let Some(full) = error.backend().filter(|error| error.class() == ErrorClass::Throttled) {
+                    self.hold_all(settlements, full);
                 }
             }
         }
@@ -160,6 +163,27 @@ impl RunState {
                 false
             }
         }
+    }
+
+    /// Holds the forwards of a request that was refused as a whole, because the server is full, if
+    /// the listener holds forwards. If the run stops, releases their messages: a release needs no
+    /// room.
+    #[cold]
+    fn hold_all(&self, settlements: &mut Vec<PendingSettlement>, full: &PortError) {
+        let (stops, mut ended) = (matches!(self.stage(), Stage::Stopping { .. }), 0);
+        settlements.retain_mut(|settlement| {
+            if !self.inner.holds || !matches!(settlement.decision, Decision::Forward(_)) {
+                return true;
+            }
+            if stops {
+                self.settle_otherwise(settlement, self.forward_delayed(full));
+                ended += usize::from(!settlement.is_overdue);
+            } else {
+                settlement.held.get_or_insert_with(|| self.inner.counters.hold());
+            }
+            !stops
+        });
+        self.intake.ended(ended);
     }
 
     /// Releases the message of a forward to a full target when a third of its lease is left, or
@@ -291,7 +315,7 @@ impl RunState {
         let Failing { mut settlements, times } = failing;
         if times > 0 {
             let mut busy = self.inner.config.busy;
-            if settlements.iter().any(|settlement| settlement.found_full) {
+            if settlements.iter().any(|settlement| settlement.found_full || settlement.held.is_some()) {
                 // Several requests before `gives_up_forward` and the end of the lease.
                 busy.cap = busy.cap.min(self.inner.config.visibility / 8);
             }

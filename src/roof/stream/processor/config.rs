@@ -35,15 +35,15 @@ pub struct StreamProcessorConfig {
     pub max_deliveries: u32,
     /// Delays between the attempts of an event. 100 ms to 30 s by default, with full jitter.
     pub retry: BackoffConfig,
-    /// Number of recorded deaths of a process while it ran an event, after which the event becomes a
-    /// dead letter. 3 by default.
+    /// Number of recorded deaths of a process while it ran an event, after which the event becomes
+    /// a dead letter. 3 by default.
     pub max_crashes: u32,
     /// Time within which a change of the members is seen and answered. Each member announces itself
     /// four times as often, and looks at the others twice as often. 10 s by default.
     #[serde(with = "human")]
     pub rebalance_interval: Duration,
-    /// Time that running handlers have on a hand-over and a shutdown, before they are asked to stop.
-    /// 5 s by default.
+    /// Time that running handlers have on a hand-over and a shutdown, before they are asked to
+    /// stop. 5 s by default.
     #[serde(with = "human")]
     pub drain_timeout: Duration,
     /// Delays between reads that find nothing. 100 ms to 5 s by default. In a topic that wakes its

@@ -26,8 +26,8 @@ pub enum StreamProcessorEvent {
         /// Position up to which all events are finished.
         watermark: u64,
     },
-    /// Owners of a partition died twice in a row without finishing an event: the events that they may
-    /// have run are run one at a time, and each is recorded before.
+    /// Owners of a partition died twice in a row without finishing an event: the events that they
+    /// may have run are run one at a time, and each is recorded before.
     Careful {
         /// The partition.
         partition: u16,

@@ -35,8 +35,8 @@ impl StreamProcessor {
     /// clone runs already.
     ///
     /// # Cancel safety
-    /// A dropped future is a crash: its partitions are free when their terms have passed, and events
-    /// that ended since the last checkpoints run again. Prefer `shutdown`.
+    /// A dropped future is a crash: its partitions are free when their terms have passed, and
+    /// events that ended since the last checkpoints run again. Prefer `shutdown`.
     pub async fn run<F, H>(&self, shutdown: impl Future<Output = ()>, handler: F) -> Result<(), PortError>
     where
         F: Fn(Delivered) -> H,

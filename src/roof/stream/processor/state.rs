@@ -43,8 +43,8 @@ impl StreamProcessor {
     }
 
     /// Reads the state of all partitions of the group, in their order. A checkpoint is up to
-    /// [`checkpoint_interval`](super::StreamProcessorConfig::checkpoint_interval) old, and a list of
-    /// a member's partitions up to a quarter of
+    /// [`checkpoint_interval`](super::StreamProcessorConfig::checkpoint_interval) old, and a list
+    /// of a member's partitions up to a quarter of
     /// [`rebalance_interval`](super::StreamProcessorConfig::rebalance_interval).
     ///
     /// It costs two requests for each partition, and one for the members. Any process may call it,

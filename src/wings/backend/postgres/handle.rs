@@ -33,6 +33,13 @@ pub(super) struct PostgresCore {
     events: Events<ConnectionEvent>,
 }
 
+impl PostgresCore {
+    /// Returns the text of the database and schema, which all their queues share.
+    pub(super) fn engine(&self) -> String {
+        format!("postgres-{} {}", self.link.place(), self.config.schema)
+    }
+}
+
 impl Postgres {
     /// Connects to the server, checks it, and creates or updates the schema.
     ///

@@ -295,9 +295,7 @@ impl Queue for PostgresQueue {
     }
 
     fn address(&self) -> Option<Address> {
-        let PostgresCore { link, config, .. } = &*self.0.core;
-        let engine = format!("postgres-{} {}", link.place(), config.schema);
-        Some(Address::new(self.0.identity.clone()).of_engine(engine))
+        Some(Address::new(self.0.identity.clone()).of_engine(self.0.core.engine()))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {

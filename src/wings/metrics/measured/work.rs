@@ -1,4 +1,5 @@
-//! Metrics of leader election, queue listeners, filters, journals, sagas and shared circuit breakers.
+//! Metrics of leader election, queue listeners, filters, journals, sagas and shared circuit
+//! breakers.
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
     circuit_breaker::{SharedCircuitBreaker, SharedCircuitBreakerEvent},

@@ -7,7 +7,6 @@ use steadfast::{
     leader_election::LeaderElectionConfig,
     lease::InMemoryLease,
     port::{Capabilities, Capability},
-    queue::InMemoryQueue,
     queue_listener::IdleConfig,
     store::{InMemoryStore, Key, PutOptions, Store, StoreError},
     stream::{StreamProcessor, StreamProcessorConfig, StreamProcessorEvent as Event},
@@ -86,7 +85,6 @@ fn backends_that_lack_a_capability_are_refused() {
         );
         assert_eq!(built.is_ok(), name.len() + 40 < can, "{}", name.len());
     }
-    let _ = InMemoryQueue::new("dead");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use steadfast::{
     leader_election::LeaderElectionConfig,
     lease::{Lease, StoreLease},
     port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
-    queue::{InMemoryQueue, Queue, QueueExt},
+    queue::{InMemoryQueue, QueueExt},
     queue_listener::{Disposition, IdleConfig},
     store::{InMemoryStore, Store},
     stream::{
