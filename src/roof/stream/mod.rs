@@ -258,7 +258,7 @@
 //!
 //! 1. Buffer the events, and size the processing for the mean, not for the peak: the topic is the
 //!    buffer, and `max_pending` bounds what waits before it. (default)
-//! 2. A stream is no queue: the reader keeps its place. (advice; table above)
+//! 2. A stream is no queue, and its reader keeps its place: the first table. (advice)
 //! 3. The interval of checkpoints trades writes for events that run again. (default; table above)
 //! 4. One consumer for each partition: an election. (default)
 //! 5. More consumers than partitions would be idle: within a partition, keys run beside each other.

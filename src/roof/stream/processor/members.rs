@@ -48,6 +48,9 @@ pub(super) type Wanted = Mutex<BTreeMap<u16, watch::Sender<bool>>>;
 /// A partition to campaign for, until the receiver is `false`.
 pub(super) type Want = (u16, watch::Receiver<bool>);
 
+/// Live members, each with its partitions.
+type LiveMembers = BTreeMap<String, BTreeSet<u16>>;
+
 /// The rows of other members, as this one saw them: the version, and the time at which it was first
 /// seen.
 #[derive(Debug, Default)]
@@ -61,7 +64,7 @@ impl Observed {
         rows: &[Row],
         now: Instant,
         interval: Duration,
-    ) -> (BTreeMap<String, BTreeSet<u16>>, Vec<(String, Version)>) {
+    ) -> (LiveMembers, Vec<(String, Version)>) {
         let (mut live, mut gone, mut seen) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for row in rows {
             let member = row.row.strip_prefix(PREFIX).unwrap_or_default();
@@ -117,7 +120,7 @@ impl ProcessorCore {
         for beat in 1_u64.. {
             let value = encode(beat, self.owned.lock().keys().copied());
             let announced = ask(&self.clock, limit, self.store.put(key, value.into(), PutOptions::new())).await;
-            self.told(StreamCall::Members, announced.map_err(|error| error_of(error)))?;
+            self.told(StreamCall::Members, announced.map_err(error_of))?;
             let pause = scaled(pause, 0.9 + 0.1 * self.entropy.unit());
             // Many partitions that are claimed at once are one announcement.
             self.clock.sleep(pause.min(APART)).await;
@@ -137,7 +140,7 @@ impl ProcessorCore {
         loop {
             let rows = self.store.scan_all(Scan::partition(&*self.partition).prefix(PREFIX));
             let rows = ask(&self.clock, pause, rows).await;
-            if let Some(rows) = self.told(StreamCall::Members, rows.map_err(|error| error_of(error)))? {
+            if let Some(rows) = self.told(StreamCall::Members, rows.map_err(error_of))? {
                 let (mut members, gone) = observed.see(&rows, self.clock.now(), self.config.rebalance_interval);
                 members.insert(self.member.clone(), self.owned.lock().keys().copied().collect());
                 if std::mem::replace(&mut count, members.len()) != count {
