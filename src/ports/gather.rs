@@ -81,8 +81,8 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
         Self::of(most, Order::Any, Spawner::Tokio, Box::new(sender))
     }
 
-    /// Creates one that sends one batch at a time, each in a task, in the order of the jobs. Its user
-    /// limits the number of jobs that wait.
+    /// Creates one that sends one batch at a time, each in a task, in the order of the jobs. Its
+    /// user limits the number of jobs that wait.
     pub(crate) fn in_order(most: usize, spawner: Spawner, sender: impl SendBatch<J, R> + 'static) -> Self {
         Self::of(most, Order::Strict, spawner, Box::new(sender))
     }

@@ -161,7 +161,8 @@ impl StoreTopicInner {
         }
     }
 
-    /// Returns the answers of an attempt with an unknown outcome, if it was applied behind `before`.
+    /// Returns the answers of an attempt with an unknown outcome, if it was applied behind
+    /// `before`.
     async fn find_own(
         &self,
         part: &Partition,
@@ -260,7 +261,8 @@ impl StoreTopicInner {
     }
 
     /// Returns the writes that delete the next events below `before`, and the first offset that is
-    /// left. There are none if the rows do not begin with the head's first offset. A row with events on both sides is replaced by one with the rest.
+    /// left. There are none if the rows do not begin with the head's first offset. A row with
+    /// events on both sides is replaced by one with the rest.
     async fn rows_below(&self, part: &Partition, head: &Head, before: u64) -> Result<(u64, Vec<Write>), PortError> {
         use std::ops::Bound::{Excluded, Included};
         let range = (Included(stored::events_row(head.first)), Excluded(stored::events_row(before)));

@@ -290,8 +290,8 @@
 //!   and a write, so give a partition to many writers only if each sends little.
 //! - An event without an id that is appended again after an error may be there twice, if the error
 //!   says that it [may have been applied](crate::port::PortError::may_have_been_applied).
-//! - Bodies are parts of their row in memory: an event that is kept for long keeps the row, of up to
-//!   128 KiB. Copy its body.
+//! - Bodies are parts of their row in memory: an event that is kept for long keeps the row, of up
+//!   to 128 KiB. Copy its body.
 //! - A handle that has read events may return them once more after another process trimmed them.
 //! - Trimming does not know the groups: an event that is trimmed before it was processed is lost to
 //!   its group, which halts.

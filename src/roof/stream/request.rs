@@ -39,8 +39,8 @@ enum Fate {
 }
 
 impl Request {
-    /// Creates a request, for a store with these limits; `None` if its events are so large that they
-    /// need more rows than a batch has.
+    /// Creates a request, for a store with these limits; `None` if its events are so large that
+    /// they need more rows than a batch has.
     pub(super) fn new(events: Vec<Event>, store: &Capabilities) -> Option<Self> {
         let mut ids: HashMap<&str, usize> = HashMap::new();
         let mut fates = Vec::with_capacity(events.len());

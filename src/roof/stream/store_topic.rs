@@ -121,7 +121,8 @@ impl StoreTopic {
     /// # let (clock, driver) = Clock::manual();
     /// # driver.block_on(async {
     /// let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
-    /// let topic = StoreTopic::builder(store, "deliveries", 32).clock(&clock).window(Duration::from_secs(60));
+    /// let minute = Duration::from_secs(60);
+    /// let topic = StoreTopic::builder(store, "deliveries", 32).clock(&clock).window(minute);
     /// assert_eq!(topic.build().await?.partitions(), 32);
     /// # Ok::<_, steadfast::port::PortError>(())
     /// # }).unwrap();
