@@ -259,11 +259,11 @@ impl Plain {
         }
         let known_before = self.has(IdsAreReadBeforeTheAppend).then(|| self.known_before(at, &events));
         if known_before.is_some() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            self.clock.sleep(Duration::from_millis(2)).await;
         }
         let given = self.has(PositionsAreGivenBeforeTheAppend).then(|| self.lock().parts[at].next);
         if given.is_some() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            self.clock.sleep(Duration::from_millis(2)).await;
         }
         let (mut appended, request) = (Vec::new(), self.lock().parts[at].next);
         let later = self.has(TheOtherHandleSeesEventsLate) || self.has(BoundsAreLate);
@@ -365,7 +365,7 @@ impl Plain {
         let all = part.events.iter().filter(|(offset, _, _)| *offset >= from);
         let mut found: Vec<_> =
             all.map(|(offset, _, event)| Recorded::new(Position::new(partition, *offset), event.clone())).collect();
-        if self.has(ReadersPassEventsUnderWay) && found.len() > 1 && part.next % 3 == 0 {
+        if self.has(ReadersPassEventsUnderWay) && found.len() > 1 && part.next.is_multiple_of(3) {
             found.remove(0);
         }
         if self.has(TheOtherHandleSeesEventsLate) && self.number > 1 && found.len() == 1 {
@@ -461,7 +461,8 @@ impl Topic for Plain {
                 own.as_mut().enable();
                 any.as_mut().enable();
                 let found = self.read_now(partition, &read)?;
-                let is_over = self.clock.now() >= until && !(self.has(ReadsWaitForEver) && !read.wait.is_zero());
+                let may_end = read.wait.is_zero() || !self.has(ReadsWaitForEver);
+                let is_over = may_end && self.clock.now() >= until;
                 if !found.is_empty() || is_over || self.has(ReadsDoNotWait) {
                     return Ok(found);
                 }

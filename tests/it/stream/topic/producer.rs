@@ -9,12 +9,15 @@ use steadfast::{
 };
 use tokio::sync::Semaphore;
 
+/// The partition of a request, and the bodies of its events.
+type Sent = (u16, Vec<String>);
+
 /// A topic whose appends each need a permit, and are recorded.
 #[derive(Debug, Clone)]
 struct Gated {
     topic: StoreTopic,
     permits: Arc<Semaphore>,
-    requests: Arc<Mutex<Vec<(u16, Vec<String>)>>>,
+    requests: Arc<Mutex<Vec<Sent>>>,
     fails: Arc<Mutex<Option<PortError>>>,
 }
 
