@@ -240,8 +240,8 @@ impl<T: Send + Sync + 'static> Saga<T> {
     }
 
     /// Records that the step at which a saga is stuck took no effect, or that an operator undid it,
-    /// with a note. The other steps are compensated. For a pivot whose outcome was unknown, and whose
-    /// service says afterwards that nothing happened.
+    /// with a note. The other steps are compensated. For a pivot whose outcome was unknown, and
+    /// whose service says afterwards that nothing happened.
     ///
     /// # Errors
     /// [`NotStuck`](SagaError::NotStuck) if the saga is not stuck at the action of this step, or if

@@ -132,10 +132,10 @@
 //! Up to the pivot a saga can go back, and each step has a compensation, by its type. Once the
 //! pivot took effect, or may have, the saga only goes forward. If a step fails for good there, the
 //! saga is stuck: an operator repairs the cause and calls [`retry`](Saga::retry), or does the work
-//! and calls [`skip`](Saga::skip). The same holds for a compensation that fails. If a pivot is stuck
-//! whose outcome was unknown, and the service says that it had no effect, [`undo`](Saga::undo) lets
-//! the saga be compensated. A stuck saga is kept without a time limit, and [`open`](Saga::open)
-//! lists it.
+//! and calls [`skip`](Saga::skip). The same holds for a compensation that fails. If a pivot is
+//! stuck whose outcome was unknown, and the service says that it had no effect,
+//! [`undo`](Saga::undo) lets the saga be compensated. A stuck saga is kept without a time limit,
+//! and [`open`](Saga::open) lists it.
 //!
 //! Reserve before the pivot, and confirm after it: a reservation with a time limit holds the
 //! resource shortly, and needs no perfect compensation.
@@ -245,8 +245,8 @@
 //!   passes, not from the step.
 //! - The state is written after each step: keep it small, and large parts elsewhere. A state is
 //!   refused that leaves no room for the progress beside it in one value of the store: 256 bytes,
-//!   for each step its name and 80 bytes, and the reply address of a submission. Texts of errors are
-//!   left out if they do not fit.
+//!   for each step its name and 80 bytes, and the reply address of a submission. Texts of errors
+//!   are left out if they do not fit.
 //! - A pipeline with many retries inside a step makes its outcome less certain: an error after a
 //!   repeated call is unknown, also if the last attempt was not sent.
 //! - A short delay (up to 5 s) counts its attempt before the delay: a process that dies meanwhile

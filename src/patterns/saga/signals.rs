@@ -71,8 +71,8 @@ impl Progress {
     }
 
     /// Records that the action that a saga is stuck at took no effect, or that an operator undid
-    /// it: the saga is compensated. Returns `false` if it is not stuck there, or another action past
-    /// its pivot may have taken effect.
+    /// it: the saga is compensated. Returns `false` if it is not stuck there, or another action
+    /// past its pivot may have taken effect.
     pub(super) fn undo(&mut self, name: &str, note: &str) -> bool {
         if self.phase != Phase::StuckForward {
             return false;
