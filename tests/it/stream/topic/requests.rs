@@ -24,6 +24,8 @@ pub(super) struct Disturbed {
     scans: AtomicUsize,
     /// What becomes of the next batches.
     fates: Mutex<Vec<Fate>>,
+    /// Appends two requests before the next scan of ascending rows.
+    intruder: Mutex<Option<StoreTopic>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,6 +52,7 @@ impl Disturbed {
             batches: AtomicUsize::new(0),
             scans: AtomicUsize::new(0),
             fates: Mutex::default(),
+            intruder: Mutex::default(),
         })
     }
 
@@ -67,7 +70,16 @@ impl Store for Disturbed {
 
     fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
         self.scans.fetch_add(1, SeqCst);
-        self.store.scan(scan)
+        let is_ascending = scan.order == steadfast::store::Order::Ascending;
+        let intruder = if is_ascending { self.intruder.lock().unwrap().take() } else { None };
+        Box::pin(async move {
+            if let Some(topic) = intruder {
+                for size in [5, 2] {
+                    topic.append(0, (0..size).map(|n| Event::new(n.to_string())).collect()).await.unwrap();
+                }
+            }
+            self.store.scan(scan).await
+        })
     }
 
     fn batch<'a>(
@@ -270,6 +282,19 @@ fn a_reader_that_follows_a_partition_makes_one_request_for_each_page() {
         // At the end each read is one request.
         reader.read(0, Read::from(next)).await.unwrap();
         assert_eq!(store.scans.load(SeqCst) - scans, 1);
+    });
+}
+
+#[test]
+fn a_read_within_a_row_that_is_appended_meanwhile_misses_no_event() {
+    run(async |store| {
+        let (reader, writer) = (open(&store).await, open(&store).await);
+        writer.append(0, vec![Event::new("a"), Event::new("b")]).await.unwrap();
+        // No row has the position when the read begins; then 3 to 7 and 8 to 9 are appended.
+        *store.intruder.lock().unwrap() = Some(writer);
+        let found = reader.read(0, Read::from(4)).await.unwrap();
+        let offsets: Vec<_> = found.iter().map(|recorded| recorded.position.offset).collect();
+        assert_eq!(offsets.first(), Some(&4), "{offsets:?}");
     });
 }
 
