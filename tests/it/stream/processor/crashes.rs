@@ -152,7 +152,11 @@ fn a_member_can_be_dropped_at_every_await_and_run_again() {
                 let clock = clock.clone();
                 async move {
                     clock.sleep(MS(100)).await;
-                    if event.position.offset % 3 == 0 { Disposition::retry("busy") } else { Disposition::Complete }
+                    if event.position.offset.is_multiple_of(3) {
+                        Disposition::retry("busy")
+                    } else {
+                        Disposition::Complete
+                    }
                 }
             })
         },
