@@ -12,7 +12,7 @@ use crate::port::{Capabilities, PortError};
 ///
 /// let event = Event::new("arrived").key("tenant-7").id("request-9").header("trace", "4f");
 /// assert_eq!(event.key.as_deref(), Some("tenant-7"));
-/// assert_eq!(event.size(), 29);
+/// assert_eq!(event.size(), 31);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]

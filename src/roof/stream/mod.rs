@@ -85,44 +85,37 @@
 //!         Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor,
 //!         StreamProcessorConfig,
 //!     },
-//!     time::Clock,
 //! };
 //!
-//! # let (clock, driver) = Clock::manual();
-//! # driver.block_on(async {
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // In a service, a durable store, such as a SQLite file or a PostgreSQL server.
-//! let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
-//! let topic = StoreTopic::builder(store.clone(), "deliveries", 8).clock(&clock).build().await?;
+//! let store = Arc::new(InMemoryStore::new());
+//! let topic = StoreTopic::open(store.clone(), "deliveries", 8).await?;
 //!
-//! # let spawn = |work: steadfast::port::BoxFuture<'static, ()>| drop(std::thread::spawn(move || {
-//! #     steadfast::time::block_on(work)
-//! # }));
-//! let producer = Producer::builder(topic.clone(), ProducerConfig::default());
-//! # let producer = producer.spawner(spawn);
-//! let producer = producer.clock(&clock).build()?;
+//! let producer = Producer::new(topic.clone(), ProducerConfig::default())?;
 //! for state in ["ordered", "packed", "delivered"] {
 //!     producer.append(Event::new(state).key("delivery-42")).await?;
 //! }
 //!
 //! // Each process runs a member of the group.
-//! let leases = Arc::new(StoreLease::builder(store.clone()).clock(&clock).build()?);
-//! let dead = Arc::new(InMemoryQueue::builder("dead").clock(&clock).build());
+//! let leases = Arc::new(StoreLease::builder(store.clone()).build()?);
+//! let dead = Arc::new(InMemoryQueue::new("dead"));
 //! let config = StreamProcessorConfig::default();
 //! let processor = StreamProcessor::builder(topic, "dispatch", leases, store, config)
-//!     .clock(&clock)
 //!     .dead_letters(dead)
 //!     .build()?;
 //!
 //! let states = Mutex::new(Vec::new());
-//! let shutdown = clock.sleep(Duration::from_secs(10));
+//! let shutdown = tokio::time::sleep(Duration::from_secs(10));
 //! processor.run(shutdown, async |event: Delivered| {
 //!     // `event.position` identifies the event; `event.token()` fences the writes of this owner.
 //!     states.lock().unwrap().push(event.event.body.clone());
 //!     Disposition::Complete
 //! }).await?;
 //! assert_eq!(states.into_inner().unwrap(), ["ordered", "packed", "delivered"]);
-//! # Ok::<_, Box<dyn std::error::Error>>(())
-//! # }).unwrap();
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # The topic in a store
