@@ -82,6 +82,12 @@ impl SagaCore {
         self.config.step_timeout.saturating_add(self.config.call_timeout.saturating_mul(2))
     }
 
+    /// Returns `true` if there is a record with this id, also one that cannot be read.
+    pub(crate) async fn exists(&self, id: &str) -> Result<bool, SagaError> {
+        self.check_id(id)?;
+        Ok(self.read(id).await?.is_some())
+    }
+
     /// Starts or continues the saga of a message, until it ends or waits for long.
     pub(crate) async fn turn(self: &Arc<Self>, turn: Turn<'_>) -> Result<Turned, SagaError> {
         self.check_id(turn.id)?;

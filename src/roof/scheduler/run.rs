@@ -66,13 +66,19 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
             Ok(true) => return self.dead_letter(id, "its process died too often before the saga was claimed"),
             Err(error) => return self.failed(id, error),
         }
-        // A delivery after a delay is no receipt.
-        let is_new = work.deliveries == 1 || work.expiries > 0 || work.attempts > 0;
-        if kind == Kind::Submit
-            && is_new
-            && let Err(error) = self.tell_received(&work, id).await
-        {
-            return self.reply_failed(id, &error);
+        // Told before the saga exists, so that one that exists was told.
+        let is_new = match kind {
+            Kind::Submit if work.deliveries > 1 => self.saga.core().exists(id).await.map(|exists| !exists),
+            kind => Ok(kind == Kind::Submit),
+        };
+        match is_new {
+            Ok(false) => {}
+            Ok(true) => {
+                if let Err(error) = self.tell_received(&work, id).await {
+                    return self.reply_failed(id, &error);
+                }
+            }
+            Err(error) => return self.failed(id, error),
         }
         // By the age of the message at its delivery, and this process's clock from then on.
         let clock = &self.common.clock;

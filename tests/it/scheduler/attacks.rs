@@ -1,10 +1,18 @@
 //! Long ids, large states, delays without end, and two queues.
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use steadfast::{
-    port::{BoxFuture, Capabilities},
+    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
     queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Settle},
     saga::{Action, Plan, SagaOutcome, SagaPhase, Step, StepOutcome},
+    scheduler::{STATUS, Scheduler},
 };
 
 use super::world::{World, order};
@@ -51,9 +59,10 @@ impl Action<State> for Grows {
 #[test]
 fn a_result_that_is_too_large_for_its_status_message_makes_the_submission_a_dead_letter() {
     let world = World::new();
-    let replies = Arc::new(Small(InMemoryQueue::builder("small").clock(&world.clock).build()));
+    let queue = InMemoryQueue::builder("small").clock(&world.clock).build();
+    let replies = Arc::new(Limited { queue, largest: 1_000, failures: AtomicU32::new(0) });
     let saga = world.process("a", Plan::new().pivot("grows", Grows)).saga().clone();
-    let orders = steadfast::scheduler::Scheduler::builder(saga, world.queue.clone(), World::config())
+    let orders = Scheduler::builder(saga, world.queue.clone(), World::config())
         .clock(&world.clock)
         .replies(move |_| Some(replies.clone()))
         .build()
@@ -67,12 +76,16 @@ fn a_result_that_is_too_large_for_its_status_message_makes_the_submission_a_dead
     assert!(format!("{dead:?}").contains("status message was refused"), "{dead:?}");
 }
 
-/// A queue of small messages.
+/// A queue of messages of at most so many bytes, whose first sends fail.
 #[derive(Debug)]
-struct Small(InMemoryQueue);
+struct Limited {
+    queue: InMemoryQueue,
+    largest: usize,
+    failures: AtomicU32,
+}
 
-impl Queue for Small {
-    forward_queue! { 0: identity, receive, extend, depth, peek, purge, dead_letters }
+impl Queue for Limited {
+    forward_queue! { queue: identity, receive, extend, depth, peek, purge, dead_letters }
 
     // A forward would not pass through it.
     fn address(&self) -> Option<Address> {
@@ -83,19 +96,43 @@ impl Queue for Small {
         &'a self,
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.0.settle(settlements)
+        self.queue.settle(settlements)
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.0.capabilities().largest_value(1_000)
+        self.queue.capabilities().largest_value(self.largest)
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;
-            self.0.send(messages).await
+            if self.failures.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                return Err(PortError::new(PortErrorKind::Unavailable, "the reply queue is away").into());
+            }
+            self.queue.send(messages).await
         })
     }
+}
+
+/// Regression: the next delivery was taken for one that had told it, and the customer never heard of the receipt.
+#[test]
+fn a_receipt_that_the_reply_queue_refuses_is_told_by_a_later_delivery() {
+    let world = World::new();
+    let queue = InMemoryQueue::builder("away").clock(&world.clock).build();
+    let replies = Arc::new(Limited { queue, largest: 10_000, failures: AtomicU32::new(2) });
+    let told = replies.clone();
+    let saga = world.process("a", world.saga.trip()).saga().clone();
+    let orders = Scheduler::builder(saga, world.queue.clone(), World::config())
+        .clock(&world.clock)
+        .replies(move |_| Some(replies.clone()))
+        .build()
+        .unwrap();
+    world.submit(&orders, order("42").reply_to("away", "1"));
+    world.saga.services.answer("room", [Answer::Refused(S(20)), Answer::Refused(S(600))]);
+    world.run(&[&orders], S(1000));
+    let told = world.block_on(told.peek(9)).unwrap();
+    let told: Vec<_> = told.iter().map(|told| told.headers[STATUS].as_str()).collect();
+    assert_eq!(told, ["received", "completed"]);
 }
 
 #[test]
