@@ -112,7 +112,9 @@ async fn run_filter(name: &str, log: &Path, engine: &Engine) -> Result<()> {
     filter
         .run(std::future::pending(), async |work: Work| {
             let text = String::from_utf8_lossy(&work.body).into_owned();
-            writeln!(noted.borrow_mut(), "{name} {} {text}", std::process::id()).map_err(|error| error.to_string())?;
+            // One write for the whole line, since nine processes append to the file.
+            let line = format!("{name} {} {text}\n", std::process::id());
+            noted.borrow_mut().write_all(line.as_bytes()).map_err(|error| error.to_string())?;
             clock.sleep(Duration::from_millis(5)).await;
             handled(name, &text)
         })
