@@ -1,5 +1,6 @@
 //! Behaviours of single backends and ports beyond the conformance suites.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod children;
 mod delete_scanned;
 mod memory_forwards;
 mod memory_models;

@@ -2,9 +2,7 @@
 //! releases that had none.
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{BufRead, BufReader, Write as _},
     path::Path,
-    process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
 };
 
@@ -17,19 +15,15 @@ use steadfast::{
     testing::conformance::run,
 };
 
+use crate::children::{kill, say, start, told};
+
 const LOG: Sequence<'static> = Sequence::new("log/");
 
-/// Set for the child processes of the test: the part, and the file.
-const CHILD: &str = "STEADFAST_TEST_SEQUENCE";
+/// The test that a child process runs.
+const CHILD: &str = "sqlite_appends::child_that_appends_or_reads_until_it_is_killed";
 
 fn open(path: &Path) -> SqliteStore {
     Sqlite::open(SqliteConfig::at(path)).unwrap().store()
-}
-
-fn say(line: &str) {
-    // One write, so that lines of processes do not mix. A closed pipe means that the parent does
-    // not read any more.
-    let _ = std::io::stdout().lock().write_all(format!("\nCHILD {line}\n").as_bytes());
 }
 
 /// Appends as one of sixteen tasks: alone, in pairs, behind the last number, and in batches that
@@ -81,9 +75,8 @@ async fn tail(store: SqliteStore) {
 
 #[test]
 fn child_that_appends_or_reads_until_it_is_killed() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let (part, path) = told.split_once(' ').unwrap();
-    let store = open(Path::new(path));
+    let Some((part, path)) = told() else { return };
+    let store = open(Path::new(&path));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         if part == "reader" {
@@ -94,32 +87,6 @@ fn child_that_appends_or_reads_until_it_is_killed() {
             task.await.unwrap();
         }
     });
-}
-
-/// A child process, whose lines arrive in a channel.
-fn start(part: &str, path: &Path, lines: &mpsc::Sender<String>) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sqlite_appends::child_that_appends_or_reads_until_it_is_killed", "--nocapture"])
-        .env(CHILD, format!("{part} {}", path.display()))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let (out, lines) = (BufReader::new(child.stdout.take().unwrap()), lines.clone());
-    std::thread::spawn(move || {
-        for line in out.lines().map(Result::unwrap) {
-            if let Some(said) = line.strip_prefix("CHILD ") {
-                let _ = lines.send(said.to_owned());
-            }
-        }
-    });
-    child
-}
-
-fn kill(mut child: Child) {
-    assert!(child.try_wait().unwrap().is_none(), "a process ended by itself");
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 /// Lines of the processes so far: values by number.
@@ -148,15 +115,15 @@ fn sixty_four_appenders_in_four_processes_leave_no_hole_when_some_are_killed() {
     drop(open(&path));
     let (sender, lines) = mpsc::channel();
     let (entropy, mut said) = (Entropy::from_seed(64), Said::default());
-    let reader = start("reader", &path, &sender);
-    let mut appenders: Vec<_> = (0..4).map(|i| start(&i.to_string(), &path, &sender)).collect();
+    let reader = start(CHILD, "reader", &path, &sender);
+    let mut appenders: Vec<_> = (0..4).map(|i| start(CHILD, &i.to_string(), &path, &sender)).collect();
     for round in 0..KILLS {
         let until = said.appended.len() + 1 + entropy.up_to(150) as usize;
         while said.appended.len() < until {
             said.note(&lines.recv().unwrap());
         }
         let killed = entropy.up_to(3) as usize;
-        kill(std::mem::replace(&mut appenders[killed], start(&(4 + round).to_string(), &path, &sender)));
+        kill(std::mem::replace(&mut appenders[killed], start(CHILD, &(4 + round).to_string(), &path, &sender)));
     }
     appenders.into_iter().for_each(kill);
     // A reader that ended closes the channel.

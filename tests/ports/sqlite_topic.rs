@@ -2,9 +2,8 @@
 //! said, and the offsets have no hole.
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{BufRead, BufReader, Write as _},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::Child,
     sync::{Arc, mpsc},
 };
 
@@ -15,19 +14,16 @@ use steadfast::{
     testing::conformance::run,
 };
 
-/// Set for the child processes of the test: the name, and the file.
-const CHILD: &str = "STEADFAST_TEST_TOPIC";
+use crate::children::{kill, say, start, told};
+
+/// The test that a child process runs.
+const CHILD: &str = "sqlite_topic::child_that_appends_to_a_topic_until_it_is_killed";
 const PARTITIONS: u16 = 3;
 const KILLS: usize = 50;
 
 async fn open(path: &Path) -> StoreTopic {
     let store = Arc::new(Sqlite::open(SqliteConfig::at(path)).unwrap().store());
     StoreTopic::open(store, "events", PARTITIONS).await.unwrap()
-}
-
-fn say(line: &str) {
-    // One write, so that lines of processes do not mix. A closed pipe means that the parent does not read any more.
-    let _ = std::io::stdout().lock().write_all(format!("\nCHILD {line}\n").as_bytes());
 }
 
 /// Appends as one of eight tasks. Each event has an id, and each fourth is appended twice.
@@ -47,43 +43,16 @@ async fn append_on_and_on(producer: Producer, name: String) {
 
 #[test]
 fn child_that_appends_to_a_topic_until_it_is_killed() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let (name, path) = told.split_once(' ').unwrap();
+    let Some((name, path)) = told() else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let producer = Producer::new(open(Path::new(path)).await, ProducerConfig::default()).unwrap();
+        let producer = Producer::new(open(Path::new(&path)).await, ProducerConfig::default()).unwrap();
         let tasks: Vec<_> =
             (0..8).map(|task| tokio::spawn(append_on_and_on(producer.clone(), format!("{name}.{task}")))).collect();
         for task in tasks {
             task.await.unwrap();
         }
     });
-}
-
-/// A child process, whose lines arrive in a channel.
-fn start(name: &str, path: &Path, lines: &mpsc::Sender<String>) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sqlite_topic::child_that_appends_to_a_topic_until_it_is_killed", "--nocapture"])
-        .env(CHILD, format!("{name} {}", path.display()))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let (out, lines) = (BufReader::new(child.stdout.take().unwrap()), lines.clone());
-    std::thread::spawn(move || {
-        for line in out.lines().map_while(Result::ok) {
-            if let Some(said) = line.strip_prefix("CHILD ") {
-                let _ = lines.send(said.to_owned());
-            }
-        }
-    });
-    child
-}
-
-fn kill(mut child: Child) {
-    assert!(child.try_wait().unwrap().is_none(), "a process ended by itself");
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 // Guarantee: stream 16.
@@ -94,7 +63,7 @@ fn events_of_processes_that_are_killed_fifty_times_are_there_once_and_without_a_
     run(async { drop(open(&path).await) });
     let (sender, lines) = mpsc::channel();
     let (entropy, mut accepted) = (Entropy::from_seed(50), BTreeMap::new());
-    let mut children: Vec<Child> = (0..2).map(|n| start(&format!("first{n}"), &path, &sender)).collect();
+    let mut children: Vec<Child> = (0..2).map(|n| start(CHILD, &format!("first{n}"), &path, &sender)).collect();
     let mut note = |line: &str| {
         let [_, position, id] = line.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
         let before = accepted.insert(position.to_owned(), id.to_owned());
@@ -106,7 +75,7 @@ fn events_of_processes_that_are_killed_fifty_times_are_there_once_and_without_a_
             note(&lines.recv().unwrap());
         }
         kill(children.swap_remove(entropy.up_to(1) as usize));
-        children.push(start(&format!("{killed}"), &path, &sender));
+        children.push(start(CHILD, &format!("{killed}"), &path, &sender));
     }
     children.into_iter().for_each(kill);
     drop(sender);
