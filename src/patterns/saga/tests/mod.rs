@@ -142,7 +142,9 @@ fn a_pivot_that_fails_without_unknown_attempts_leads_back_and_any_other_is_stuck
     for back in [&[Failed][..], &[NotSent, Failed], &[Pending, Failed], &[NotSent, NotSent, NotSent]] {
         assert_eq!(pivot_after(back), Phase::Compensating, "{back:?}");
     }
-    for stuck in [&[Unknown, Failed][..], &[Abandoned], &[Unknown, NotSent, NotSent]] {
+    for stuck in
+        [&[Unknown, Failed][..], &[Abandoned], &[Unknown, NotSent, NotSent], &[Pending, NotSent, NotSent, NotSent]]
+    {
         assert_eq!(pivot_after(stuck), Phase::StuckForward, "{stuck:?}");
     }
 }
