@@ -312,11 +312,7 @@ impl World {
 
 #[test]
 fn the_last_queue_of_a_chain_receives_each_message_once_and_in_order() {
-    // As with sagas: one of these takes as long as several of another suite.
-    let seeds = match super::schedules(100, 100_000) {
-        100_000 => 100_000,
-        some => (some / 5).max(some.min(100)),
-    };
+    let seeds = super::long_schedules(100, 100_000);
     let mut lives = 0;
     for_each_seed(0..seeds, |seed| {
         let world = World::new(seed, Without::Nothing);
@@ -333,9 +329,8 @@ fn the_last_queue_of_a_chain_receives_each_message_once_and_in_order() {
 #[test]
 fn a_guard_of_a_filter_that_is_taken_out_is_missed() {
     for without in [Without::OneStep, Without::Acceptance, Without::Ids, Without::Window, Without::Groups] {
-        let seeds = super::schedules(50, 300);
-        let found = (0..seeds).filter(|seed| !World::new(*seed, without).live().is_empty()).count();
-        println!("without {without:?}: {found} of {seeds} schedules have a violation");
-        assert!(found > 0, "{without:?}");
+        super::assert_missed(without, super::schedules(50, 300), |seed| {
+            World::new(seed, without).live().into_iter().next()
+        });
     }
 }

@@ -590,11 +590,7 @@ impl Store for Effects {
 
 #[test]
 fn each_event_takes_effect_in_the_order_of_its_key_and_no_checkpoint_is_ahead_or_moves_back() {
-    // One of these takes as long as five of another suite: of a smaller number than all, a fifth.
-    let seeds = match super::schedules(60, 100_000) {
-        100_000 => 100_000,
-        some => (some / 5).max(some.min(60)),
-    };
+    let seeds = super::long_schedules(60, 100_000);
     let (mut claims, mut buried) = (0, 0);
     for_each_seed(0..seeds, |seed| {
         let (violations, claimed, dead) = World::new(seed, Without::Nothing).live();
@@ -609,10 +605,8 @@ fn each_event_takes_effect_in_the_order_of_its_key_and_no_checkpoint_is_ahead_or
 #[test]
 fn a_guard_that_is_taken_out_is_missed() {
     for without in [Without::Fence, Without::Version, Without::Watermark, Without::Record] {
-        let seeds = super::schedules(200, 600).max(200);
-        let found: Vec<_> =
-            (0..seeds).filter_map(|seed| World::new(seed, without).live().0.into_iter().next()).collect();
-        println!("without {without:?}: {} of {seeds} schedules have a violation: {:?}", found.len(), found.first());
-        assert!(!found.is_empty(), "{without:?}");
+        super::assert_missed(without, super::schedules(200, 600).max(200), |seed| {
+            World::new(seed, without).live().0.into_iter().next()
+        });
     }
 }

@@ -228,13 +228,14 @@ fn messages_on_a_full_server_are_held_with_their_leases_or_released_by_a_stop() 
         world.send(&input, (0..100).map(|i| Message::new(i.to_string())));
         let runs = Cell::new(0);
         let later = async {
-            world.clock.sleep(S(1800)).await;
+            // Ten times the window of the queue.
+            world.clock.sleep(S(300)).await;
             let (left, held) = (input.peek(1000).await.unwrap(), filter.listener().state().held);
             assert!(left.iter().all(|left| (left.deliveries <= 1) && left.attempts == 0), "{left:?}");
             assert!((16..=48).contains(&held) && u64::from(runs.get()) == held, "{held} held, {} runs", runs.get());
             server.1.store(stops, Relaxed);
         };
-        let stop = world.clock.sleep(if stops { S(1801) } else { S(1900) });
+        let stop = world.clock.sleep(if stops { S(301) } else { S(400) });
         world.run(async { tokio::join!(later, filter.run(stop, counted(&runs))) }).1.unwrap();
         world.time.advance(S(2));
         let left = world.run(input.peek(1000)).unwrap();

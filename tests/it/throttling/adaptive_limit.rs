@@ -223,16 +223,15 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
 #[test]
 fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     let (clock, time) = Clock::manual();
-    let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(50_000).clock(&clock).build());
+    let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(5_000).clock(&clock).build());
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
     let listener = QueueListener::builder(queue.clone(), config).clock(&clock).build().unwrap();
-    // The handler can process 12,800 a second; 10,000 a second arrive, and 50,000 a second for 10
-    // s.
-    let run = listener.run(clock.sleep(S(120)), async |_| clock.sleep(MS(5)).await);
+    // The handler can process 1,280 a second; 1,000 a second arrive, and 5,000 a second for 10 s.
+    let run = listener.run(clock.sleep(S(120)), async |_| clock.sleep(MS(50)).await);
     let (accepted, full) = (Cell::new(0u64), Cell::new(0u64));
     let send = async {
         for tick in 0..3000u64 {
-            let n = if (1000..1500).contains(&tick) { 1000 } else { 200 };
+            let n = if (1000..1500).contains(&tick) { 100 } else { 20 };
             match queue.send((0..n).map(|_| Message::new("x")).collect()).await {
                 Ok(ids) => accepted.set(accepted.get() + ids.len() as u64),
                 Err(error) => {
@@ -241,7 +240,7 @@ fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
                     full.set(full.get() + n);
                 }
             }
-            assert!(queue.depth().await.unwrap().total() <= 50_000, "bounded");
+            assert!(queue.depth().await.unwrap().total() <= 5_000, "bounded");
             clock.sleep(MS(20)).await;
         }
     };
