@@ -81,8 +81,8 @@ impl Message {
         self.header(EXPIRES_AFTER, nanos(age).to_string())
     }
 
-    /// Subtracts a wait before the acceptance from the time for which a caller waits, if the message
-    /// states one.
+    /// Subtracts a wait before the acceptance from the time for which a caller waits, if there is
+    /// one.
     pub(crate) fn has_waited(&mut self, wait: Duration) {
         if let Some(age) = self.headers.get_mut(EXPIRES_AFTER)
             && let Ok(nanoseconds) = age.parse::<u64>()

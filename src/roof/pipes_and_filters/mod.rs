@@ -102,8 +102,8 @@
 //! **What travels.** Results inherit the headers, the group key and the
 //! [remaining time](crate::queue::Message::expires_after) of the handled message, except those that
 //! they set themselves. The time of the queues and the handler is subtracted, and that for which
-//! results are held. A reply address is two headers: the last filter, or an agent behind it, replies
-//! to the first sender.
+//! results are held. A reply address is two headers: the last filter, or an agent behind it,
+//! replies to the first sender.
 //!
 //! # Full outputs
 //!

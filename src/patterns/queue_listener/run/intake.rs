@@ -349,7 +349,7 @@ impl RunState {
         self.intake.watched.enter(1)
     }
 
-    /// Waits until fewer than `n` messages are outstanding, none is held, and no waiter takes others.
+    /// Waits until fewer than `n` messages are outstanding, none is held, and no waiter takes any.
     pub(crate) async fn fewer_than(&self, n: u64) {
         let _watched = self.watches();
         loop {
