@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap, HashMap, VecDeque},
+    hash::{BuildHasherDefault, Hasher},
 };
 
 use super::finished::Finished;
@@ -21,8 +22,8 @@ pub(super) struct Lanes<E> {
     base: u64,
     slots: VecDeque<Option<Slot<E>>>,
     /// Last unfinished event of each key. Keys of one hash share an order, which does no harm.
-    tails: HashMap<u64, u64>,
-    ready: BinaryHeap<Reverse<u64>>,
+    tails: HashMap<u64, u64, BuildHasherDefault<IsHash>>,
+    ready: Ready,
     delayed: BTreeSet<(Instant, u64)>,
     running: usize,
 }
@@ -46,8 +47,8 @@ impl<E> Lanes<E> {
             next,
             base: next,
             slots: VecDeque::new(),
-            tails: HashMap::new(),
-            ready: BinaryHeap::new(),
+            tails: HashMap::default(),
+            ready: Ready::default(),
             delayed: BTreeSet::new(),
             running: 0,
         }
@@ -94,7 +95,7 @@ impl<E> Lanes<E> {
         let before = key.and_then(|key| self.tails.insert(key, position));
         match before.and_then(|before| self.slot(before)) {
             Some(before) => before.follower = Some(position),
-            None => self.ready.push(Reverse(position)),
+            None => self.ready.push(position),
         }
     }
 
@@ -108,12 +109,12 @@ impl<E> Lanes<E> {
 
     /// Returns the lowest position that may start.
     pub(super) fn peek(&self) -> Option<u64> {
-        self.ready.peek().map(|Reverse(position)| *position)
+        self.ready.peek()
     }
 
     /// Starts the event with the lowest position that is ready.
     pub(super) fn start(&mut self) -> Option<(u64, &E, u32)> {
-        let Reverse(position) = self.ready.pop()?;
+        let position = self.ready.pop()?;
         self.running += 1;
         let slot = self.slots[(position - self.base) as usize].as_ref()?;
         Some((position, &slot.event, slot.failures))
@@ -144,7 +145,7 @@ impl<E> Lanes<E> {
         let at = (position - self.base) as usize;
         let Some(Slot { key, follower, .. }) = self.slots.get_mut(at).and_then(Option::take) else { return };
         match (key, follower) {
-            (_, Some(follower)) => self.ready.push(Reverse(follower)),
+            (_, Some(follower)) => self.ready.push(follower),
             (Some(key), None) => drop(self.tails.remove(&key)),
             (None, None) => {}
         }
@@ -159,7 +160,7 @@ impl<E> Lanes<E> {
     pub(super) fn wake(&mut self, now: Instant) {
         while let Some((at, position)) = self.delayed.first().copied().filter(|(at, _)| *at <= now) {
             self.delayed.remove(&(at, position));
-            self.ready.push(Reverse(position));
+            self.ready.push(position);
         }
     }
 
@@ -171,5 +172,54 @@ impl<E> Lanes<E> {
     fn slot(&mut self, position: u64) -> Option<&mut Slot<E>> {
         let at = usize::try_from(position.checked_sub(self.base)?).ok()?;
         self.slots.get_mut(at)?.as_mut()
+    }
+}
+
+/// Positions that may start, lowest first. Most become ready in their order: those wait in a list,
+/// and only others in a heap.
+#[derive(Debug, Default)]
+struct Ready {
+    in_order: VecDeque<u64>,
+    others: BinaryHeap<Reverse<u64>>,
+}
+
+impl Ready {
+    fn push(&mut self, position: u64) {
+        if self.in_order.back().is_none_or(|last| *last < position) {
+            self.in_order.push_back(position);
+        } else {
+            self.others.push(Reverse(position));
+        }
+    }
+
+    fn peek(&self) -> Option<u64> {
+        let other = self.others.peek().map(|Reverse(position)| *position);
+        self.in_order.front().copied().into_iter().chain(other).min()
+    }
+
+    fn pop(&mut self) -> Option<u64> {
+        let lowest = self.peek()?;
+        if self.in_order.front() == Some(&lowest) {
+            self.in_order.pop_front()
+        } else {
+            self.others.pop().map(|Reverse(position)| position)
+        }
+    }
+}
+
+/// The hasher of keys that are hashes already.
+#[derive(Debug, Default)]
+struct IsHash(u64);
+
+impl Hasher for IsHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        // A `u64` takes the other way.
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
