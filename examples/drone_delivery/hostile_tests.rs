@@ -176,8 +176,8 @@ async fn ctrl_c_finishes_what_is_worked_on_reports_it_and_leaves_the_rest_to_ano
 
 #[cfg(unix)]
 #[tokio::test]
-async fn so_does_sigterm_in_a_storm_with_shards() {
-    is_drained_by("-TERM", 143, 4, &["--faults", "storm"]).await;
+async fn so_does_sigterm_with_shards() {
+    is_drained_by("-TERM", 143, 4, &["--rate", "600"]).await;
 }
 
 #[cfg(unix)]

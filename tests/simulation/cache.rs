@@ -524,7 +524,7 @@ fn a_cache_without_a_guard_shows_a_violation() {
     let mut differ_in_all = 0;
     for without in [Without::Preconditions, Without::Gaps] {
         let (mut stale, mut differ) = (0, 0);
-        for seed in 0..super::schedules(100, 2_000) {
+        for seed in 0..super::schedules(300, 2_000) {
             let truth = World::new(seed, without).run();
             stale += truth.stale;
             differ += truth.differ;
