@@ -58,8 +58,8 @@ struct Observed {
 }
 
 impl Observed {
-    /// Records the rows of a scan that returned at `now`. Returns the members, and the rows that can
-    /// be deleted.
+    /// Records the rows of a scan that returned at `now`. Returns the members, and the rows that
+    /// can be deleted.
     fn see(&mut self, rows: &[Row], now: Instant, config: &StreamProcessorConfig) -> (View, Vec<(String, Version)>) {
         let interval = config.rebalance_interval;
         // A partition whose owner died before this member began has another one by then.

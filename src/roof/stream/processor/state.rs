@@ -31,7 +31,8 @@ pub struct PartitionState {
     pub lost: u64,
     /// Reason for which the partition halted.
     pub halted: Option<String>,
-    /// Position of the next event of the topic, as far as its owner has read; 0 if it has not begun.
+    /// Position of the next event of the topic, as far as its owner has read; 0 if it has not
+    /// begun.
     pub(super) end: u64,
 }
 
