@@ -62,8 +62,8 @@ impl StreamProcessor {
         self.0.owned.lock().values().cloned().collect()
     }
 
-    /// Lets a halted partition of this member go on, once the reason is repaired. Returns `false` if
-    /// this member does not own it, or if it is not halted.
+    /// Lets a halted partition of this member go on, once the reason is repaired. Returns `false`
+    /// if this member does not own it, or if it is not halted.
     ///
     /// Its owner hands it over, and the member to which it falls claims it anew: it reads the
     /// checkpoint again, and counts the attempts of an event from the beginning.

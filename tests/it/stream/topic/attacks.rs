@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use steadfast::{
     notify::{InMemoryNotifier, Notice, Notifier},
     port::{BoxFuture, PortErrorKind},
@@ -82,7 +83,7 @@ fn a_burst_of_appends_makes_few_notices() {
         }
         clock.sleep(S(1)).await;
         let mut told = 0;
-        while let Ok(Notice::Message(_)) = tokio::time::timeout(MS(1), notices.recv()).await {
+        while let Some(Notice::Message(_)) = notices.recv().now_or_never() {
             told += 1;
         }
         assert!((45..=52).contains(&told), "{told} notices in a second");
