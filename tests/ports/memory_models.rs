@@ -361,11 +361,13 @@ proptest! {
                         Ok(()) => "done",
                         Err(QueueError::LeaseLost) => "lost",
                         Err(error) if error.to_string().contains("full") => "full",
+                        Err(error) if error.to_string().contains("must be at most") => "too many",
                         Err(_) => "foreign",
                     };
                     let expected = match at {
                         _ if messages.iter().any(|(target, _)| *target == Target::Foreign) => "foreign",
                         None => "lost",
+                        Some(_) if for_bounded > ROOM => "too many",
                         Some(_) if in_bounded + for_bounded > ROOM => "full",
                         Some(at) => {
                             model.remove(at);

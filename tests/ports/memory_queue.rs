@@ -33,6 +33,9 @@ fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
         queue.send_one(Message::new("d").deduplicate("x")).await.unwrap();
         queue.send_one(Message::new("d").deduplicate("x")).await.unwrap();
         assert_eq!(queue.depth().await.unwrap().total(), 3);
+        // More than it ever holds: no waiting helps.
+        let never = queue.send(vec![Message::new("e"); 4]).await.unwrap_err();
+        assert_eq!((never.class(), never.backend().unwrap().kind()), (ErrorClass::Permanent, PortErrorKind::Invalid));
     });
 }
 

@@ -142,7 +142,9 @@ impl QueueListenerConfig {
     /// [`handler_timeout`](Self::handler_timeout).
     ///
     /// It does not include waits that have no bound: refusals and snoozes, delays that a handler
-    /// chooses, and other messages that are handled before.
+    /// chooses, and other messages that are handled before. In a queue that does not wake its
+    /// receivers ([`Push`](crate::port::Capability::Push)), each redelivery may begin later by one
+    /// delay between polls ([`idle`](field@Self::idle)).
     ///
     /// ```
     /// use std::time::Duration;

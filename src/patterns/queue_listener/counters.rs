@@ -4,7 +4,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use crate::{in_progress::InProgress, queue::Depth};
+use crate::{in_progress::InProgress, queue::Depth, time::Instant};
 
 /// State of a listener. Counters start when the listener is built and cover all its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,11 +86,14 @@ impl Count {
 }
 
 /// One message whose results wait for room; counted until it is dropped.
-pub(crate) struct Held(Arc<AtomicU64>);
+pub(crate) struct Held {
+    all: Arc<AtomicU64>,
+    pub(crate) since: Instant,
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.all.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -117,11 +120,11 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Counts a message whose results wait for room.
+    /// Counts a message whose results wait for room from now on.
     #[cold]
-    pub(super) fn hold(&self) -> Held {
+    pub(super) fn hold(&self, now: Instant) -> Held {
         self.held.fetch_add(1, Ordering::SeqCst);
-        Held(self.held.clone())
+        Held { all: self.held.clone(), since: now }
     }
 
     /// Returns the number of messages whose results wait for room.

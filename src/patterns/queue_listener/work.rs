@@ -92,6 +92,8 @@ struct SharedSignal {
     /// [`Cancel::signal`] and the `Acquire` load in [`Cancelled::is_cancelled`] order what the
     /// listener wrote before the signal.
     signalled: AtomicU64,
+    /// The same, of the signals that are not of the time limit alone.
+    stopped: AtomicU64,
     /// Highest number whose handler is past its time limit's reach. Only the number is read, so
     /// `Relaxed` suffices.
     unlimited: AtomicU64,
@@ -110,15 +112,29 @@ impl Cancelled {
         self.shared.unlimited.fetch_max(self.number, Ordering::Relaxed);
     }
 
+    /// Returns `true` if the handler was asked to stop, and not because of its time limit alone.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::Acquire) >= self.number
+    }
+
     /// Waits until the handler is asked to stop.
     ///
     /// # Cancel safety
     /// Cancel safe: a dropped wait loses nothing.
     pub async fn cancelled(&self) {
+        self.until(Self::is_cancelled).await;
+    }
+
+    /// Waits until the handler is asked to stop, and not because of its time limit alone.
+    pub(crate) async fn stopped(&self) {
+        self.until(Self::is_stopped).await;
+    }
+
+    async fn until(&self, is_signalled: impl Fn(&Self) -> bool) {
         loop {
             // Created before the check, so that a signal in between is received.
             let signal = self.shared.notify.notified();
-            if self.is_cancelled() {
+            if is_signalled(self) {
                 return;
             }
             signal.await;
@@ -155,12 +171,20 @@ impl Cancel {
         self.shared.unlimited.load(Ordering::Relaxed) >= self.number
     }
 
-    /// Signals the running handler. Returns `true` if it was not signalled before.
-    pub(crate) fn signal(&self) -> bool {
+    /// Signals the running handler to stop.
+    pub(crate) fn signal(&self) {
+        let before = self.shared.stopped.fetch_max(self.number, Ordering::AcqRel);
+        self.signal_limit();
+        if before < self.number {
+            self.shared.notify.notify_waiters();
+        }
+    }
+
+    /// Signals the running handler that its time limit has passed.
+    pub(crate) fn signal_limit(&self) {
         let before = self.shared.signalled.fetch_max(self.number, Ordering::AcqRel);
         if before < self.number {
             self.shared.notify.notify_waiters();
         }
-        before < self.number
     }
 }

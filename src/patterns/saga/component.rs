@@ -266,16 +266,7 @@ impl<T: Send + Sync + 'static> Saga<T> {
     /// # Cancel safety
     /// If the future is dropped, the saga was woken or not.
     pub async fn wake(&self, id: &str) -> Result<(), SagaError> {
-        self.core.check_id(id)?;
-        loop {
-            let stored = self.core.read_known(id).await?;
-            let mut next = stored.progress.clone();
-            next.wake();
-            if next == stored.progress || self.core.signal(id, &stored, &next).await? {
-                self.core.signal_local(id);
-                return Ok(());
-            }
-        }
+        self.core.wake(id).await.map(drop)
     }
 
     /// Returns the status of a saga; `None` if there is none with this id.

@@ -245,7 +245,7 @@ impl SagaCore {
 
     /// Asks the execution of a saga to cancel it. Nothing is changed if it has ended, or has passed
     /// its pivot.
-    pub(super) async fn request_cancel(&self, id: &str, reason: &str) -> Result<(), SagaError> {
+    pub(crate) async fn request_cancel(&self, id: &str, reason: &str) -> Result<(), SagaError> {
         loop {
             let stored = self.read_known(id).await?;
             let mut next = stored.progress.clone();

@@ -88,6 +88,20 @@ impl SagaCore {
         Ok(self.read(id).await?.is_some())
     }
 
+    /// Ends the delay of a saga, or skips its next one. Returns the texts of its submission.
+    pub(crate) async fn wake(&self, id: &str) -> Result<Origin, SagaError> {
+        self.check_id(id)?;
+        loop {
+            let stored = self.read_known(id).await?;
+            let mut next = stored.progress.clone();
+            next.wake();
+            if next == stored.progress || self.signal(id, &stored, &next).await? {
+                self.signal_local(id);
+                return Ok(next.origin);
+            }
+        }
+    }
+
     /// Starts or continues the saga of a message, until it ends or waits for long.
     pub(crate) async fn turn(self: &Arc<Self>, turn: Turn<'_>) -> Result<Turned, SagaError> {
         self.check_id(turn.id)?;

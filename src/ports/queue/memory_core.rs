@@ -100,7 +100,12 @@ impl QueueCore {
             Some(id) => state.duplicate(id, now).is_none() && ids.insert(id),
             None => true,
         });
-        if new.count() > room {
+        let new = new.count();
+        if new > 1 && new > self.bound {
+            let rule = format_args!("must be at most {} for the queue {:?}, are {new}", self.bound, self.name);
+            return Err(PortError::invalid("messages", rule).into());
+        }
+        if new > room {
             let message = format!("the queue {:?} is full: it holds {} messages", self.name, state.len());
             return Err(PortError::new(PortErrorKind::Full, message).into());
         }

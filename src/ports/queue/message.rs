@@ -81,6 +81,16 @@ impl Message {
         self.header(EXPIRES_AFTER, nanos(age).to_string())
     }
 
+    /// Subtracts a wait before the acceptance from the time for which a caller waits, if there is
+    /// one.
+    pub(crate) fn has_waited(&mut self, wait: Duration) {
+        if let Some(age) = self.headers.get_mut(EXPIRES_AFTER)
+            && let Ok(nanoseconds) = age.parse::<u64>()
+        {
+            *age = nanoseconds.saturating_sub(nanos(wait)).to_string();
+        }
+    }
+
     /// Returns the size as backends count it: the body, and the names and values of the headers.
     pub fn size(&self) -> usize {
         self.body.len() + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()

@@ -18,8 +18,9 @@ pub enum FilterEvent {
         /// Kind of the failure, or `None` if the request timed out.
         kind: Option<PortErrorKind>,
     },
-    /// Results were sent so late that an earlier delivery may have sent them before the window of
-    /// the output began: its readers may see them twice, with one lineage id.
+    /// Results were sent so late that an earlier delivery, or a request whose reply was lost, may
+    /// have sent them before the window of the output began: its readers may see them twice, with
+    /// one lineage id.
     MayRepeat {
         /// Name of the output; empty for the one without a name.
         output: String,

@@ -29,6 +29,7 @@ pub(super) struct FilterInner {
     pub(super) input: u64,
     pub(super) outputs: Vec<Output>,
     pub(super) config: QueueListenerConfig,
+    longest: Option<Duration>,
     pub(super) common: Common,
     listener: QueueListener,
     events: Events<Event>,
@@ -127,6 +128,7 @@ impl Component for Filter {
         }
         let identity = input.identity();
         let address = input.address().filter(|_| input.capabilities().has(Capability::Forward));
+        let longest = longest_redelivery(&*input, &config);
         let output = |(name, queue): (Option<Name>, Arc<dyn Queue>)| {
             require(queue.identity() != identity, "output", "must be another queue than the input")?;
             let can = queue.capabilities();
@@ -134,36 +136,44 @@ impl Component for Filter {
             let output =
                 Output { name, address: queue.address().filter(reachable), window: can.deduplicates_for(), queue };
             if output.address.is_none() && !allows_duplicates {
-                check_window(&output, &config)?;
+                check_window(&output, longest)?;
             }
             Ok(output)
         };
         let outputs = outputs.into_iter().map(output).collect::<Result<_, ConfigError>>()?;
         let (input, events) = (lineage::of_queue(&identity), common.hooks.events());
-        Ok(Self(Arc::new(FilterInner { name, input, outputs, config, common, listener, events })))
+        Ok(Self(Arc::new(FilterInner { name, input, outputs, config, longest, common, listener, events })))
     }
+}
+
+/// Returns the longest time for which messages of this input are delivered again. Where arrivals
+/// wake no receiver, the next delivery begins up to one delay between polls after it could.
+fn longest_redelivery(input: &dyn Queue, config: &QueueListenerConfig) -> Option<Duration> {
+    let is_polled = !input.capabilities().has(Capability::Push);
+    let polls = if is_polled { config.max_attempts.saturating_sub(1) } else { 0 };
+    Some(config.longest_redelivery()?.saturating_add(config.idle.max.saturating_mul(polls)))
 }
 
 /// Refuses an output to which results are sent before their message ends, unless it recognizes them
 /// for as long as the message may be delivered again.
-fn check_window(output: &Output, config: &QueueListenerConfig) -> Result<(), ConfigError> {
+fn check_window(output: &Output, longest: Option<Duration>) -> Result<(), ConfigError> {
     let (Some(window), backend) = (output.window, output.queue.capabilities().backend()) else {
         let rule = "is a queue of another engine that does not recognize repeated messages: use another one, or \
                     `allow_duplicates` if its readers recognize them by their lineage";
         return Err(ConfigError::new("output", rule));
     };
-    let rule = match config.longest_redelivery() {
+    let rule = match longest {
         None => "must be set for an output of another engine, so that the time of redeliveries is limited; or \
                  `allow_duplicates`"
             .to_owned(),
         Some(longest) if longest < window => return Ok(()),
         Some(longest) => format!(
             "is a queue of `{backend}` that recognizes repeated messages for {window:?}, and the settings deliver a \
-             message again for up to {longest:?}: widen its window, shorten `max_attempts`, `retry`, `visibility` or \
+             message again for up to {longest:?}: widen its window, shorten `max_attempts`, `retry`, `visibility`, `idle` or \
              `handler_timeout`, or `allow_duplicates` if readers recognize them by their lineage"
         ),
     };
-    let field = if config.handler_timeout.is_none() { "handler_timeout" } else { "output" };
+    let field = if longest.is_none() { "handler_timeout" } else { "output" };
     Err(ConfigError::new(field, rule))
 }
 
@@ -217,7 +227,7 @@ impl Filter {
         });
         let settings = format!("sends results to {}", each.collect::<Vec<_>>().join("; to "));
         let mut layer = Layer::new(PolicyKind::Custom("filter"), Some(inner.name.clone()), settings);
-        let may_repeat = |output: &&Output| output.address.is_none() && check_window(output, &inner.config).is_err();
+        let may_repeat = |output: &&Output| output.address.is_none() && check_window(output, inner.longest).is_err();
         if let Some(output) = inner.outputs.iter().find(may_repeat) {
             layer = layer.with_warning(format!(
                 "duplicates are allowed, and the output `{}` does not recognize all: its readers must, by the header \

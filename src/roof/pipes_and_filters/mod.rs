@@ -86,8 +86,9 @@
 //! two sends them again, under the same de-duplication ids, by which their queue recognizes them.
 //! `build` refuses settings by which a message may be delivered again after the queue has forgotten
 //! its id. Some waits have no bound, and no settings end them: no process runs, a handler's
-//! dependency refuses it, or other messages come before. A message that is sent after such a wait
-//! may come twice, and is reported as [`MayRepeat`](FilterEvent::MayRepeat).
+//! dependency refuses it, other messages come before, or an output is away since its last reply was
+//! lost. A message that is sent after such a wait may come twice, and is reported as
+//! [`MayRepeat`](FilterEvent::MayRepeat).
 //!
 //! A filter may have outputs of both kinds. Those of other engines are sent first.
 //!
@@ -100,8 +101,9 @@
 //!
 //! **What travels.** Results inherit the headers, the group key and the
 //! [remaining time](crate::queue::Message::expires_after) of the handled message, except those that
-//! they set themselves. The time of the queues and the handler is subtracted. A reply address is
-//! two headers: the last filter, or an agent behind it, replies to the first sender.
+//! they set themselves. The time of the queues and the handler is subtracted, and that for which
+//! results are held. A reply address is two headers: the last filter, or an agent behind it,
+//! replies to the first sender.
 //!
 //! # Full outputs
 //!
@@ -112,7 +114,8 @@
 //! depth. One full output among several holds up the others in the same way.
 //!
 //! Held results are offered again after 100 ms, and then less often, at least eight times in a
-//! lease. A filter that stops releases what it holds.
+//! lease. A filter that stops releases what it holds. A message whose process died is handled when
+//! nothing is held, so that its next death does not count against the others.
 //!
 //! # Composing
 //!
@@ -151,7 +154,9 @@
 //!
 //! [`FilterEvent`]: send failed, may repeat. All others are those of the
 //! [listener](crate::queue_listener::QueueListenerEvent), whose
-//! [`held`](crate::queue_listener::ListenerState::held) shows that an output is full.
+//! [`held`](crate::queue_listener::ListenerState::held) shows that an output of the input's engine
+//! is full; what waits for another engine is [in
+//! flight](crate::queue_listener::ListenerState::in_flight).
 //!
 //! # Considerations
 //!
@@ -183,7 +188,10 @@
 //!   those that were sent before are not recognized.
 //! - A chain that leads back to its beginning and whose queues are bounded can fill up, and then
 //!   stands still. Leave one queue of a cycle without a bound.
-//! - A redriven message has a new id, and begins a new lineage unless it carries one.
+//! - A message has at most as many results in one step as its queue takes in a
+//!   [request](crate::port::Capabilities::max_batch). More are refused for good: split the message.
+//! - A redriven message has a new id, and begins a new lineage unless it carries one. Results
+//!   that it sent before it became a dead letter may come twice, without an event.
 //! - Two handles on one PostgreSQL schema by different URLs count as two engines.
 //!
 //! # Source

@@ -19,12 +19,15 @@ use crate::{
 /// The parts of a handled message that its results inherit.
 struct Origin {
     id: MessageId,
+    /// Lineage id; empty until the handler has ended.
+    lineage: String,
     is_again: bool,
     headers: BTreeMap<String, String>,
     group: Option<String>,
-    /// Age of the message at its delivery, and the time of that.
+    /// Age of the message when its handler began, and the times at which that began and ended.
     age: Duration,
     began: Instant,
+    ended: Instant,
     left: Option<Duration>,
     cancelled: Cancelled,
 }
@@ -87,7 +90,8 @@ impl FilterInner {
             Emitted::Otherwise(disposition) => return disposition,
             Emitted::Messages(messages) => messages,
         };
-        let lineage = lineage::of(&origin.headers, self.input, &origin.id).into_owned();
+        origin.ended = self.common.clock.now();
+        origin.lineage = lineage::of(&origin.headers, self.input, &origin.id).into_owned();
         let mut headers = std::mem::take(&mut origin.headers);
         let (mut forwards, mut sends) = (Vec::new(), Vec::new());
         let last = emitted.len().saturating_sub(1);
@@ -98,7 +102,7 @@ impl FilterInner {
             };
             let inherited = if number == last { std::mem::take(&mut headers) } else { headers.clone() };
             let mut message = self.descendant(message, &origin, inherited);
-            let id = lineage::of_output(&lineage, self.name.as_str(), number);
+            let id = lineage::of_output(&origin.lineage, self.name.as_str(), number);
             match &self.outputs[at].address {
                 Some(address) => forwards.push((address.clone(), message.header(LINEAGE, id))),
                 None => {
@@ -109,22 +113,27 @@ impl FilterInner {
                 }
             }
         }
-        if !sends.is_empty()
-            && let Err(otherwise) = self.send_all(sends, &origin, &lineage).await
-        {
-            return otherwise;
+        if !sends.is_empty() {
+            if let Err(otherwise) = self.send_all(sends, &origin).await {
+                return otherwise;
+            }
+            let wait = self.common.clock.now() - origin.ended;
+            forwards.iter_mut().for_each(|(_, message)| message.has_waited(wait));
         }
         Disposition::forward(forwards)
     }
 
     fn origin(&self, work: &Work) -> Origin {
+        let began = self.common.clock.now();
         Origin {
             id: work.id.clone(),
+            lineage: String::new(),
             is_again: work.deliveries > 1,
             headers: work.headers.clone(),
             group: work.group.clone(),
             age: work.age,
-            began: self.common.clock.now(),
+            began,
+            ended: began,
             left: work.time_left(),
             cancelled: work.cancel().clone(),
         }
@@ -134,7 +143,7 @@ impl FilterInner {
     fn descendant(&self, mut message: Message, origin: &Origin, inherited: BTreeMap<String, String>) -> Message {
         let own = std::mem::replace(&mut message.headers, inherited);
         if let Some(left) = origin.left {
-            message = message.expires_after(left.saturating_sub(self.common.clock.now() - origin.began));
+            message = message.expires_after(left.saturating_sub(origin.ended - origin.began));
         }
         message.headers.extend(own);
         if message.group.is_none() {
@@ -145,12 +154,7 @@ impl FilterInner {
 
     /// Sends results to queues of other engines, before their message ends. All of one output are
     /// one request, or several if they are too many.
-    async fn send_all(
-        &self,
-        mut sends: Vec<(usize, Message)>,
-        origin: &Origin,
-        lineage: &str,
-    ) -> Result<(), Disposition> {
+    async fn send_all(&self, mut sends: Vec<(usize, Message)>, origin: &Origin) -> Result<(), Disposition> {
         // The handler has done its work. The time limit is not that of the outputs.
         origin.cancelled.lift_limit();
         // The sort is stable, so the messages of each output keep their order.
@@ -165,11 +169,6 @@ impl FilterInner {
             {
                 messages.push(next);
             }
-            let age = origin.age.saturating_add(self.common.clock.now() - origin.began);
-            if origin.is_again && output.window.is_none_or(|window| age >= window) {
-                let (output, id, lineage) = (output.name().to_owned(), origin.id.clone(), lineage.to_owned());
-                self.event(|| Event::MayRepeat { output, id, lineage, age });
-            }
             self.send(output, messages, origin).await?;
         }
         Ok(())
@@ -183,12 +182,27 @@ impl FilterInner {
         let mut busy = config.busy;
         busy.cap = busy.cap.min(config.visibility / 8).max(busy.base);
         let mut pauses = Backoff::checked(busy, &common.entropy());
+        let (mut lost, mut is_reported) = (None, false);
         loop {
-            let request = output.queue.send(messages.clone());
-            let error = match ask(&common.clock, config.call_limit(), request).await {
+            let now = common.clock.now();
+            let age = origin.age.saturating_add(now - origin.began);
+            let is_forgotten = |after: Duration| output.window.is_none_or(|window| after >= window);
+            // By an earlier delivery, or by the request of this one whose reply was lost.
+            let may_repeat = origin.is_again && is_forgotten(age) || lost.is_some_and(|at| is_forgotten(now - at));
+            if may_repeat && !std::mem::replace(&mut is_reported, true) {
+                let (output, id, lineage) = (output.name().to_owned(), origin.id.clone(), origin.lineage.clone());
+                self.event(|| Event::MayRepeat { output, id, lineage, age });
+            }
+            let mut messages = messages.clone();
+            messages.iter_mut().for_each(|message| message.has_waited(now - origin.ended));
+            let error = match ask(&common.clock, config.call_limit(), output.queue.send(messages)).await {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
+            let was_refused = matches!(&error, AskError::Failed(error) if !error.may_have_been_applied());
+            if !was_refused {
+                lost.get_or_insert(now);
+            }
             let (name, id, kind) = (output.name(), origin.id.clone(), error.kind());
             self.event(|| Event::SendFailed { output: name.to_owned(), id, kind });
             if let AskError::Failed(error) = error
@@ -197,8 +211,9 @@ impl FilterInner {
                 return Err(Disposition::retry(format_args!("the output `{name}` refused the results: {error}")));
             }
             let pause = pauses.next().unwrap_or_default();
-            race(common.clock.sleep(pause), origin.cancelled.cancelled()).await;
-            if origin.cancelled.is_cancelled() {
+            // The signal of the time limit is none: the handler has ended.
+            race(common.clock.sleep(pause), origin.cancelled.stopped()).await;
+            if origin.cancelled.is_stopped() {
                 return Err(Disposition::Release);
             }
         }

@@ -105,7 +105,8 @@
 //!
 //! A saga that waits for longer than 5 s for its next attempt is released. Its message is
 //! [snoozed](crate::queue_listener::Disposition::snooze): it takes no task, no attempt is counted,
-//! and it keeps its place in its group. [`wake`](Scheduler::wake) ends the wait.
+//! and it keeps its place in its group. [`wake`](Scheduler::wake) ends the wait: its message
+//! carries the saga on, and tells its end. When the snoozed one comes back, it may tell it again.
 //!
 //! After `shutdown` each saga is released at its next step, and another process goes on at once.
 //!

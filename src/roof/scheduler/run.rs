@@ -115,8 +115,15 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
             Ok(Turned::Deferred(delay)) => {
                 Disposition::snooze(deadline.map_or(delay, |at| delay.min(at - clock.now())))
             }
-            // Another message has its execution. This one keeps its place in its group.
-            Ok(Turned::Busy) if work.group.is_some() => Disposition::snooze(LOOK),
+            // Another message has its execution, such as a wake. One that may have had it before sees
+            // to its deadline and tells its end, and keeps its place in its group.
+            Ok(Turned::Busy) if work.group.is_some() || kind != Kind::Wake && work.deliveries > 1 => {
+                if is_late && work.deliveries > 1 {
+                    // If the request fails, the next delivery repeats it.
+                    let _ = self.saga.core().request_cancel(id, LATE).await;
+                }
+                Disposition::snooze(LOOK)
+            }
             Ok(Turned::Busy | Turned::Absent) => Disposition::Complete,
             Err(error) => self.failed(id, error),
         }
@@ -161,7 +168,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         };
         let replier = self.replier();
         let message = status_message(&to, body.into(), status, id);
-        let completed = replier.complete(work, &queue, message, format!("{id}:{status}"));
+        let completed = replier.complete(work, &queue, message, self.once(&to, status, id));
         completed.await.unwrap_or_else(|error| self.reply_failed(id, &error))
     }
 
@@ -184,7 +191,13 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     async fn tell_received(&self, work: &Work, id: &str) -> Result<(), QueueError> {
         let Some((queue, to)) = self.reply_queue(work) else { return Ok(()) };
         let message = status_message(&to, Bytes::new(), "received", id);
-        self.replier().send(&queue, message, format!("{id}:received")).await
+        self.replier().send(&queue, message, self.once(&to, "received", id)).await
+    }
+
+    /// Returns the de-duplication id of a status message. Sagas of other names, and other
+    /// submissions of the same saga, may reply to the same queue.
+    fn once(&self, to: &ReplyTo<'_>, status: &str, id: &str) -> String {
+        format!("{}/{}/{id}/{status}/{}", self.name, id.len(), to.correlation_id)
     }
 
     fn replier(&self) -> Replier<'_> {

@@ -130,8 +130,8 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     /// # Cancel safety
     /// If the future is dropped, the saga was woken or not. Wake it again.
     pub async fn wake(&self, id: &str) -> Result<(), SagaError> {
-        self.0.saga.wake(id).await?;
-        let sent = self.0.send(&self.0.queue, submission::wake(id)).await;
+        let origin = self.0.saga.core().wake(id).await?;
+        let sent = self.0.send(&self.0.queue, submission::wake(id, origin)).await;
         sent.map_err(|error| match error {
             QueueError::Failed(error) => SagaError::Store(error),
             QueueError::LeaseLost => SagaError::Superseded,

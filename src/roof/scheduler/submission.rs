@@ -83,7 +83,8 @@ impl<T> Submission<T> {
     /// Returns the message of this submission, with the encoded state as its body.
     pub(super) fn into_message(self, body: Vec<u8>) -> Message {
         let mut message = Message::new(body).header(SAGA_ID, self.id.clone()).header(KIND, Kind::Submit.as_str());
-        message = message.deduplicate(self.id);
+        // Apart from the ids of a supervisor's messages: any text is an id.
+        message = message.deduplicate(format!("s/{}", self.id));
         if let Some(deadline) = self.deadline {
             message = message.expires_after(deadline);
         }
@@ -136,9 +137,13 @@ pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) ->
     kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
 }
 
-/// Returns the message that continues a saga.
-pub(super) fn wake(id: &str) -> Message {
-    Message::new(Bytes::new()).header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
+/// Returns the message that continues a saga, and tells its end if it comes so far. The group and
+/// the deadline stay with the submission's message.
+pub(super) fn wake(id: &str, mut origin: Origin) -> Message {
+    origin.retain(|name, _| name == REPLY_TO || name == CORRELATION_ID);
+    let mut message = Message::new(Bytes::new());
+    message.headers = origin;
+    message.header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
 }
 
 /// Returns the message of a supervisor, in place of the submission's.
@@ -149,7 +154,7 @@ pub(super) fn resume(silent: Silent, cancels: bool, can: &Capabilities) -> Messa
     message.group = origin.remove(ORDERING_KEY);
     message.headers = origin;
     let message = message.header(SAGA_ID, &*id).header(KIND, kind.as_str());
-    message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("{id}#{epoch}#{failures}"), can))
+    message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("r/{id}#{epoch}#{failures}"), can))
 }
 
 /// The parts of a scheduler's message.

@@ -6,9 +6,10 @@ use steadfast::{
     config::ConfigError,
     pipes_and_filters::Filter,
     queue::InMemoryQueue,
+    queue_listener::IdleConfig,
 };
 
-use super::world::{Elsewhere, S, Way, World};
+use super::world::{Elsewhere, MS, S, Way, World};
 use crate::engines::Engine;
 
 fn refused(built: Result<Filter, ConfigError>) -> String {
@@ -103,4 +104,20 @@ fn a_filter_explains_its_outputs_and_warns_of_duplicates() {
     let risky = Filter::builder("f", input, Default::default()).output(Way::Sent.to(&output)).allow_duplicates();
     let warnings = risky.build().unwrap().explain().warnings().join("\n");
     assert!(warnings.contains("duplicates are allowed") && warnings.contains("`lineage`"), "{warnings}");
+}
+
+/// Regression: a message of a process that died was delivered again after the window, at the next poll of another one.
+// Guarantee: pipes_and_filters 3.
+#[test]
+fn the_delays_between_polls_of_the_input_are_a_part_of_redeliveries() {
+    let (world, elsewhere) = (World::on(Engine::Sqlite), World::new());
+    let (input, output) = (world.queue("in"), elsewhere.queue("out"));
+    let filter = |idle| {
+        let config = World::config().idle(IdleConfig::between(MS(100), idle));
+        world.filter_with("f", &input, config).output(output.clone()).build()
+    };
+    assert!(refused(filter(S(60))).contains("deliver a message again for up to"));
+    filter(S(5)).unwrap();
+    // A queue in memory wakes its receivers.
+    world.filter("f", &elsewhere.queue("in")).output(Way::Sent.to(&output)).build().unwrap();
 }

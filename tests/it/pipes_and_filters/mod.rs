@@ -4,4 +4,5 @@ mod builds;
 mod crashes;
 mod full;
 mod messages;
+mod waits;
 mod world;

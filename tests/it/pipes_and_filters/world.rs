@@ -11,7 +11,7 @@ use steadfast::{
     queue::{
         Address, Delivery, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
     },
-    queue_listener::QueueListenerConfig,
+    queue_listener::{IdleConfig, QueueListenerConfig},
     time::{Clock, ManualClock},
 };
 
@@ -91,8 +91,8 @@ impl World {
 
     /// Settings whose longest redelivery is shorter than the default window of a queue, 5 min.
     pub(crate) fn config() -> QueueListenerConfig {
-        let retry = BackoffConfig::default().between(S(1), S(5));
-        QueueListenerConfig::default().visibility(S(9)).retry(retry).max_attempts(5).handler_timeout(S(20))
+        let (retry, idle) = (BackoffConfig::default().between(S(1), S(5)), IdleConfig::between(MS(100), S(5)));
+        QueueListenerConfig::default().visibility(S(9)).idle(idle).retry(retry).max_attempts(5).handler_timeout(S(20))
     }
 
     /// A filter of at most 16 tasks. One over SQLite has four: to start more it asks for the depth, which SQLite reads in a

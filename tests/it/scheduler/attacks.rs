@@ -11,12 +11,12 @@ use std::{
 use steadfast::{
     port::{BoxFuture, Capabilities, PortError, PortErrorKind},
     queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Settle},
-    saga::{Action, Plan, SagaOutcome, SagaPhase, Step, StepOutcome},
-    scheduler::{STATUS, Scheduler},
+    saga::{Action, Plan, Saga, SagaOutcome, SagaPhase, Step, StepOutcome},
+    scheduler::{STATUS, Scheduler, SchedulerEvent},
 };
 
 use super::world::{World, order};
-use crate::saga::world::{Answer, S, State};
+use crate::saga::world::{Answer, S, State, World as Services, codec};
 
 /// Longest id of a saga in memory.
 const LONGEST: usize = 1022;
@@ -193,4 +193,122 @@ fn a_saga_that_was_given_up_before_its_pivot_is_cancelled_by_an_operator() {
     let Ok(SagaOutcome::Compensated { step: None, reason }) = cancelled else { panic!("{cancelled:?}") };
     assert_eq!((reason.as_str(), &*world.saga.services.log()), ("by an operator", "seat room -room -seat"));
     assert_eq!(world.block_on(orders.saga().open()).unwrap(), []);
+}
+
+/// Regression: their status messages had the same de-duplication ids, and the second caller heard nothing.
+// Guarantee: scheduler 7.
+#[test]
+fn sagas_of_two_names_and_one_id_both_tell_one_reply_queue() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    let replies = world.replies.clone();
+    let returns = InMemoryQueue::builder("returns").clock(&world.clock).build();
+    let saga = Saga::builder("return", world.saga.store.clone(), codec(), world.saga.trip(), Services::config());
+    let returns = Scheduler::builder(saga.clock(&world.clock).build().unwrap(), Arc::new(returns), World::config())
+        .clock(&world.clock)
+        .replies(move |_| Some(replies.clone()))
+        .build()
+        .unwrap();
+    world.submit(&orders, order("42").reply_to("web-1", "1"));
+    world.submit(&returns, order("42").reply_to("web-1", "2"));
+    world.run(&[&orders, &returns], S(10));
+    let mut told = world.told();
+    told.sort();
+    assert_eq!(told, ["1 completed", "1 received", "2 completed", "2 received"]);
+}
+
+/// Regression: its status message was taken for that of the first submission.
+// Guarantee: scheduler 7.
+#[test]
+fn a_second_submission_of_a_saga_that_just_ended_is_told_its_end() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("room", [Answer::Refused(S(250))]);
+    world.submit(&orders, order("42").reply_to("web-1", "1"));
+    world.run(&[&orders], S(310));
+    assert_eq!(world.told(), ["1 received", "1 completed"]);
+    // The queue has forgotten the first one.
+    world.submit(&orders, order("42").reply_to("web-1", "2"));
+    world.run(&[&orders], S(10));
+    assert_eq!(world.told(), ["2 received", "2 completed"]);
+}
+
+/// Regression: the supervisor's message for the one had the de-duplication id of the other.
+// Guarantee: scheduler 1, 5.
+#[test]
+fn a_submission_whose_id_is_that_of_another_saga_with_numbers_is_started() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("room", [Answer::Hangs]);
+    world.submit(&orders, order("42"));
+    world.kill_after(&orders, S(5));
+    world.block_on(world.queue.purge()).unwrap();
+    let mut events = orders.events();
+    world.saga.within(S(130), orders.supervise(pending()));
+    assert!(matches!(events.try_recv(), Ok(Some(event)) if matches!(event.what, SchedulerEvent::Resent { .. })));
+    let others = ["42#1#1", "s/42#1#1", "r/42#1#1"];
+    for id in others {
+        world.submit(&orders, order(id));
+    }
+    world.run(&[&orders], S(60));
+    for id in others.into_iter().chain(["42"]) {
+        assert_eq!(
+            world.block_on(orders.read(id)).unwrap().map(|found| found.phase),
+            Some(SagaPhase::Completed),
+            "{id}"
+        );
+    }
+}
+
+/// Regression: a wake carried the saga on, and the submission came back meanwhile and was taken for a second one: its
+/// caller never heard of the end, and its deadline was forgotten.
+// Guarantee: scheduler 4, 7.
+#[test]
+fn a_submission_that_comes_back_while_a_woken_saga_runs_keeps_its_deadline_and_its_reply() {
+    for deadline in [None, Some(S(105))] {
+        let world = World::new();
+        let (orders, other) = (world.process("a", world.saga.trip()), world.process("b", world.saga.trip()));
+        world.saga.services.answer("room", [Answer::Pending(S(100)), Answer::Takes(S(20))]);
+        let submission = order("42").reply_to("web-1", "1");
+        world.submit(&orders, deadline.into_iter().fold(submission, |submission, at| submission.deadline(at)));
+        world.run(&[&orders], S(89));
+        world.block_on(orders.wake("42")).unwrap();
+        world.run(&[&orders, &other], S(60));
+        let (phase, end) = match deadline {
+            None => (SagaPhase::Completed, "1 completed"),
+            Some(_) => (SagaPhase::Compensated, "1 compensated"),
+        };
+        assert_eq!(world.block_on(orders.read("42")).unwrap().unwrap().phase, phase);
+        assert_eq!((world.told(), world.depths()), (vec!["1 received".to_owned(), end.to_owned()], (0, 0)));
+    }
+}
+
+/// Regression: its caller heard of the end when the wait would have ended.
+// Guarantee: scheduler 7.
+#[test]
+fn the_end_of_a_saga_that_was_woken_is_told_at_once() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("room", [Answer::Pending(S(100_000))]);
+    world.submit(&orders, order("42").reply_to("web-1", "1").ordering_key("customer-9"));
+    world.run(&[&orders], S(10));
+    world.block_on(orders.wake("42")).unwrap();
+    world.run(&[&orders], S(10));
+    assert_eq!(world.told(), ["1 received", "1 completed"]);
+}
+
+/// Regression: the only task was busy, so that no other submission was received until the first saga ended.
+#[test]
+fn a_submission_that_comes_while_another_saga_runs_is_started_at_once() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("seat", [Answer::Takes(S(25))]);
+    world.submit(&orders, order("1"));
+    let later = async {
+        world.clock.sleep(S(5)).await;
+        orders.submit(order("2")).await.unwrap();
+        world.clock.sleep(S(2)).await;
+        assert_eq!(orders.read("2").await.unwrap().map(|found| found.phase), Some(SagaPhase::Completed));
+    };
+    world.block_on(async { tokio::join!(orders.run(world.clock.sleep(S(60))), later) }).0.unwrap();
 }

@@ -166,10 +166,13 @@ impl RunState {
             }
             let leased = || leases.iter().filter(|lease| !lease.lost);
             let ends = leased().map(|lease| lease.until).min().unwrap_or(Instant::FAR_FUTURE);
-            let warn = ends.saturating_sub(margin).min(times_out).min(cancel_at);
-            if warn <= now || leases.iter().any(|lease| lease.lost) {
+            let stop = ends.saturating_sub(margin).min(cancel_at);
+            if stop <= now || leases.iter().any(|lease| lease.lost) {
                 cancel.signal();
+            } else if times_out <= now {
+                cancel.signal_limit();
             }
+            let warn = stop.min(times_out);
             for (at, lease) in leases.iter_mut().enumerate() {
                 if !lease.lost && lease.renew_at <= now {
                     let renewal = self.renewal(lease, lease.until);

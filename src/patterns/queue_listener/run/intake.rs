@@ -349,13 +349,13 @@ impl RunState {
         self.intake.watched.enter(1)
     }
 
-    /// Waits until fewer than `n` messages are outstanding, and no waiter may take others.
+    /// Waits until fewer than `n` messages are outstanding, none is held, and no waiter takes any.
     pub(crate) async fn fewer_than(&self, n: u64) {
         let _watched = self.watches();
         loop {
             let fewer = self.intake.fewer.notified();
             let no_waiter = self.waited_in.iter().all(|waiters| waiters.get() == 0);
-            if no_waiter && self.intake.outstanding.load(Ordering::SeqCst) < n {
+            if no_waiter && !self.holds_any() && self.intake.outstanding.load(Ordering::SeqCst) < n {
                 return;
             }
             fewer.await;

@@ -16,7 +16,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::{
     backoff::Backoff,
     port::{BoxFuture, ErrorClass, Failure, PortError},
-    queue::{MessageId, QueueError, Receipt},
+    queue::{MessageId, QueueError, Receipt, Settle},
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
         counters::Held,
@@ -78,7 +78,14 @@ impl PendingSettlement {
 impl RunState {
     /// Returns the request that settles these deliveries, all of one source.
     pub(crate) fn settle_request(&self, settlements: &[PendingSettlement]) -> SettleRequest<'_> {
-        let request = |pending: &PendingSettlement| (pending.receipt.clone(), pending.decision.settle(pending.attempt));
+        let request = |pending: &PendingSettlement| {
+            let mut settle = pending.decision.settle(pending.attempt);
+            if let (Settle::Forward { messages }, Some(held)) = (&mut settle, &pending.held) {
+                let wait = self.now() - held.since;
+                messages.iter_mut().for_each(|(_, message)| message.has_waited(wait));
+            }
+            (pending.receipt.clone(), settle)
+        };
         let requests = settlements.iter().map(request).collect();
         let source = settlements.first().map_or(0, |first| first.source);
         self.inner.counters.requests.add(1);
@@ -179,7 +186,7 @@ impl RunState {
                 self.settle_otherwise(settlement, self.forward_delayed(full));
                 ended += usize::from(!settlement.is_overdue);
             } else {
-                settlement.held.get_or_insert_with(|| self.inner.counters.hold());
+                settlement.held.get_or_insert_with(|| self.inner.counters.hold(self.now()));
             }
             !stops
         });
@@ -196,7 +203,7 @@ impl RunState {
         settlement.found_full = is_forward && error.class() == ErrorClass::Throttled;
         let holds = self.inner.holds;
         if settlement.found_full && holds {
-            settlement.held.get_or_insert_with(|| self.inner.counters.hold());
+            settlement.held.get_or_insert_with(|| self.inner.counters.hold(self.now()));
         }
         let gives_up = settlement.found_full
             && (!holds && settlement.until < self.now() + self.inner.config.visibility / 3
@@ -308,6 +315,17 @@ impl RunState {
         }
     }
 
+    /// Waits for the stop of a run that does not stop yet.
+    async fn begins_to_stop(&self) {
+        let mut stage = self.watch();
+        let stops = |stage: &Stage| matches!(stage, Stage::Stopping { .. });
+        let has_begun = stops(&stage.borrow_and_update());
+        // An error means that the run was dropped.
+        if has_begun || stage.wait_for(stops).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Settles these deliveries once, after a pause if they failed before, and returns those to be
     /// tried again. If the whole request failed, its halves are retried separately, until the
     /// settlement that fails is alone.
@@ -315,12 +333,19 @@ impl RunState {
         let Failing { mut settlements, times } = failing;
         if times > 0 {
             let mut busy = self.inner.config.busy;
-            if settlements.iter().any(|settlement| settlement.found_full || settlement.held.is_some()) {
+            let waits_for_room =
+                settlements.iter().any(|settlement| settlement.found_full || settlement.held.is_some());
+            if waits_for_room {
                 // Several requests before `gives_up_forward` and the end of the lease.
                 busy.cap = busy.cap.min(self.inner.config.visibility / 8);
             }
             let mut pauses = Backoff::checked(busy, &self.inner.entropy);
-            self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default()).await;
+            let pause = self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default());
+            if waits_for_room {
+                race(pause, self.begins_to_stop()).await;
+            } else {
+                pause.await;
+            }
             settlements.iter_mut().for_each(|settlement| settlement.found_full = false);
             self.renew_held(&mut settlements).await;
         }
