@@ -71,6 +71,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "queue_listener",
             "roof/stream/processor/members.rs",
             "roof/stream/processor/run.rs",
+            "roof/stream/processor/state.rs",
             "roof/stream/processor/worker.rs",
             // The client's subscriptions are streams.
             "wings/backend/nats/notifier.rs",

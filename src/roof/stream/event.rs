@@ -12,7 +12,7 @@ use crate::port::{Capabilities, PortError};
 ///
 /// let event = Event::new("arrived").key("tenant-7").id("request-9").header("trace", "4f");
 /// assert_eq!(event.key.as_deref(), Some("tenant-7"));
-/// assert_eq!(event.size(), 31);
+/// assert_eq!(event.size(), 41);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -26,6 +26,9 @@ pub struct Event {
     /// Named text values that travel with the payload.
     pub headers: BTreeMap<String, String>,
 }
+
+/// Size of a header beside its texts: their lengths, in any encoding.
+const HEADER: usize = 10;
 
 impl Event {
     /// Creates an event with this body.
@@ -55,9 +58,9 @@ impl Event {
     }
 
     /// Returns the size as topics count it: the body, the key, the id, and the names and values of
-    /// the headers, in bytes.
+    /// the headers with 10 more for each header, in bytes.
     pub fn size(&self) -> usize {
-        let headers = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        let headers = self.headers.iter().map(|(name, value)| name.len() + value.len() + HEADER).sum::<usize>();
         self.body.len() + self.key.as_ref().map_or(0, String::len) + self.id.as_ref().map_or(0, String::len) + headers
     }
 

@@ -10,7 +10,7 @@ use super::{
     Appended, Bounds, Event,
     request::Request,
     store_topic::{ATTEMPT, Partition, StoreTopicInner, failed},
-    stored::{self, Head, OVERHEAD, RequestId, StoredEvents},
+    stored::{self, Head, RequestId, StoredEvents},
 };
 use crate::{
     backoff::{Backoff, BackoffConfig},
@@ -49,12 +49,6 @@ impl StoreTopicInner {
     pub(super) async fn append(&self, partition: u16, events: Vec<Event>) -> Result<Vec<Appended>, PortError> {
         let part = self.part(partition)?;
         Event::check(&events, &self.can)?;
-        if events.iter().any(|event| stored::encoded_size(event) > self.store.capabilities().max_value() - OVERHEAD) {
-            return Err(PortError::invalid(
-                "headers",
-                "must be fewer: with their lengths they exceed a value of the store",
-            ));
-        }
         if events.iter().any(|event| event.id.is_some()) {
             self.can.require(Capability::Deduplication)?;
         }
@@ -173,6 +167,9 @@ impl StoreTopicInner {
         let (Some(unknown), Some((now, _))) = (attempt.unknown.clone(), now) else { return Ok(None) };
         let applied = if now.appended_at == before.next {
             now.request
+        } else if now.next == before.next {
+            // Only a trim has replaced the head.
+            return Ok(None);
         } else {
             // Others have appended since: the row behind the old head tells whose it is.
             let row = stored::events_row(before.next);

@@ -166,6 +166,11 @@
 //! observer's own clock, is not counted, and its partitions fall to others. They get a partition
 //! when its lease ends, so that a member that was only slow loses nothing.
 //!
+//! The partitions of a dead member, and those that were free for an interval, fall to no newcomer,
+//! which is a member that began less than a term and two intervals ago, unless all are new. It asks
+//! for its share once they have owners. Otherwise a process that dies and is restarted again and
+//! again would keep them free: each of its lives begins anew to wait for their leases.
+//!
 //! # Checkpoints
 //!
 //! A checkpoint has the low watermark, which is the position up to which all events are finished,
@@ -178,8 +183,9 @@
 //! An attempt that fails is repeated after a delay, and only events of the same key wait. After
 //! `max_deliveries` attempts the event becomes a dead letter: a message with its body and headers,
 //! and the headers `event-topic`, `event-group`, `event-position`, `event-key`, `event-id` and
-//! `event-reason`. Without [`dead_letters`](crate::Builder::dead_letters) its partition halts.
-//! Attempts are counted in memory: after a change of owner they begin anew.
+//! `event-reason`, which has at most 2,000 characters. Without
+//! [`dead_letters`](crate::Builder::dead_letters) its partition halts. Attempts are counted in
+//! memory: after a change of owner they begin anew.
 //!
 //! An event may also kill its process. If two owners in a row finished nothing, the next one is
 //! careful: up to `max_ahead` above the watermark it runs one event at a time, and records each
@@ -215,7 +221,9 @@
 //! 7. Live members own the floor or the ceiling of an equal share, and no partition is taken from a
 //!    live owner. Notices only shorten waits.
 //! 8. The partitions of a dead owner are owned again within its term, `rebalance_interval` and a
-//!    poll (27 s). A new member has its share within two intervals. No clocks are compared.
+//!    poll (27 s), and half an interval later if members come and go meanwhile. If the member to
+//!    which they fall dies, the time begins anew. A new member has its share within two intervals.
+//!    No clocks are compared.
 //! 9. Events of one key run one at a time, in order; at most `max_in_flight` events of a partition
 //!    run at once.
 //! 10. An event whose attempts are used up becomes a dead letter, or halts its partition. A handler
@@ -277,8 +285,10 @@
 //! - Tokens must grow: leases that are moved to another backend, where tokens begin anew, are
 //!   refused by the checkpoints that they have fenced.
 //! - A deleted checkpoint is a new group.
-//! - A halted partition goes on when its next owner claims it: restart its process after the
-//!   repair.
+//! - A halted partition goes on when it is claimed again: call
+//!   [`resume`](StreamProcessor::resume) in its owner after the repair, or restart that.
+//! - `max_ahead` counts events, not bytes: a member may have so many in memory for each partition.
+//!   Lower it for large bodies.
 //! - Writers of several processes compete for the head of a partition. Each conflict costs a read
 //!   and a write, so give a partition to many writers only if each sends little.
 //! - An event without an id that is appended again after an error may be there twice, if the error

@@ -28,9 +28,12 @@ struct Pending {
     partitions: BTreeSet<u16>,
     /// Time before which no notice is published.
     silent_until: Instant,
+    /// Time at which a task publishes the next one; in the past if there is none.
+    due: Instant,
 }
 
-/// Minimum time between two notices of a handle. Partitions in between are in the next one.
+/// Minimum time between two notices of a handle. Partitions in between are in the next one, which a
+/// task publishes: the last append before a pause must be announced, too.
 const APART: Duration = Duration::from_millis(20);
 /// Time limit of one notice, which delays the answer of its append.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,7 +59,7 @@ impl Announcer {
 
 impl StoreTopicInner {
     /// Wakes readers after an append: those of this handle at once, others by a notice.
-    pub(super) async fn announce(&self, partition: u16, appended: &[Appended]) {
+    pub(super) async fn announce(self: &Arc<Self>, partition: u16, appended: &[Appended]) {
         if appended.iter().all(|appended| appended.is_duplicate) {
             return;
         }
@@ -64,18 +67,38 @@ impl StoreTopicInner {
             part.changed.notify_waiters();
         }
         let Some(announcer) = &self.announcer else { return };
-        let notice = {
-            let (now, mut pending) = (self.clock.now(), announcer.pending.lock());
+        let due = {
+            let mut pending = announcer.pending.lock();
             pending.partitions.insert(partition);
-            if now < pending.silent_until {
+            let due = pending.silent_until;
+            let is_later = self.clock.now() < due && self.spawner.is_there();
+            if is_later && std::mem::replace(&mut pending.due, due) == due {
                 return;
             }
-            pending.silent_until = now + APART;
+            is_later.then_some(due)
+        };
+        let Some(due) = due else { return self.publish(announcer).await };
+        let inner = self.clone();
+        self.spawner.spawn(async move {
+            inner.clock.sleep_until(due).await;
+            if let Some(announcer) = &inner.announcer {
+                inner.publish(announcer).await;
+            }
+        });
+    }
+
+    /// Publishes the partitions with new events, if there are any.
+    async fn publish(&self, announcer: &Announcer) {
+        let notice = {
+            let mut pending = announcer.pending.lock();
+            pending.silent_until = self.clock.now() + APART;
             let partitions = std::mem::take(&mut pending.partitions);
             Bytes::from(partitions.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<u8>>())
         };
-        // A lost notice costs the wait until the next poll.
-        drop(ask(&self.clock, PATIENCE, announcer.notifier.publish(&announcer.topic, notice)).await);
+        if !notice.is_empty() {
+            // A lost notice costs the wait until the next poll.
+            drop(ask(&self.clock, PATIENCE, announcer.notifier.publish(&announcer.topic, notice)).await);
+        }
     }
 
     /// Receives notices and wakes readers. One reader at a time does so for all of this handle.

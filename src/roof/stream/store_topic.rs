@@ -15,6 +15,7 @@ use crate::{
     entropy::Entropy,
     notify::Notifier,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind, ask},
+    spawn::Spawner,
     store::{Key, Precondition, PutOptions, Store, StoreError, Version},
     sync::Mutex,
     time::Clock,
@@ -37,6 +38,7 @@ pub(super) struct StoreTopicInner {
     pub(super) window: Option<Duration>,
     pub(super) parts: Vec<Partition>,
     pub(super) announcer: Option<Announcer>,
+    pub(super) spawner: Spawner,
 }
 
 /// One partition, as this handle knows it.
@@ -66,14 +68,23 @@ pub struct StoreTopicSpec {
     name: Name,
     partitions: u16,
     notifier: Option<Arc<dyn Notifier>>,
+    spawner: Spawner,
     window: Duration,
 }
 
 impl Builder<StoreTopic> {
     /// Announces appends through this notifier, so that readers in other processes wait less. They
-    /// also poll. Notices are at least 20 ms apart.
+    /// also poll. Notices are at least 20 ms apart: that of an append within 20 ms of another one
+    /// is published by a task.
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.spec.notifier = Some(notifier);
+        self
+    }
+
+    /// Sets the spawner of notices that are published later. By default each is a task of the tokio
+    /// runtime in which the append is made; outside of one each append publishes its own.
+    pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
+        self.spec.spawner = Spawner::own(spawn);
         self
     }
 
@@ -128,12 +139,13 @@ impl StoreTopic {
     /// # }).unwrap();
     /// ```
     pub fn builder(store: Arc<dyn Store>, name: impl Into<Name>, partitions: u16) -> Builder<Self> {
-        Builder::new(StoreTopicSpec { store, name: name.into(), partitions, notifier: None, window: WINDOW })
+        let (name, spawner) = (name.into(), Spawner::default());
+        Builder::new(StoreTopicSpec { store, name, partitions, notifier: None, spawner, window: WINDOW })
     }
 }
 
 async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortError> {
-    let StoreTopicSpec { store, name, partitions, notifier, window } = spec;
+    let StoreTopicSpec { store, name, partitions, notifier, spawner, window } = spec;
     let of_store = store.capabilities();
     of_store.require(Capability::AtomicBatch)?;
     of_store.require(Capability::Linearizable)?;
@@ -170,6 +182,7 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
         window: remembers.then_some(window),
         parts: parts.collect(),
         announcer,
+        spawner,
         name,
         store,
     })))
@@ -184,7 +197,6 @@ fn limits(store: &Capabilities, window: Option<Duration>) -> Result<Capabilities
     }
     let batch = (store.max_batch() / 2).min(MAX_BATCH);
     let can = store.largest_batch(batch).largest_key(store.max_key().saturating_sub("i/".len()));
-    // The lengths of many headers may need more: `append` checks that.
     let can = can.largest_value(store.max_value().saturating_sub(2 * OVERHEAD));
     Ok(match window {
         Some(window) => can.with(Capability::Deduplication).deduplicating_for(window),

@@ -44,6 +44,9 @@ pub(super) fn damaged(row: &str) -> PortError {
     PortError::new(PortErrorKind::Corrupt, format!("stream: the row {row:?} of the topic cannot be decoded"))
 }
 
+/// The greatest offset: no partition has so many events, and behind it is room for a request.
+const LAST: u64 = u64::MAX >> 1;
+
 /// Number by which an append recognises its own rows after a lost reply.
 pub(super) type RequestId = (u64, u64);
 
@@ -80,7 +83,7 @@ impl Head {
                 request: (input.number()?, input.number()?),
                 appended_at: input.number()?,
             };
-            (1 <= head.first && head.first <= head.next && input.is_empty()).then_some(head)
+            (1 <= head.first && head.first <= head.next && head.next <= LAST && input.is_empty()).then_some(head)
         };
         check_format(&mut input, HEAD)?;
         read(&mut input).ok_or_else(|| damaged(HEAD))
@@ -118,8 +121,8 @@ pub(super) fn encode_events(request: RequestId, events: &[&Event]) -> Bytes {
 
 /// Returns the size that an event adds to a row, at most.
 pub(super) fn encoded_size(event: &Event) -> usize {
-    // Lengths of at most 5 bytes each.
-    event.size() + 24 + 10 * event.headers.len()
+    // Lengths of at most 5 bytes each; its size has those of the headers.
+    event.size() + 24
 }
 
 /// A row of events, whose events are decoded when they are read.

@@ -1,6 +1,8 @@
 //! Notices of new events, which make a partition's owner read earlier than its next poll.
 use std::{sync::Arc, task::Waker, time::Duration};
 
+use tokio::sync::Notify;
+
 use super::{StreamCall, component::ProcessorCore};
 use crate::{
     notify::Hints,
@@ -13,7 +15,11 @@ const AFTER_GAP: Duration = Duration::from_secs(1);
 
 /// Wakes the owner of one partition. A ring before it waits is kept.
 #[derive(Debug, Default)]
-pub(super) struct Alarm(Mutex<AlarmState>);
+pub(super) struct Alarm {
+    state: Mutex<AlarmState>,
+    /// Tells the owner to claim the partition anew.
+    pub(super) resume: Notify,
+}
 
 #[derive(Debug, Default)]
 struct AlarmState {
@@ -23,7 +29,7 @@ struct AlarmState {
 
 impl Alarm {
     fn ring(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.has_rung = true;
         let waker = state.waker.take();
         drop(state);
@@ -34,7 +40,7 @@ impl Alarm {
 
     /// Returns `true` if it has rung since the last call. The waker is woken by the next ring.
     pub(super) fn take(&self, waker: &Waker) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         match &mut state.waker {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
@@ -64,6 +70,11 @@ impl ProcessorCore {
             let all: Vec<u16> = self.alarms.lock().keys().copied().collect();
             all.into_iter().for_each(|partition| self.ring(partition));
         }
+    }
+
+    /// Returns the alarm of a partition of this member.
+    pub(super) fn alarm(&self, partition: u16) -> Arc<Alarm> {
+        self.alarms.lock().get(&partition).cloned().unwrap_or_default()
     }
 
     fn ring(&self, partition: u16) {

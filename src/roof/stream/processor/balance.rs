@@ -15,28 +15,51 @@ pub(in super::super) struct Plan {
     pub(super) ask: Vec<(String, u16)>,
 }
 
+/// The members of a group, as one of them sees them.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct View {
+    /// The partitions of each live member.
+    pub(super) live: BTreeMap<String, BTreeSet<u16>>,
+    /// Live members that began a short time ago.
+    pub(super) newcomers: BTreeSet<String>,
+    /// Partitions of members that are gone, and those that had no owner for long.
+    pub(super) left: BTreeSet<u16>,
+}
+
 /// Returns the part of `me` in the division of all partitions: each member gets the floor or the
 /// ceiling of an equal share, and as few partitions move as possible.
 ///
-/// `members` has the partitions of each live member, `me` among them. If two of them name one
-/// partition, because it moves at this moment, it counts as that of the first.
-pub(super) fn plan(partitions: u16, members: &BTreeMap<String, BTreeSet<u16>>, me: &str) -> Plan {
+/// `me` is among the live members. If two of them name one partition, because it moves at this
+/// moment, it counts as that of the first.
+///
+/// The partitions of members that are gone fall to no newcomer, unless all are new, and meanwhile
+/// newcomers ask for none. A process that dies again and again would otherwise keep them free for
+/// ever: each of its lives begins to wait for their leases anew.
+pub(super) fn plan(partitions: u16, view: &View, me: &str) -> Plan {
     let mut free: BTreeSet<u16> = (0..partitions).collect();
     let mut owned: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
     // The own partitions are known best.
-    let own = members.get_key_value(me);
-    for (member, partitions) in own.into_iter().chain(members.iter().filter(|(member, _)| *member != me)) {
+    let own = view.live.get_key_value(me);
+    for (member, partitions) in own.into_iter().chain(view.live.iter().filter(|(member, _)| *member != me)) {
         let partitions = partitions.iter().copied().filter(|partition| free.remove(partition));
         owned.insert(member, partitions.collect());
     }
     let mut by_count: BTreeSet<(usize, &str)> = owned.iter().map(|(member, own)| (own.len(), *member)).collect();
+    let has_older = view.live.len() > view.newcomers.len();
+    let is_older = |member: &str| !view.newcomers.contains(member);
+    let is_left = |partition: &u16| has_older && view.left.contains(partition);
     let mut plan = Plan::default();
-    for partition in free {
-        let Some((count, member)) = by_count.pop_first() else { return plan };
+    for partition in &free {
+        let mut takers = by_count.iter().filter(|(_, member)| !is_left(partition) || is_older(member));
+        let Some((count, member)) = takers.next().copied() else { return plan };
         if member == me {
-            plan.take.push(partition);
+            plan.take.push(*partition);
         }
+        by_count.remove(&(count, member));
         by_count.insert((count + 1, member));
+    }
+    if free.iter().any(is_left) {
+        by_count.retain(|(_, member)| is_older(member));
     }
     // A member that got a free partition has at most one more than the emptiest, so it gives none.
     while let (Some((low, needs)), Some((high, gives))) = (by_count.first().copied(), by_count.last().copied())

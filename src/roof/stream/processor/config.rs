@@ -39,7 +39,8 @@ pub struct StreamProcessorConfig {
     /// a dead letter. 3 by default.
     pub max_crashes: u32,
     /// Time within which a change of the members is seen and answered. Each member announces itself
-    /// four times as often, and looks at the others twice as often. 10 s by default.
+    /// four times as often, and looks at the others twice as often. It must be the same for all
+    /// members of a group: one with a longer time would be taken for dead. 10 s by default.
     #[serde(with = "human")]
     pub rebalance_interval: Duration,
     /// Time that running handlers have on a hand-over and a shutdown, before they are asked to

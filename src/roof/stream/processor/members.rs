@@ -14,8 +14,8 @@ use futures_util::StreamExt;
 use tokio::sync::{mpsc::UnboundedSender, watch};
 
 use super::{
-    StreamCall, StreamProcessorEvent as Event,
-    balance::{Plan, plan},
+    StreamCall, StreamProcessorConfig, StreamProcessorEvent as Event,
+    balance::{Plan, View, plan},
     component::ProcessorCore,
     state::of_store,
 };
@@ -48,27 +48,26 @@ pub(super) type Wanted = Mutex<BTreeMap<u16, watch::Sender<bool>>>;
 /// A partition to campaign for, until the receiver is `false`.
 pub(super) type Want = (u16, watch::Receiver<bool>);
 
-/// Live members, each with its partitions.
-type LiveMembers = BTreeMap<String, BTreeSet<u16>>;
-
-/// The rows of other members, as this one saw them: the version, and the time at which it was first
-/// seen.
+/// The group as one member saw it over time.
 #[derive(Debug, Default)]
-pub(super) struct Observed(BTreeMap<String, (Version, Instant)>);
+struct Observed {
+    /// The versions of the rows of members, and the times at which they were first seen.
+    rows: BTreeMap<String, (Version, Instant)>,
+    /// The partitions without an owner, and the times at which that was first seen.
+    free: BTreeMap<u16, Instant>,
+}
 
 impl Observed {
-    /// Records the rows of a scan that returned at `now`. Returns the live members with their
-    /// partitions, and the rows that can be deleted.
-    pub(super) fn see(
-        &mut self,
-        rows: &[Row],
-        now: Instant,
-        interval: Duration,
-    ) -> (LiveMembers, Vec<(String, Version)>) {
-        let (mut live, mut gone, mut seen) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+    /// Records the rows of a scan that returned at `now`. Returns the members, and the rows that
+    /// can be deleted.
+    fn see(&mut self, rows: &[Row], now: Instant, config: &StreamProcessorConfig) -> (View, Vec<(String, Version)>) {
+        let interval = config.rebalance_interval;
+        // A partition whose owner died before this member began has another one by then.
+        let settled = interval.saturating_mul(2).saturating_add(config.election.term);
+        let (mut view, mut gone, mut seen) = (View::default(), Vec::new(), BTreeMap::new());
         for row in rows {
             let member = row.row.strip_prefix(PREFIX).unwrap_or_default();
-            let since = match self.0.get(member) {
+            let since = match self.rows.get(member) {
                 Some((version, since)) if *version == row.version => *since,
                 _ => now,
             };
@@ -76,14 +75,29 @@ impl Observed {
             let silent = now - since;
             if silent >= interval.saturating_mul(FORGOTTEN_AFTER) {
                 gone.push((row.row.clone(), row.version));
-            } else if silent < scaled(interval, 0.4)
-                && let Some(partitions) = decode(&row.value)
-            {
-                live.insert(member.to_owned(), partitions.into_iter().collect());
+            }
+            let Some(Announced { beat, partitions }) = decode(&row.value) else { continue };
+            if silent >= scaled(interval, 0.4) {
+                view.left.extend(partitions);
+                continue;
+            }
+            view.live.insert(member.to_owned(), partitions);
+            if scaled(interval / 4, beat as f64) < settled {
+                view.newcomers.insert(member.to_owned());
             }
         }
-        self.0 = seen;
-        (live, gone)
+        self.rows = seen;
+        (view, gone)
+    }
+
+    /// Adds the partitions that nobody took for a whole interval: the member to which they fell is
+    /// gone, too.
+    fn see_free(&mut self, view: &mut View, partitions: u16, now: Instant, interval: Duration) {
+        let owned: BTreeSet<u16> = view.live.values().flatten().copied().collect();
+        let free = (0..partitions).filter(|partition| !owned.contains(partition));
+        self.free = free.map(|partition| (partition, *self.free.get(&partition).unwrap_or(&now))).collect();
+        view.left
+            .extend(self.free.iter().filter(|(_, since)| now - **since >= interval).map(|(partition, _)| *partition));
     }
 }
 
@@ -92,11 +106,19 @@ fn encode(beats: u64, partitions: impl IntoIterator<Item = u16>) -> String {
     format!("{FORM}\nbeat {beats}\nowns {}\n", partitions.join(" "))
 }
 
-/// Returns the partitions in a member's row; `None` if it cannot be read.
-pub(super) fn decode(row: &[u8]) -> Option<Vec<u16>> {
+/// The contents of a member's row.
+pub(super) struct Announced {
+    /// Number of announcements of this member, at least four in a rebalance interval.
+    beat: u64,
+    pub(super) partitions: BTreeSet<u16>,
+}
+
+/// Returns the contents of a member's row; `None` if it cannot be read.
+pub(super) fn decode(row: &[u8]) -> Option<Announced> {
     let lines = std::str::from_utf8(row).ok()?.strip_prefix(FORM)?;
-    let owns = lines.lines().find_map(|line| line.strip_prefix("owns "))?;
-    owns.split_terminator(' ').map(|partition| partition.parse().ok()).collect()
+    let line = |name| lines.lines().find_map(|line| line.strip_prefix(name));
+    let partitions = line("owns ")?.split_terminator(' ').map(|partition| partition.parse().ok());
+    Some(Announced { beat: line("beat ")?.parse().ok()?, partitions: partitions.collect::<Option<_>>()? })
 }
 
 impl ProcessorCore {
@@ -141,14 +163,20 @@ impl ProcessorCore {
             let rows = self.store.scan_all(Scan::partition(&*self.partition).prefix(PREFIX));
             let rows = ask(&self.clock, pause, rows).await;
             if let Some(rows) = self.told(StreamCall::Members, rows.map_err(error_of))? {
-                let (mut members, gone) = observed.see(&rows, self.clock.now(), self.config.rebalance_interval);
-                members.insert(self.member.clone(), self.owned.lock().keys().copied().collect());
-                if std::mem::replace(&mut count, members.len()) != count {
-                    self.event(|| Event::MembersChanged { members: members.len() });
+                let now = self.clock.now();
+                let (mut view, gone) = observed.see(&rows, now, &self.config);
+                let own = self.owned.lock().keys().copied().collect();
+                if view.live.insert(self.member.clone(), own).is_none() {
+                    view.newcomers.insert(self.member.clone());
+                }
+                observed.see_free(&mut view, self.topic.partitions(), now, self.config.rebalance_interval);
+                let members = view.live.len();
+                if std::mem::replace(&mut count, members) != count {
+                    self.event(|| Event::MembersChanged { members });
                 }
                 let plan = match *stopped.borrow() {
                     true => Plan::default(),
-                    false => plan(self.topic.partitions(), &members, &self.member),
+                    false => plan(self.topic.partitions(), &view, &self.member),
                 };
                 self.want(&plan, wanted, wants);
                 let rest = async {

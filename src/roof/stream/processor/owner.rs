@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::{
     Delivered, StreamProcessorEvent as Event,
+    alarm::Alarm,
     component::ProcessorCore,
     records::Unclaimed,
     worker::{Worker, WorkerEnd},
@@ -25,8 +26,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Term(TermEnd),
-    /// The processor stops.
-    Stopped,
+    /// The processor stops, or the partition is to be claimed anew.
+    Asked,
 }
 
 /// Waits until a flag is set. The end of its sender sets it, too.
@@ -34,10 +35,10 @@ pub(super) async fn set(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|is_set| *is_set).await;
 }
 
-async fn end(leadership: &mut Leadership, stopped: watch::Receiver<bool>) -> End {
-    match race(leadership.lost(), set(stopped)).await {
+async fn end(leadership: &mut Leadership, stopped: watch::Receiver<bool>, alarm: &Alarm) -> End {
+    match race(leadership.lost(), race(set(stopped), alarm.resume.notified())).await {
         First::One(end) => End::Term(end),
-        First::Other(()) => End::Stopped,
+        First::Other(_) => End::Asked,
     }
 }
 
@@ -71,16 +72,16 @@ impl ProcessorCore {
         H: Future,
         H::Output: Into<Disposition>,
     {
-        let token = leadership.token();
+        let (token, alarm) = (leadership.token(), self.alarm(partition));
         let claim = pin!(self.claim(partition, token));
-        let mut worker = match race(claim, end(&mut leadership, stopped.clone())).await {
+        let mut worker = match race(claim, end(&mut leadership, stopped.clone(), &alarm)).await {
             First::One(Ok(claimed)) => {
                 let (watermark, until) = (claimed.checkpoint.finished.watermark(), claimed.checkpoint.careful_until);
                 self.event(|| Event::Claimed { partition, token, watermark });
                 if until > watermark {
                     self.event(|| Event::Careful { partition, until });
                 }
-                Worker::new(self, handler, partition, token, claimed)
+                Worker::new(self, handler, partition, token, claimed, alarm.clone())
             }
             First::One(Err(Unclaimed::Halted(reason))) => {
                 // It is kept: another owner would find the same.
@@ -88,7 +89,7 @@ impl ProcessorCore {
                     state.halted = Some(reason.clone());
                 }
                 self.event(|| Event::Halted { partition, reason });
-                end(&mut leadership, stopped).await;
+                end(&mut leadership, stopped, &alarm).await;
                 self.resign(partition, leadership, true).await;
                 return Ok(false);
             }
@@ -101,7 +102,7 @@ impl ProcessorCore {
                 return Ok(true);
             }
         };
-        let ended = race(poll_fn(|cx| worker.poll(cx)), end(&mut leadership, stopped)).await;
+        let ended = race(poll_fn(|cx| worker.poll(cx)), end(&mut leadership, stopped, &alarm)).await;
         let mut is_handed_over = false;
         let is_clean = match ended {
             First::One(_) | First::Other(End::Term(TermEnd::Superseded)) => {

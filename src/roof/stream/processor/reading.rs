@@ -18,6 +18,9 @@ use crate::{
 /// Maximum number of events of one read.
 const READ: u64 = 500;
 
+/// Number of events of one answer from which on more may be there: a topic may answer in pages.
+const PAGE: u64 = 64;
+
 /// Time within which an empty answer is no wait of the topic.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
@@ -85,9 +88,9 @@ where
                     let key = recorded.event.key.as_ref().map(|key| stable_hash(key.as_bytes()));
                     self.lanes.push(key, Arc::new(recorded));
                 }
+                let may_be_all = count < max.min(PAGE) && self.lanes.next() >= self.end;
                 self.end = self.end.max(self.lanes.next());
-                // Unless all that there is was read.
-                self.read_at = if count < max { now + idle.min.min(AT_ONCE) } else { now };
+                self.read_at = if may_be_all { now + idle.min.min(AT_ONCE) } else { now };
             }
             Err(error) => {
                 let kind = error.kind();

@@ -17,8 +17,11 @@ use crate::{
 /// Number of claims in a row without a finished event, after which the owner is careful.
 const CARELESS_CLAIMS: u32 = 2;
 
+/// Prefix of the rows of checkpoints.
+pub(super) const PREFIX: &str = "p/";
+
 pub(super) fn row(partition: u16) -> String {
-    format!("p/{partition:04}")
+    format!("{PREFIX}{partition:04}")
 }
 
 /// A partition that this member has claimed.

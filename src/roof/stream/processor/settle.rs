@@ -15,6 +15,10 @@ use crate::{
 /// Delay of an event that was refused without a delay of its own.
 const REFUSED: Duration = Duration::from_secs(1);
 
+/// Maximum number of characters of the reason in a dead letter: a longer one might exceed the
+/// queue's limit, and halt the partition.
+const REASON: usize = 2_000;
+
 /// Minimum delay of an event that was not tried.
 const SHORTEST: Duration = Duration::from_millis(100);
 
@@ -40,7 +44,20 @@ where
             }
             Err(panic) => return self.failed(position, None, panic, now),
         };
-        self.lanes.delay(position, now + after);
+        self.delay(position, now + after);
+    }
+
+    /// Ends the run of an event, which runs again at `at`.
+    pub(super) fn delay(&mut self, position: u64, at: Instant) {
+        self.lanes.delay(position, at);
+        if let Some(suspect) = &mut self.checkpoint.suspect
+            && suspect.position == position
+            && suspect.is_running
+        {
+            // A process that dies from now on was not killed by this event.
+            suspect.is_running = false;
+            self.is_write_forced = true;
+        }
     }
 
     fn failed(&mut self, position: u64, after: Option<Duration>, error: String, now: Instant) {
@@ -54,7 +71,7 @@ where
         let at = Position::new(self.partition, position);
         self.core.event(|| Event::AttemptFailed { position: at, attempt, error: error.clone(), retry_in });
         match retry_in {
-            Some(delay) => self.lanes.delay(position, now + delay),
+            Some(delay) => self.delay(position, now + delay),
             None => self.bury(position, error),
         }
     }
@@ -95,6 +112,7 @@ impl ProcessorCore {
         let id = format!("{}/{position}", self.partition);
         let most = self.dead_letters.as_ref().map_or(usize::MAX, |queue| queue.capabilities().max_key());
         let id = if id.len() <= most { id } else { format!("{:016x}", stable_hash(id.as_bytes())) };
+        let reason: String = reason.chars().take(REASON).collect();
         message.header("event-group", self.group.as_str()).header("event-reason", reason).deduplicate(id)
     }
 

@@ -55,8 +55,10 @@ where
             return true;
         }
         let Some(next) = self.lanes.peek() else { return false };
-        // A delayed event holds up the others, so that no other one takes its place in the record.
-        if self.lanes.running() > 0 || self.lanes.next_due().is_some() {
+        // A delayed event that has killed its process holds up the others, so that none takes its place in
+        // the record.
+        let is_suspect = self.checkpoint.suspect.is_some_and(|suspect| suspect.crashes > 0 && suspect.position != next);
+        if self.lanes.running() > 0 || is_suspect && self.lanes.next_due().is_some() {
             return false;
         }
         if self.is_condemned(next) {
@@ -69,7 +71,7 @@ where
             let crashes = self.checkpoint.suspect.filter(|suspect| suspect.position == next);
             let crashes = crashes.map_or(0, |suspect| suspect.crashes);
             self.checkpoint.suspect = Some(Suspect { position: next, crashes, is_running: true });
-            self.arming = Some(next);
+            (self.armed, self.arming) = (None, Some(next));
             self.is_write_forced = true;
         }
         false

@@ -1,11 +1,16 @@
 //! The state of partitions, for people and metrics.
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{StreamProcessor, checkpoint::Checkpoint, component::ProcessorCore, members};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::{StreamProcessor, checkpoint::Checkpoint, component::ProcessorCore, members, records};
 use crate::{
     port::{PortError, PortErrorKind},
-    store::{Key, Scan, StoreError, StoreExt},
+    store::{Scan, StoreError, StoreExt},
 };
+
+/// Number of concurrent requests to the topic.
+const ASKED_AT_ONCE: usize = 16;
 
 /// The state of one partition, as its group processes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,13 +31,28 @@ pub struct PartitionState {
     pub lost: u64,
     /// Reason for which the partition halted.
     pub halted: Option<String>,
-    /// Position of the next event of the topic, as far as its owner has read.
+    /// Position of the next event of the topic, as far as its owner has read; 0 if it has not
+    /// begun.
     pub(super) end: u64,
 }
 
 impl PartitionState {
     pub(super) fn new(partition: u16, owner: Option<String>) -> Self {
-        Self { partition, owner, watermark: 0, lag: 0, in_flight: 0, lost: 0, halted: None, end: 1 }
+        Self { partition, owner, watermark: 0, lag: 0, in_flight: 0, lost: 0, halted: None, end: 0 }
+    }
+
+    /// Adds what the checkpoint has, in a topic that ends before `next`.
+    fn recorded(mut self, record: Option<&[u8]>, next: u64) -> Result<Self, PortError> {
+        let checkpoint = match record.map(Checkpoint::decode).transpose() {
+            Ok(checkpoint) => checkpoint.unwrap_or_default(),
+            // Its owner says so.
+            Err(_) if self.halted.is_some() => Checkpoint::default(),
+            Err(why) => return Err(PortError::new(PortErrorKind::Corrupt, why)),
+        };
+        self.watermark = checkpoint.finished.watermark();
+        self.lag = lag(next, &checkpoint.finished);
+        self.lost = checkpoint.lost;
+        Ok(self)
     }
 }
 
@@ -42,13 +62,25 @@ impl StreamProcessor {
         self.0.owned.lock().values().cloned().collect()
     }
 
+    /// Lets a halted partition of this member go on, once the reason is repaired. Returns `false`
+    /// if this member does not own it, or if it is not halted.
+    ///
+    /// Its owner hands it over, and the member to which it falls claims it anew: it reads the
+    /// checkpoint again, and counts the attempts of an event from the beginning.
+    pub fn resume(&self, partition: u16) -> bool {
+        let is_halted = self.0.owned.lock().get(&partition).is_some_and(|state| state.halted.is_some());
+        let alarm = self.0.alarms.lock().get(&partition).cloned().filter(|_| is_halted);
+        alarm.inspect(|alarm| alarm.resume.notify_one()).is_some()
+    }
+
     /// Reads the state of all partitions of the group, in their order. A checkpoint is up to
     /// [`checkpoint_interval`](super::StreamProcessorConfig::checkpoint_interval) old, and a list
     /// of a member's partitions up to a quarter of
     /// [`rebalance_interval`](super::StreamProcessorConfig::rebalance_interval).
     ///
-    /// It costs two requests for each partition, and one for the members. Any process may call it,
-    /// also one that does not [`run`](Self::run).
+    /// It costs one request for each partition, 16 of them at a time, and the scans of the
+    /// checkpoints and of the members. Any process may call it, also one that does not
+    /// [`run`](Self::run).
     ///
     /// # Errors
     /// Those of the topic and of the store, and `Corrupt` for a checkpoint that cannot be read.
@@ -66,28 +98,28 @@ impl ProcessorCore {
         let mut owners = BTreeMap::new();
         for row in rows.map_err(of_store)? {
             let member = row.row.strip_prefix(members::PREFIX).unwrap_or_default().to_owned();
-            for partition in members::decode(&row.value).unwrap_or_default() {
-                owners.insert(partition, member.clone());
-            }
+            let partitions = members::decode(&row.value).map(|announced| announced.partitions).unwrap_or_default();
+            owners.extend(partitions.into_iter().map(|partition| (partition, member.clone())));
         }
-        let own = self.owned.lock().clone();
+        let rows = self.store.scan_all(Scan::partition(&*self.partition).prefix(records::PREFIX)).await;
+        let mut records: BTreeMap<_, _> = rows.map_err(of_store)?.into_iter().map(|row| (row.row, row.value)).collect();
+        let mut own = self.owned.lock().clone();
+        // Behind the checkpoints: an event that is appended meanwhile is counted.
+        let bounds = (0..self.topic.partitions()).map(|partition| self.topic.bounds(partition));
+        let mut bounds = stream::iter(bounds).buffered(ASKED_AT_ONCE);
         let mut states = Vec::new();
         for partition in 0..self.topic.partitions() {
-            let bounds = self.topic.bounds(partition).await?;
-            if let Some(own) = own.get(&partition) {
-                let lag = own.lag.saturating_add(bounds.next.saturating_sub(own.end));
-                states.push(PartitionState { lag, ..own.clone() });
-                continue;
-            }
-            let mut state = PartitionState::new(partition, owners.remove(&partition));
-            let row = super::records::row(partition);
-            let record = self.store.get(Key::new(&self.partition, &row)).await.map_err(of_store)?;
-            let checkpoint = record.map(|record| Checkpoint::decode(&record.value)).transpose();
-            let checkpoint = checkpoint.map_err(|why| PortError::new(PortErrorKind::Corrupt, why))?.unwrap_or_default();
-            state.watermark = checkpoint.finished.watermark();
-            state.lag = lag(bounds.next, &checkpoint.finished);
-            state.lost = checkpoint.lost;
-            states.push(state);
+            let Some(next) = bounds.try_next().await?.map(|bounds| bounds.next) else { break };
+            let own = own.remove(&partition);
+            let record = records.remove(&records::row(partition));
+            states.push(match own {
+                Some(own) if own.end > 0 => {
+                    PartitionState { lag: own.lag.saturating_add(next.saturating_sub(own.end)), ..own }
+                }
+                own => own
+                    .unwrap_or_else(|| PartitionState::new(partition, owners.remove(&partition)))
+                    .recorded(record.as_deref(), next)?,
+            });
         }
         Ok(states)
     }

@@ -108,6 +108,7 @@ where
         partition: u16,
         token: FencingToken,
         claimed: Claimed,
+        alarm: Arc<Alarm>,
     ) -> Self {
         let Claimed { mut checkpoint, version, end } = claimed;
         let mut cancel = Cancel::new();
@@ -129,7 +130,7 @@ where
             reading: None,
             read_at: now,
             idle: Idle::default(),
-            alarm: core.alarms.lock().get(&partition).cloned().unwrap_or_default(),
+            alarm,
             has_rung: false,
             gap: None,
             writing: None,
@@ -296,7 +297,7 @@ where
 
     /// Halts the partition because of one event, which ran.
     pub(super) fn halt_at(&mut self, position: u64, reason: &str) {
-        self.lanes.delay(position, Instant::FAR_FUTURE);
+        self.delay(position, Instant::FAR_FUTURE);
         self.halt(&format!("event {}: {reason}", Position::new(self.partition, position)));
     }
 

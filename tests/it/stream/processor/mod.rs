@@ -1,3 +1,4 @@
+mod attacks;
 mod building;
 mod checkpoints;
 mod crashes;

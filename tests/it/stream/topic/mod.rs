@@ -1,4 +1,5 @@
 //! The topic over a store, and its producer.
+mod attacks;
 mod crashes;
 mod model;
 mod opening;

@@ -18,7 +18,7 @@ async fn open(store: &InMemoryStore, partitions: u16) -> Result<StoreTopic, stea
 
 /// A store that lacks some capabilities, or has others.
 #[derive(Debug)]
-struct Limited(InMemoryStore, Capabilities);
+pub(super) struct Limited(pub(super) InMemoryStore, pub(super) Capabilities);
 
 impl Store for Limited {
     forward_store! { 0: get, put, delete, scan, batch }

@@ -56,7 +56,7 @@ impl Disturbed {
         })
     }
 
-    fn will(&self, fates: &[Fate]) {
+    pub(super) fn will(&self, fates: &[Fate]) {
         *self.fates.lock().unwrap() = fates.iter().rev().copied().collect();
     }
 }
@@ -109,11 +109,11 @@ impl Store for Disturbed {
     }
 }
 
-async fn open(store: &Arc<Disturbed>) -> StoreTopic {
+pub(super) async fn open(store: &Arc<Disturbed>) -> StoreTopic {
     StoreTopic::builder(store.clone(), "t", 1).clock(&store.clock).build().await.unwrap()
 }
 
-async fn bodies(topic: &StoreTopic) -> Vec<String> {
+pub(super) async fn bodies(topic: &StoreTopic) -> Vec<String> {
     let mut all: Vec<steadfast::stream::Recorded> = Vec::new();
     loop {
         let next = all.last().map_or(1, |last| last.position.offset + 1);
@@ -125,12 +125,12 @@ async fn bodies(topic: &StoreTopic) -> Vec<String> {
     }
 }
 
-fn event(body: &str) -> Vec<Event> {
+pub(super) fn event(body: &str) -> Vec<Event> {
     vec![Event::new(body.to_owned())]
 }
 
 /// Runs a test on manual time, which passes whenever all tasks wait.
-fn run<T>(test: impl AsyncFnOnce(Arc<Disturbed>) -> T) -> T {
+pub(super) fn run<T>(test: impl AsyncFnOnce(Arc<Disturbed>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async { test(Disturbed::new(&Clock::tokio())).await })
 }

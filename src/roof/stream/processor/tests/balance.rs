@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::super::balance::{Plan, plan};
+use super::super::balance::{Plan, View, plan};
 
 type Members = BTreeMap<String, BTreeSet<u16>>;
 
@@ -22,6 +22,11 @@ fn members(owners: &[Option<usize>], count: usize) -> Members {
     members
 }
 
+/// A view in which no member is new.
+fn view(members: &Members) -> View {
+    View { live: members.clone(), ..View::default() }
+}
+
 fn counts(members: &Members) -> Vec<usize> {
     let mut counts: Vec<_> = members.values().map(BTreeSet::len).collect();
     counts.sort_unstable_by(|one, other| other.cmp(one));
@@ -32,7 +37,7 @@ fn counts(members: &Members) -> Vec<usize> {
 fn carry_out(partitions: u16, members: &Members) -> (Members, usize) {
     let (mut after, mut moved) = (members.clone(), 0);
     for me in members.keys() {
-        let Plan { take, ask } = plan(partitions, members, me);
+        let Plan { take, ask } = plan(partitions, &view(members), me);
         for (owner, partition) in ask {
             assert!(after.get_mut(&owner).unwrap().remove(&partition), "asked once, and its owner");
             assert!(after.get_mut(me).unwrap().insert(partition));
@@ -59,8 +64,36 @@ fn a_partition_that_two_members_name_for_a_moment_moves_no_other_one() {
     // m0 has given partition 0 to m1, and has not announced that yet.
     let members: Members = [(name(0), [0, 1, 2].into()), (name(1), [0, 3].into())].into();
     for me in members.keys() {
-        assert_eq!(plan(4, &members, me), Plan::default(), "{me}");
+        assert_eq!(plan(4, &view(&members), me), Plan::default(), "{me}");
     }
+}
+
+#[test]
+fn the_partitions_of_a_dead_member_fall_to_no_newcomer_unless_all_are_new() {
+    // m0 was started a moment ago. Partitions 2 and 3 are free.
+    let live = members(&[Some(1), Some(2), None, None], 3);
+    let parts = |newcomers: &[usize], left: &[u16]| {
+        let newcomers = newcomers.iter().copied().map(name).collect();
+        let view = View { live: live.clone(), newcomers, left: left.iter().copied().collect() };
+        (0..3).map(|i| plan(4, &view, &name(i)).take).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(&[0], &[2, 3]), [vec![], vec![2], vec![3]]);
+    assert_eq!(parts(&[0], &[3]), [vec![2], vec![3], vec![]]);
+    let equal = [vec![2, 3], vec![], vec![]];
+    for (newcomers, left) in [(&[][..], &[2, 3][..]), (&[0, 1, 2], &[2, 3]), (&[0], &[]), (&[0], &[0, 1])] {
+        assert_eq!(parts(newcomers, left), equal, "{newcomers:?} {left:?}");
+    }
+}
+
+#[test]
+fn a_newcomer_asks_for_its_share_once_the_partitions_of_dead_members_have_owners() {
+    let newcomers: BTreeSet<_> = [name(0)].into();
+    let mut view =
+        View { newcomers, left: [4, 5].into(), ..view(&members(&[Some(1), Some(1), Some(2), Some(2), None, None], 3)) };
+    assert_eq!(plan(6, &view, &name(0)), Plan::default());
+    view.live.get_mut(&name(1)).unwrap().insert(4);
+    view.live.get_mut(&name(2)).unwrap().insert(5);
+    assert_eq!(plan(6, &view, &name(0)).ask.len(), 2);
 }
 
 proptest! {
@@ -94,9 +127,9 @@ proptest! {
             let now = history.last().unwrap().clone();
             let me = name(late % count);
             // This one sees itself as it is, and the others as they were.
-            let mut view = history[history.len().saturating_sub(1 + late)].clone();
-            view.insert(me.clone(), now[&me].clone());
-            let Plan { take, ask } = plan(partitions, &view, &me);
+            let mut seen = history[history.len().saturating_sub(1 + late)].clone();
+            seen.insert(me.clone(), now[&me].clone());
+            let Plan { take, ask } = plan(partitions, &view(&seen), &me);
             let mut after = now.clone();
             for (owner, partition) in ask {
                 if after.get_mut(&owner).unwrap().remove(&partition) {
