@@ -121,7 +121,7 @@ async fn run(is_ours: bool, file: Option<&Path>, batches: usize) -> Duration {
 }
 
 fn main() -> ExitCode {
-    let (mut rounds, mut batches) = (9, 20);
+    let (mut rounds, mut batches) = (9, 100);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match &*word {

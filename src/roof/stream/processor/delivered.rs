@@ -3,9 +3,33 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use crate::{port::FencingToken, queue_listener::Cancelled, stream::Recorded};
 
+/// An event of a read. It keeps all events of the read in memory: one allocation for all of them.
+#[derive(Debug, Clone)]
+pub(super) struct OfRead {
+    events: Arc<Vec<Recorded>>,
+    at: usize,
+}
+
+impl OfRead {
+    pub(super) fn all(events: Vec<Recorded>) -> impl Iterator<Item = Self> {
+        let (count, events) = (events.len(), Arc::new(events));
+        (0..count).map(move |at| Self { events: events.clone(), at })
+    }
+}
+
+impl Deref for OfRead {
+    type Target = Recorded;
+
+    fn deref(&self) -> &Recorded {
+        &self.events[self.at]
+    }
+}
+
 /// An event that a handler works on. Dereferences to the [`Recorded`] event.
+///
+/// It keeps the events of its read in memory, at most 500. Copy what is needed for long.
 pub struct Delivered {
-    pub(super) recorded: Arc<Recorded>,
+    pub(super) recorded: OfRead,
     pub(super) attempt: u32,
     pub(super) token: FencingToken,
     pub(super) cancel: Cancelled,

@@ -1,12 +1,11 @@
 //! Reading the events of a partition, up to `max_ahead` above the watermark.
 use std::{
     future::Future,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use super::{Delivered, OutOfRange, StreamCall, StreamProcessorEvent as Event, worker::Worker};
+use super::{Delivered, OutOfRange, StreamCall, StreamProcessorEvent as Event, delivered::OfRead, worker::Worker};
 use crate::{
     hash::stable_hash,
     port::{AskError, BoxFuture, Capability, PortError, PortErrorKind, ask},
@@ -79,14 +78,14 @@ where
             Ok(events) => {
                 self.idle.reset();
                 let count = events.len() as u64;
-                for recorded in events {
+                for recorded in OfRead::all(events) {
                     let (offset, next) = (recorded.position.offset, self.lanes.next());
                     if offset != next {
                         self.out_of_order(offset, next);
                         break;
                     }
                     let key = recorded.event.key.as_ref().map(|key| stable_hash(key.as_bytes()));
-                    self.lanes.push(key, Arc::new(recorded));
+                    self.lanes.push(key, recorded);
                 }
                 let may_be_all = count < max.min(PAGE) && self.lanes.next() >= self.end;
                 self.end = self.end.max(self.lanes.next());

@@ -14,6 +14,7 @@ use super::{
     alarm::Alarm,
     checkpoint::{Checkpoint, Suspect},
     component::ProcessorCore,
+    delivered::OfRead,
     lanes::Lanes,
     reading::Reading,
     records::{Claimed, Written},
@@ -23,7 +24,7 @@ use crate::{
     port::{BoxFuture, FencingToken},
     queue_listener::{Cancel, Cancelled, Caught, Disposition, Idle},
     store::Version,
-    stream::{Position, Recorded},
+    stream::Position,
     time::{Instant, Sleep},
 };
 
@@ -38,7 +39,7 @@ pub(super) struct Worker<'a, F, H> {
     pub(super) token: FencingToken,
     pub(super) cancel: Cancel,
     pub(super) cancelled: Cancelled,
-    pub(super) lanes: Lanes<Arc<Recorded>>,
+    pub(super) lanes: Lanes<OfRead>,
     /// The checkpoint but for its finished events, and the version of the last one.
     pub(super) checkpoint: Checkpoint,
     pub(super) version: Version,
