@@ -161,11 +161,6 @@ async fn so_is_one_whose_records_lie_in_shards() {
 }
 
 #[tokio::test]
-async fn so_is_one_that_is_killed_in_a_storm() {
-    killed_at(&[150, 700], 1, &["--faults", "storm"]).await;
-}
-
-#[tokio::test]
 async fn so_is_one_that_is_killed_in_a_storm_that_cuts_off_a_shard() {
     killed_at(&[150, 700], 4, &["--faults", "storm"]).await;
 }

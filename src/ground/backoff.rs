@@ -190,7 +190,7 @@ impl Iterator for Backoff {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(steadfast_loom)))]
 mod tests {
     use proptest::prelude::*;
 

@@ -76,7 +76,7 @@ pub(crate) const fn row(bytes: usize) -> usize {
 
 impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     /// Creates one that sends a lone job at once, in its caller's future.
-    #[cfg(any(feature = "postgres", test))]
+    #[cfg(any(feature = "postgres", all(test, not(steadfast_loom))))]
     pub(crate) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
         Self::of(most, Order::Any, Spawner::Tokio, Box::new(sender))
     }
@@ -189,7 +189,7 @@ impl<J, R> Drop for Lone<'_, J, R> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(steadfast_loom)))]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
