@@ -184,7 +184,13 @@ impl<S: Storage> Subject for Jobs<S> {
                     let worker = format!("worker-{}", self.workers.fetch_add(1, Ordering::Relaxed));
                     self.storage.drain(worker, n, self.left.clone()).await;
                 }
-                Work::Take(_) | Work::Forward(_) | Work::Get | Work::Put | Work::Cas | Work::Append | Work::Events(_) => {}
+                Work::Take(_)
+                | Work::Forward(_)
+                | Work::Get
+                | Work::Put
+                | Work::Cas
+                | Work::Append
+                | Work::Events(_) => {}
             }
         })
     }

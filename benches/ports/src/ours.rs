@@ -79,7 +79,18 @@ async fn subject(
         _ => None,
     };
     let (address, versions) = (other.address(), Mutex::new(vec![None; 64]));
-    Arc::new(Ours { work, store, topic, queue, other, address, in_two_steps, received: Mutex::default(), versions, rows })
+    Arc::new(Ours {
+        work,
+        store,
+        topic,
+        queue,
+        other,
+        address,
+        in_two_steps,
+        received: Mutex::default(),
+        versions,
+        rows,
+    })
 }
 
 impl Ours {
