@@ -190,6 +190,7 @@ impl<J, R> Drop for Lone<'_, J, R> {
 }
 
 #[cfg(all(test, not(steadfast_loom)))]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

@@ -72,6 +72,19 @@ macro_rules! forward_queue {
             self.$to.identity()
         }
     };
+    // To forward a delivery goes around `send`: only for wrappers that count or change nothing there, or have no
+    // address.
+    (@settle $to:tt) => {
+        fn settle<'a>(
+            &'a self,
+            settlements: Vec<(steadfast::queue::Receipt, steadfast::queue::Settle)>,
+        ) -> steadfast::port::BoxFuture<
+            'a,
+            Result<Vec<Result<(), steadfast::queue::QueueError>>, steadfast::queue::QueueError>,
+        > {
+            self.$to.settle(settlements)
+        }
+    };
     (@address $to:tt) => {
         fn address(&self) -> Option<steadfast::queue::Address> {
             self.$to.address()

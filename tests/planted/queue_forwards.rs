@@ -176,16 +176,10 @@ impl Queue for Planted {
 struct NoAddress(Arc<dyn Queue>);
 
 impl Queue for NoAddress {
-    forward_queue! { 0: capabilities, identity, send, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { 0: capabilities, identity, send, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn address(&self) -> Option<Address> {
         None
-    }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.0.settle(settlements)
     }
 }
 

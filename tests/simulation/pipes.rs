@@ -53,7 +53,7 @@ struct Elsewhere {
 }
 
 impl Queue for Elsewhere {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn address(&self) -> Option<Address> {
         None
@@ -77,13 +77,6 @@ impl Queue for Elsewhere {
             }
             Ok(ids)
         })
-    }
-
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.queue.settle(settlements)
     }
 }
 

@@ -18,7 +18,7 @@ use steadfast::{
     leader_election::LeaderElectionConfig,
     lease::StoreLease,
     port::{BoxFuture, Capabilities, PortError},
-    queue::{InMemoryQueue, Message, MessageId, Queue, QueueError, Receipt, Settle},
+    queue::{InMemoryQueue, Message, MessageId, Queue, QueueError},
     queue_listener::{Disposition, IdleConfig},
     store::{InMemoryStore, Key, Precondition, PutOptions, Record, Store, StoreError, Version, Write},
     stream::{
@@ -538,14 +538,7 @@ fn begin(books: &SharedBooks, position: Position, token: u64) {
 struct Noting(Arc<dyn Queue>, SharedBooks);
 
 impl Queue for Noting {
-    forward_queue! { 0: capabilities, identity, address, receive, extend, depth, peek, purge, dead_letters }
-
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.0.settle(settlements)
-    }
+    forward_queue! { 0: capabilities, identity, address, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {

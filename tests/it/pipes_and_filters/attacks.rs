@@ -90,16 +90,10 @@ impl Failing {
 }
 
 impl Queue for Failing {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn address(&self) -> Option<Address> {
         None
-    }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.queue.settle(settlements)
     }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {

@@ -11,7 +11,7 @@ use std::{
 use steadfast::{
     pipes_and_filters::{Emit, FilterEvent},
     port::{BoxFuture, PortError, PortErrorKind},
-    queue::{Address, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle},
+    queue::{Address, Message, MessageId, Queue, QueueError, QueueExt, Receive},
     queue_listener::Work,
     time::{Clock, Instant},
 };
@@ -65,16 +65,10 @@ struct Away {
 }
 
 impl Queue for Away {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn address(&self) -> Option<Address> {
         None
-    }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.queue.settle(settlements)
     }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {

@@ -7,10 +7,7 @@ use steadfast::{
     backoff::BackoffConfig,
     entropy::Entropy,
     pipes_and_filters::Filter,
-    port::BoxFuture,
-    queue::{
-        Address, Delivery, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
-    },
+    queue::{Address, Delivery, InMemoryQueue, Message, MessageId, Queue, QueueExt, Receive},
     queue_listener::{IdleConfig, QueueListenerConfig},
     time::{Clock, ManualClock},
 };
@@ -25,16 +22,10 @@ pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
 pub(crate) struct Elsewhere(pub(crate) Arc<dyn Queue>);
 
 impl Queue for Elsewhere {
-    forward_queue! { 0: capabilities, identity, send, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { 0: capabilities, identity, send, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn address(&self) -> Option<Address> {
         None
-    }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.0.settle(settlements)
     }
 }
 

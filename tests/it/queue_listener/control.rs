@@ -14,7 +14,7 @@ use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     notify::InMemoryNotifier,
     port::{BoxFuture, PortError, PortErrorKind},
-    queue::{AnnouncingQueue, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Settle},
+    queue::{AnnouncingQueue, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt},
     queue_listener::{
         Disposition, Level, QueueCall, QueueControl, QueueListener, QueueListenerConfig, QueueListenerEvent as Event,
         Work,
@@ -640,14 +640,7 @@ fn a_resumed_queue_is_polled_at_once_also_beside_another_queue() {
 struct SlowRenewals(Arc<InMemoryQueue>, Clock);
 
 impl Queue for SlowRenewals {
-    forward_queue! { 0: capabilities, identity, address, send, receive, depth, peek, purge, dead_letters }
-
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.0.settle(settlements)
-    }
+    forward_queue! { 0: capabilities, identity, address, send, receive, depth, peek, purge, dead_letters, settle }
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             self.1.sleep(S(3)).await;

@@ -197,16 +197,10 @@ impl Queue for Line {
 pub(crate) struct NeverWakes(pub(crate) Arc<InMemoryQueue>);
 
 impl Queue for NeverWakes {
-    forward_queue! { 0: identity, address, send, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { 0: identity, address, send, receive, extend, depth, peek, purge, dead_letters, settle }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities().without(Capability::Push)
-    }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.0.settle(settlements)
     }
 }
 

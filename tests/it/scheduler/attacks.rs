@@ -10,7 +10,7 @@ use std::{
 
 use steadfast::{
     port::{BoxFuture, Capabilities, PortError, PortErrorKind},
-    queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Settle},
+    queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt},
     saga::{Action, Plan, Saga, SagaOutcome, SagaPhase, Step, StepOutcome},
     scheduler::{STATUS, Scheduler, SchedulerEvent},
 };
@@ -85,18 +85,11 @@ struct Limited {
 }
 
 impl Queue for Limited {
-    forward_queue! { queue: identity, receive, extend, depth, peek, purge, dead_letters }
+    forward_queue! { queue: identity, receive, extend, depth, peek, purge, dead_letters, settle }
 
     // A forward would not pass through it.
     fn address(&self) -> Option<Address> {
         None
-    }
-
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.queue.settle(settlements)
     }
 
     fn capabilities(&self) -> Capabilities {
