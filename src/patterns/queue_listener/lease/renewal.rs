@@ -225,11 +225,16 @@ impl RunState {
         let visibility = self.inner.config.visibility;
         let look = LOOK.min(visibility / 8).max(Duration::from_nanos(1));
         let mut renewals = FuturesUnordered::new();
-        let mut seen = None;
+        let (mut seen, mut look_at) = (None, self.now());
         loop {
             let now = self.now();
-            let (due, taken, is_empty) =
-                self.backlog(|backlog| (backlog.due(now), backlog.taken(), backlog.is_empty()));
+            // Not after each of many renewals: it looks at all waiting messages.
+            let looks_now = now >= look_at;
+            look_at = if looks_now { now + look } else { look_at };
+            let (due, taken, is_empty) = self.backlog(|backlog| {
+                let due = if looks_now { backlog.due(now) } else { Vec::new() };
+                (due, backlog.taken(), backlog.is_empty())
+            });
             renewals.extend(due.into_iter().map(|leased| async move {
                 let renewal = self.renewal(&leased.lease, leased.lease.until).await;
                 (leased, renewal)
