@@ -251,7 +251,7 @@ impl RunState {
                 if is_empty && !self.has_waiting() {
                     self.to_keep.notified().await;
                 } else {
-                    self.inner.clock.sleep(look).await;
+                    self.inner.clock.sleep_until(look_at).await;
                 }
             };
             let answer =
