@@ -65,6 +65,7 @@ pub async fn disturb(
         clock: clock.clone(),
     };
     let any = || entropy.up_to(u64::from(args.processes) - 1) as usize;
+    let leader = || logs_of(logs).leader();
     let mut running = JoinSet::new();
     let gateway = disturber.clone();
     let (seconds, start) = (args.seconds, clock.now());
@@ -77,9 +78,13 @@ pub async fn disturb(
         let at = |share: f64| begin + time.mul_f64((f64::from(round) + share) / f64::from(rounds));
         clock.sleep_until(at(0.1 + 0.3 * entropy.unit())).await;
         if round < args.kills {
-            // Each third kill is the leader's.
-            let leader = logs_of(logs).leader().filter(|_| round % 3 == 2);
-            let (disturber, node) = (disturber.clone(), leader.unwrap_or_else(any));
+            let node = match (round % 3, any(), leader()) {
+                // Each third kill is the leader's. None is before its pause, which has to meet it.
+                (2, _, Some(leader)) => leader,
+                (0, node, Some(leader)) if node == leader => (node + 1) % args.processes as usize,
+                (_, node, _) => node,
+            };
+            let disturber = disturber.clone();
             running.spawn(async move { disturber.kill(node).await });
         }
         clock.sleep_until(at(0.6 + 0.3 * entropy.unit())).await;
@@ -88,7 +93,7 @@ pub async fn disturb(
         let (short, is_cut) = (MS(300 + entropy.up_to(2_000)), entropy.up_to(1) == 0);
         // Some connections are half-open for longer than a request may take.
         let held = if entropy.up_to(3) == 0 { MS(6_000) } else { short };
-        let leader = logs_of(logs).leader().unwrap_or(node);
+        let leader = leader().unwrap_or(node);
         running.spawn(async move {
             match round % 3 {
                 // The leader stands still for longer than its term, and writes late.
