@@ -181,7 +181,8 @@
 //! Each empty poll lengthens the wait before the next one ([`IdleConfig`]). A task whose wait is
 //! the maximum ends, except for the last `min_tasks`. When a poll finds messages again, the depth
 //! of the queue decides how many tasks start (10 below 100 messages, 50 below 1,000, else 100, or a
-//! [rule](crate::Builder::scaling) of your own), up to `max_tasks`.
+//! [rule](crate::Builder::scaling) of your own), up to `max_tasks`. While all tasks wait for their
+//! handlers, one more polls, up to the number for one message.
 //!
 //! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](crate::Builder::notifier)) the
 //! listener polls when a notice arrives. A notice is a hint and may be lost. With `min_tasks` of 1

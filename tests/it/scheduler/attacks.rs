@@ -289,3 +289,19 @@ fn the_end_of_a_saga_that_was_woken_is_told_at_once() {
     world.run(&[&orders], S(10));
     assert_eq!(world.told(), ["1 received", "1 completed"]);
 }
+
+/// Regression: the only task was busy, so that no other submission was received until the first saga ended.
+#[test]
+fn a_submission_that_comes_while_another_saga_runs_is_started_at_once() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("seat", [Answer::Takes(S(25))]);
+    world.submit(&orders, order("1"));
+    let later = async {
+        world.clock.sleep(S(5)).await;
+        orders.submit(order("2")).await.unwrap();
+        world.clock.sleep(S(2)).await;
+        assert_eq!(orders.read("2").await.unwrap().map(|found| found.phase), Some(SagaPhase::Completed));
+    };
+    world.block_on(async { tokio::join!(orders.run(world.clock.sleep(S(60))), later) }).0.unwrap();
+}

@@ -97,6 +97,8 @@ pub(crate) struct RunState {
     pub(crate) outboxes: Vec<Outbox>,
     /// Number of tasks that wait for the end of a pause.
     pub(crate) parked: InProgress,
+    /// Number of tasks that wait for a handler, and poll for no other message.
+    pub(crate) handling: InProgress,
     /// `true` if the latest poll found messages.
     busy: AtomicBool,
     pub(crate) to_scale: Notify,
@@ -137,6 +139,7 @@ impl RunState {
             waited_in: inner.sources.iter().map(|_| InProgress::default()).collect(),
             outboxes: inner.sources.iter().map(|_| Outbox::default()).collect(),
             parked: InProgress::default(),
+            handling: InProgress::default(),
             busy: AtomicBool::new(false),
             to_scale: Notify::new(),
             rescale_at: AtomicU64::new(0),
@@ -243,7 +246,7 @@ impl RunState {
         // Counted first, so that a task that decides whether to end has seen the call or is still
         // counted.
         self.calls.fetch_add(1, Ordering::SeqCst);
-        if self.scaler(Scaler::call) > 0 {
+        if self.scaler(|scaler| scaler.grow_to(self.tasks_with_one_free())) > 0 {
             self.intake.woke();
             self.to_spawn.notify_one();
         }
@@ -255,11 +258,18 @@ impl RunState {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of tasks that must not end. It is at least one if no notice can arrive or
-    /// returned messages are expected.
+    /// Returns the number of tasks that must not end. It is at least one that handles no message if
+    /// no notice can arrive or returned messages are expected.
     pub(crate) fn tasks_to_keep(&self) -> u32 {
         let looks = self.without_hints.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
-        self.inner.config.min_tasks.max(u32::from(looks))
+        let idle = self.inner.config.min_tasks.max(u32::from(looks));
+        if idle > 0 { idle.max(self.tasks_with_one_free()) } else { 0 }
+    }
+
+    /// Returns the number of tasks of which one handles no message and so polls, as far as the rule
+    /// for one waiting message allows.
+    fn tasks_with_one_free(&self) -> u32 {
+        self.handling.get().saturating_add(1).min((self.inner.rule)(1)).max(1)
     }
 
     /// Records a poll that received messages.
