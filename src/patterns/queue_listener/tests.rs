@@ -51,10 +51,7 @@ proptest! {
                     to_start.insert(next);
                     next += 1;
                 }
-                let grown = match step {
-                    Step::Call => scaler.call(),
-                    _ => scaler.grow_to(wanted),
-                };
+                let grown = scaler.grow_to(wanted);
                 prop_assert_eq!(grown as usize, begun.len() + to_start.len() - before);
             }
             match step {

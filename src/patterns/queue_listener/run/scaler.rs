@@ -30,11 +30,6 @@ impl Scaler {
         more
     }
 
-    /// Ensures that there is a task to poll.
-    pub(crate) fn call(&mut self) -> u32 {
-        self.grow_to(1)
-    }
-
     /// Decides whether a task that found nothing for a long time may end. It may not if there was a
     /// call since its last poll, or if only `min` tasks are left.
     pub(crate) fn may_end(&mut self, has_looked: bool, min: u32) -> bool {
