@@ -206,7 +206,7 @@ impl Poller {
 
     fn may_end(&mut self, run: &RunState) -> bool {
         let (least, knew) = (run.tasks_to_keep(), self.knew);
-        let (ends, tasks) = run.scaler(|scaler| (scaler.may_end(run.calls() == knew, least), scaler.tasks));
+        let (ends, tasks) = run.scaler(|scaler| (scaler.may_end(run.calls() == knew, least()), scaler.tasks));
         if ends {
             run.event(|| Event::ScaledDown { tasks });
         }

@@ -9,6 +9,8 @@
 //   `SeqCst`, so that the renewing task is notified or sees the messages.
 // - `calls` is raised before the lock of `scaler` is taken, and `may_end` reads it under that lock.
 //   So a task that ends has seen the call, or the call sees its end and starts another task.
+// - `handling` is raised before that lock is taken by `keep_polling`, and `may_end` reads it under
+//   the lock. So a task that ends has seen the handler, or the handler sees its end.
 // - `in_outage` mirrors `outage` and is written under its lock. A stale read at most omits the
 //   record of one success.
 // - `idle` is raised before `idles` is notified; a waiter creates the future of `idles` before it
@@ -246,7 +248,8 @@ impl RunState {
         // Counted first, so that a task that decides whether to end has seen the call or is still
         // counted.
         self.calls.fetch_add(1, Ordering::SeqCst);
-        if self.scaler(|scaler| scaler.grow_to(self.tasks_with_one_free())) > 0 {
+        let one_polls = self.one_polls();
+        if self.scaler(|scaler| scaler.grow_to(one_polls())) > 0 {
             self.intake.woke();
             self.to_spawn.notify_one();
         }
@@ -258,18 +261,28 @@ impl RunState {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of tasks that must not end. It is at least one that handles no message if
-    /// no notice can arrive or returned messages are expected.
-    pub(crate) fn tasks_to_keep(&self) -> u32 {
+    /// Starts a task if all handle messages and one has to poll.
+    pub(crate) fn keep_polling(&self) {
+        let least = self.tasks_to_keep();
+        let (more, tasks) = self.scaler(|scaler| (scaler.grow_to(least()), scaler.tasks));
+        self.spawned(more, tasks, None);
+    }
+
+    /// Returns the number of tasks that must not end, to be called under the lock of `scaler`. It is
+    /// at least one that polls if no notice can arrive or returned messages are expected.
+    pub(crate) fn tasks_to_keep(&self) -> impl Fn() -> u32 {
         let looks = self.without_hints.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
         let idle = self.inner.config.min_tasks.max(u32::from(looks));
-        if idle > 0 { idle.max(self.tasks_with_one_free()) } else { 0 }
+        let one_polls = self.one_polls();
+        move || if idle > 0 { idle.max(one_polls()) } else { 0 }
     }
 
     /// Returns the number of tasks of which one handles no message and so polls, as far as the rule
-    /// for one waiting message allows.
-    fn tasks_with_one_free(&self) -> u32 {
-        self.handling.get().saturating_add(1).min((self.inner.rule)(1)).max(1)
+    /// for one waiting message allows. To be called under the lock of `scaler`.
+    fn one_polls(&self) -> impl Fn() -> u32 {
+        // Not under the lock: the rule is the user's.
+        let most = (self.inner.rule)(1).max(1);
+        move || self.handling.get().saturating_add(1).min(most)
     }
 
     /// Records a poll that received messages.
