@@ -154,7 +154,7 @@ impl QueueListener {
         let run = &run;
         // A task polls for messages that were sent before.
         run.call();
-        run.spawn_up_to(self.0.config.min_tasks, None);
+        run.grow(None, |_| self.0.config.min_tasks);
         poll_fn(|cx| {
             if !over.load(Ordering::Relaxed) && control.as_mut().poll(cx).is_ready() {
                 over.store(true, Ordering::Relaxed);
@@ -254,7 +254,8 @@ impl RunState {
                 *self.inner.depth.lock() = Some(depth);
                 let waiting = depth.visible + self.backlog(|backlog| backlog.len()) as u64;
                 if waiting > 0 {
-                    self.spawn_up_to((self.inner.rule)(waiting), Some(depth));
+                    let wanted = (self.inner.rule)(waiting);
+                    self.grow(Some(depth), |_| wanted);
                 }
             }
         }

@@ -9,8 +9,8 @@
 //   `SeqCst`, so that the renewing task is notified or sees the messages.
 // - `calls` is raised before the lock of `scaler` is taken, and `may_end` reads it under that lock.
 //   So a task that ends has seen the call, or the call sees its end and starts another task.
-// - `handling` is raised before that lock is taken by `keep_polling`, and `may_end` reads it under
-//   the lock. So a task that ends has seen the handler, or the handler sees its end.
+// - `handling` is raised before the lock of `scaler` is taken to start a task, and `may_end` reads
+//   it under that lock. So a task that ends has seen the handler, or the handler sees its end.
 // - `in_outage` mirrors `outage` and is written under its lock. A stale read at most omits the
 //   record of one success.
 // - `idle` is raised before `idles` is notified; a waiter creates the future of `idles` before it
@@ -27,6 +27,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     in_progress::InProgress,
     port::PortError,
+    queue::Depth,
     queue_listener::{
         QueueListenerEvent as Event,
         lease::{Batch, LeasedDelivery, Parts, backlog::Backlog},
@@ -229,28 +230,24 @@ impl RunState {
         result
     }
 
-    /// Starts tasks up to this number.
-    pub(crate) fn spawn_up_to(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
-        let (more, tasks) = self.scaler(|scaler| (scaler.grow_to(wanted), scaler.tasks));
-        self.spawned(more, tasks, depth);
-    }
-
-    fn spawned(&self, more: u32, tasks: u32, depth: Option<crate::queue::Depth>) {
+    /// Starts tasks up to the number that the closure returns, under the lock of `scaler`. Returns
+    /// the number of tasks.
+    pub(crate) fn grow(&self, depth: Option<Depth>, wanted: impl FnOnce(&Scaler) -> u32) -> u32 {
+        let (more, tasks) = self.scaler(|scaler| (scaler.grow_to(wanted(scaler)), scaler.tasks));
         if more > 0 {
             self.event(|| Event::ScaledUp { tasks, depth });
             self.intake.woke();
             self.to_spawn.notify_one();
         }
+        tasks
     }
 
     /// Calls all idle tasks to poll, and starts a task if there is none.
     pub(crate) fn call(&self) {
-        // Counted first, so that a task that decides whether to end has seen the call or is still
-        // counted.
+        // First, so that a task that decides whether to end has seen the call or is counted.
         self.calls.fetch_add(1, Ordering::SeqCst);
         let one_polls = self.one_polls();
         if self.scaler(|scaler| scaler.grow_to(one_polls())) > 0 {
-            self.intake.woke();
             self.to_spawn.notify_one();
         }
         self.intake.woke();
@@ -261,15 +258,8 @@ impl RunState {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Starts a task if all handle messages and one has to poll.
-    pub(crate) fn keep_polling(&self) {
-        let least = self.tasks_to_keep();
-        let (more, tasks) = self.scaler(|scaler| (scaler.grow_to(least()), scaler.tasks));
-        self.spawned(more, tasks, None);
-    }
-
-    /// Returns the number of tasks that must not end, to be called under the lock of `scaler`. It is
-    /// at least one that polls if no notice can arrive or returned messages are expected.
+    /// Returns the number of tasks that must not end, under the lock of `scaler`: at least one that
+    /// polls if no notice can arrive or returned messages are expected.
     pub(crate) fn tasks_to_keep(&self) -> impl Fn() -> u32 {
         let looks = self.without_hints.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
         let idle = self.inner.config.min_tasks.max(u32::from(looks));
@@ -278,7 +268,7 @@ impl RunState {
     }
 
     /// Returns the number of tasks of which one handles no message and so polls, as far as the rule
-    /// for one waiting message allows. To be called under the lock of `scaler`.
+    /// for one waiting message allows, under the lock of `scaler`.
     fn one_polls(&self) -> impl Fn() -> u32 {
         // Not under the lock: the rule is the user's.
         let most = (self.inner.rule)(1).max(1);
@@ -343,9 +333,7 @@ impl RunState {
         // At most one task for each message, since the present tasks are blocked.
         let wanted = (self.inner.rule)(n as u64);
         let n_tasks = u32::try_from(n).unwrap_or(u32::MAX);
-        let (more, tasks) =
-            self.scaler(|scaler| (scaler.grow_to(wanted.min(scaler.tasks.saturating_add(n_tasks))), scaler.tasks));
-        self.spawned(more, tasks, None);
+        let tasks = self.grow(None, |scaler| wanted.min(scaler.tasks.saturating_add(n_tasks)));
         self.intake.woke();
         for _ in 0..n_tasks.min(tasks) {
             self.offered.notify_one();

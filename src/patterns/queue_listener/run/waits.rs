@@ -105,7 +105,8 @@ impl Worker {
         let _counted = run.inner.counters.in_flight.enter(leases.len() as u32);
         let _handling = run.handling.enter(1);
         // One task polls for messages that arrive meanwhile.
-        run.keep_polling();
+        let least = run.tasks_to_keep();
+        run.grow(None, |_| least());
         let began = run.now();
         let kept = run.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
         let ended = race(future, kept).await;
