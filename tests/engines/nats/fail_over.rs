@@ -160,14 +160,14 @@ async fn grant(lease: Arc<dyn Lease>, holder: String, seen: Arc<Seen>) {
 }
 
 /// Waits until everything makes progress.
-async fn all_go_on(seen: &Seen) -> Duration {
+async fn all_go_on(seen: &Seen, when: &str) -> Duration {
     let (before, began) = (seen.progress(), Instant::now());
     loop {
         let now = seen.progress();
         if now.iter().zip(before).all(|(now, before)| *now > before + 3) {
             return began.elapsed();
         }
-        assert!(began.elapsed() < PATIENCE, "no progress from {before:?} to {now:?}");
+        assert!(began.elapsed() < PATIENCE, "{when}: no progress from {before:?} to {now:?}");
         sleep(MS(20)).await;
     }
 }
@@ -176,7 +176,7 @@ async fn all_go_on(seen: &Seen) -> Duration {
 fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paused() {
     run(async {
         let rounds = size("STEADFAST_PROMOTIONS", 3);
-        let cluster = Arc::new(NatsCluster::start());
+        let cluster = NatsCluster::start();
         let seen = Arc::new(Seen::default());
         let (one, other) = (connect(cluster.url(), "steadfast").await, connect(cluster.url(), "steadfast").await);
         let queues: [Arc<dyn Queue>; 2] =
@@ -192,7 +192,7 @@ fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paus
             let lease: Arc<dyn Lease> = Arc::new([&one, &other][at].lease());
             tasks.push(tokio::spawn(grant(lease, format!("holder {at}"), seen.clone())));
         }
-        all_go_on(&seen).await;
+        all_go_on(&seen, "before the first").await;
         let streams: Vec<String> = {
             let names = cluster.servers()[0].request("$JS.API.STREAM.NAMES", "").unwrap();
             names.split('"').filter(|name| name.starts_with("steadfast_")).map(str::to_owned).collect()
@@ -200,32 +200,26 @@ fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paus
         assert_eq!(streams.len(), 2, "the store's and the queue's: {streams:?}");
         let mut pauses = Vec::new();
         for round in 0..rounds {
-            let (cluster, stream) = (cluster.clone(), streams[round as usize % 2].clone());
+            let stream = streams[round as usize % 2].clone();
             let is_kill = round % 4 < 2;
-            let (undo, seen) = {
-                let disturbed = tokio::task::spawn_blocking(move || {
-                    let leader = cluster.leader(&stream).port();
-                    let server = cluster.servers().iter().find(|server| server.port() == leader).unwrap();
-                    if is_kill {
-                        server.kill()
-                    } else {
-                        server.stop()
-                    }
-                    (cluster, leader)
-                });
-                (disturbed.await.unwrap(), seen.clone())
+            let name = format!("round {round}, the leader of {stream} {}", if is_kill { "killed" } else { "paused" });
+            let disturb = |cluster: &NatsCluster| {
+                let leader = cluster.leader(&stream).port();
+                let at = cluster.servers().iter().position(|server| server.port() == leader).unwrap();
+                let server = &cluster.servers()[at];
+                if is_kill {
+                    server.kill()
+                } else {
+                    server.stop()
+                }
+                at
             };
-            pauses.push(all_go_on(&seen).await);
-            let (cluster, leader) = undo;
-            tokio::task::spawn_blocking(move || {
-                let server = cluster.servers().iter().find(|server| server.port() == leader).unwrap();
-                if is_kill { server.start_again() } else { server.cont() }
-            })
-            .await
-            .unwrap();
-            all_go_on(&seen).await;
-            // It catches up before the next one goes.
-            sleep(MS(2_000)).await;
+            let leader = tokio::task::block_in_place(|| disturb(&cluster));
+            pauses.push(all_go_on(&seen, &name).await);
+            let server = &cluster.servers()[leader];
+            tokio::task::block_in_place(|| if is_kill { server.start_again() } else { server.cont() });
+            all_go_on(&seen, &format!("{name}, and back")).await;
+            tokio::task::block_in_place(|| streams.iter().for_each(|stream| cluster.catches_up(stream)));
         }
         seen.ends.store(true, SeqCst);
         for task in tasks {

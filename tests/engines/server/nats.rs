@@ -235,6 +235,14 @@ impl NatsCluster {
         format!("nats://{}", hosts.join(","))
     }
 
+    /// Waits until all servers have what the leader of this stream has, so that any of them may go.
+    pub(crate) fn catches_up(&self, stream: &str) {
+        wait_until(&format!("all servers have caught up with {stream}"), || {
+            let info = self.leader(stream).request(&format!("$JS.API.STREAM.INFO.{stream}"), "");
+            info.is_ok_and(|info| info.matches("\"current\":true").count() == 2 && !info.contains("\"offline\":true"))
+        });
+    }
+
     /// Returns the server that leads a stream, once there is one.
     pub(crate) fn leader(&self, stream: &str) -> &Nats {
         let mut found = None;
