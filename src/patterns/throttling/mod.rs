@@ -105,6 +105,10 @@
 //! that are made without the policy. A [`SharedRateLimiter`], a [`ConcurrencyLimiter`] and a
 //! [`ClientThrottle`] ignore hints.
 //!
+//! One hint stops all calls of the limit. Set `max_hint` to zero for a service that sheds single
+//! requests with a 503 and `Retry-After`: at 2 % of such answers, each with a second, a limit would
+//! admit 50 calls a second, whatever its rate. Retries and breakers still obey the hint.
+//!
 //! # Time to come back
 //!
 //! | rejected by | [`retry_after`](crate::Rejected::retry_after) |
