@@ -5,11 +5,11 @@ use std::{
     net::TcpStream,
     path::PathBuf,
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
-    Certificates,
+    Certificates, PATIENCE,
     process::{Folder, Process, command, find, free_port},
     wait_until,
 };
@@ -192,8 +192,20 @@ impl NatsCluster {
         Self::with("")
     }
 
-    /// Starts three servers with further settings of the cluster.
+    /// Starts three servers with further settings of the cluster. On a busy machine servers that start together now and then
+    /// never learn of each other, so others are started then.
     pub(crate) fn with(settings: &str) -> Self {
+        for _ in 0..3 {
+            let cluster = Self::started(settings);
+            match cluster.places_a_stream() {
+                Ok(()) => return cluster,
+                Err(why) => eprintln!("a cluster without a place for a stream: {why}, {:?}", cluster.logs()),
+            }
+        }
+        panic!("no cluster of three places a stream");
+    }
+
+    fn started(settings: &str) -> Self {
         let ports: Vec<(u16, u16)> = (0..3).map(|_| (free_port(), free_port())).collect();
         let routes: Vec<_> = ports.iter().map(|(_, port)| format!("\"nats://127.0.0.1:{port}\"")).collect();
         let server = |at: usize| {
@@ -205,25 +217,30 @@ impl NatsCluster {
                 format!("cluster {{ name: C{}\n {listen}\n routes: [{routes}]\n {settings}\n }}\n", ports[0].1);
             Nats::of(Folder::new("nats"), port, &settings, "", false)
         };
-        let cluster = Self { servers: [server(0), server(1), server(2)] };
-        wait_until("the cluster has a leader", || {
-            cluster.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok())
-        });
-        // The leader learns of the others a little later.
+        Self { servers: [server(0), server(1), server(2)] }
+    }
+
+    /// Waits until there is a leader that knows the others.
+    fn places_a_stream(&self) -> Result<(), String> {
         let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
-        let mut seen = None;
-        wait_until("the cluster places a stream", || {
-            let created = cluster.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let created = self.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
             let is_placed = created.as_ref().is_ok_and(|answer| !answer.contains("\"error\""));
-            let told = format!("{created:?}");
-            if !is_placed && seen.as_ref() != Some(&told) {
-                eprintln!("a cluster without a place for a stream: {told}");
-                seen = Some(told);
+            if is_placed && self.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok()) {
+                break;
             }
-            is_placed
-        });
-        wait_until("the stream is deleted", || cluster.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
-        cluster
+            if Instant::now() > until {
+                return Err(format!("{created:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        wait_until("the stream is deleted", || self.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
+        Ok(())
+    }
+
+    fn logs(&self) -> [String; 3] {
+        self.servers.each_ref().map(Nats::log)
     }
 
     pub(crate) fn servers(&self) -> &[Nats; 3] {
@@ -235,12 +252,21 @@ impl NatsCluster {
         format!("nats://{}", hosts.join(","))
     }
 
-    /// Waits until all servers have what the leader of this stream has, so that any of them may go.
-    pub(crate) fn catches_up(&self, stream: &str) {
-        wait_until(&format!("all servers have caught up with {stream}"), || {
-            let info = self.leader(stream).request(&format!("$JS.API.STREAM.INFO.{stream}"), "");
-            info.is_ok_and(|info| info.matches("\"current\":true").count() == 2 && !info.contains("\"offline\":true"))
-        });
+    /// Waits until all servers have what the leader of this stream has, so that any of them may go. Returns `false` if they do
+    /// not within a minute: on a busy machine a server that came back may stay behind.
+    pub(crate) fn catches_up(&self, stream: &str) -> bool {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let info = self.leader(stream).request(&format!("$JS.API.STREAM.INFO.{stream}"), "").unwrap_or_default();
+            if info.matches("\"current\":true").count() == 2 && !info.contains("\"offline\":true") {
+                return true;
+            }
+            if Instant::now() > until {
+                eprintln!("a cluster does not catch up: {info}");
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Returns the server that leads a stream, once there is one.
