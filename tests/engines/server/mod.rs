@@ -32,10 +32,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Panics
 /// If it does not hold within a minute, with `what` as the subject.
 #[track_caller]
-pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(holds_within(PATIENCE, holds), "{what}: not within {PATIENCE:?}");
+}
+
+/// Waits until the condition holds; returns `false` if it does not within this time.
+pub(crate) fn holds_within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + patience;
     while !holds() {
-        assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
+        if Instant::now() >= until {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(3));
     }
+    true
 }

@@ -5,11 +5,11 @@ use std::{
     net::TcpStream,
     path::PathBuf,
     sync::OnceLock,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
-    Certificates, PATIENCE,
+    Certificates, PATIENCE, holds_within,
     process::{Folder, Process, command, find, free_port},
     wait_until,
 };
@@ -223,17 +223,15 @@ impl NatsCluster {
     /// Waits until there is a leader that knows the others.
     fn places_a_stream(&self) -> Result<(), String> {
         let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
+        let mut told = String::new();
+        let is_placed = holds_within(Duration::from_secs(20), || {
             let created = self.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
-            let is_placed = created.as_ref().is_ok_and(|answer| !answer.contains("\"error\""));
-            if is_placed && self.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok()) {
-                break;
-            }
-            if Instant::now() > until {
-                return Err(format!("{created:?}"));
-            }
-            std::thread::sleep(Duration::from_millis(100));
+            told = format!("{created:?}");
+            let is_placed = created.is_ok_and(|answer| !answer.contains("\"error\""));
+            is_placed && self.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok())
+        });
+        if !is_placed {
+            return Err(told);
         }
         wait_until("the stream is deleted", || self.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
         Ok(())
@@ -255,18 +253,15 @@ impl NatsCluster {
     /// Waits until all servers have what the leader of this stream has, so that any of them may go. Returns `false` if they do
     /// not within a minute: on a busy machine a server that came back may stay behind.
     pub(crate) fn catches_up(&self, stream: &str) -> bool {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let info = self.leader(stream).request(&format!("$JS.API.STREAM.INFO.{stream}"), "").unwrap_or_default();
-            if info.matches("\"current\":true").count() == 2 && !info.contains("\"offline\":true") {
-                return true;
-            }
-            if Instant::now() > until {
-                eprintln!("a cluster does not catch up: {info}");
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        let mut info = String::new();
+        let all = holds_within(PATIENCE, || {
+            info = self.leader(stream).request(&format!("$JS.API.STREAM.INFO.{stream}"), "").unwrap_or_default();
+            info.matches("\"current\":true").count() == 2 && !info.contains("\"offline\":true")
+        });
+        if !all {
+            eprintln!("a cluster does not catch up: {info}");
         }
+        all
     }
 
     /// Returns the server that leads a stream, once there is one.
