@@ -300,14 +300,17 @@ fn a_full_queue_is_full_and_drains_when_an_operator_makes_room() {
 fn handles_that_connect_to_a_new_cluster_at_once_make_one_stream() {
     run(async {
         let [one, other, third] = server::NatsCluster::shared().servers();
-        for _ in 0..12 {
-            let prefix = prefix();
-            let opened = [one, other, third].map(async |server| {
-                let handle = connect(server.url(), &prefix).await;
-                handle.queue("jobs").await.unwrap().identity()
-            });
-            let opened = futures_util::future::join_all(opened).await;
-            assert!(opened.iter().all(|identity| *identity == opened[0]), "{opened:?}");
+        let prefix = prefix();
+        let connected = [one, other, third].map(|server| connect(server.url(), &prefix));
+        let handles = futures_util::future::join_all(connected).await;
+        for round in 0..30 {
+            let name = format!("jobs {round}");
+            let opened = handles.iter().map(async |handle| handle.queue(&name).await.unwrap().identity());
+            let mut opened = futures_util::future::join_all(opened).await;
+            // One that comes later.
+            let later = connect(one.url(), &prefix).await;
+            opened.push(later.queue(&name).await.unwrap().identity());
+            assert!(opened.iter().all(|identity| *identity == opened[0]), "round {round}: {opened:?}");
         }
     });
 }

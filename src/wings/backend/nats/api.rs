@@ -69,8 +69,8 @@ pub(super) struct Metadata {
     /// Form of the data.
     #[serde(rename = "steadfast.form", default)]
     pub(super) form: String,
-    /// Text that distinguishes the data from any other.
-    #[serde(rename = "steadfast.identity", default)]
+    /// Text that distinguishes the data from any other; the store's has none.
+    #[serde(rename = "steadfast.identity", default, skip_serializing_if = "String::is_empty")]
     pub(super) identity: String,
     /// Name of the queue in the stream.
     #[serde(rename = "steadfast.queue", default, skip_serializing_if = "String::is_empty")]
@@ -162,7 +162,10 @@ pub(super) struct DeleteMessage {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Purge {
+pub(super) struct Purge<'a> {
+    /// Only messages of this subject are deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) filter: Option<&'a str>,
     /// Messages below this number are deleted.
     pub(super) seq: u64,
 }

@@ -65,7 +65,7 @@ impl Nats {
         let link = Link::connect(Arc::new(Base::new(config)?)).await?;
         setup::check_server(&link)?;
         let (name, subject) = (names.store(), names.all_records());
-        let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "" };
+        let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "", agreement: None };
         let stream = setup::stream(&link, &wanted).await?;
         let core = NatsCore { link, names, stream, deleted: Deleted::default(), queues: Mutex::default() };
         let core = Arc::new(core);

@@ -79,6 +79,7 @@
 //! |---|---|---|
 //! | `PREFIX_store` | `PREFIX.s.PARTITION.ROW.v` | the record |
 //! | | `PREFIX.s.PARTITION.ROW.b`, `PREFIX.s.PARTITION.=.v` | marks of confirmed reads and scans, without content |
+//! | | `PREFIX.s.=.PREFIX_queue_HASH.i` | the identity of a queue while its stream is being created |
 //! | `PREFIX_queue_HASH` | `PREFIX.q.PREFIX_queue_HASH` | the log of a queue; its name is in the stream's metadata |
 //! | | `PREFIX.n.TOPIC` | notices, in no stream |
 //!

@@ -86,6 +86,11 @@ impl Names {
         format!("{}.s.{}.=.v", self.prefix, token(partition))
     }
 
+    /// Returns the subject of the identity of a stream that is being created. No partition has it.
+    pub(super) fn creation(&self, stream: &str) -> String {
+        format!("{}.s.=.{stream}.i", self.prefix)
+    }
+
     /// Returns the subject of a topic.
     pub(super) fn topic(&self, topic: &str) -> String {
         format!("{}.n.{}", self.prefix, token(topic))

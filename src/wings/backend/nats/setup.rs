@@ -1,9 +1,11 @@
 //! Checks of a server, and the streams that the ports need.
+use async_nats::HeaderMap;
 use serde::de::IgnoredAny;
 
 use super::{
     api::{
-        GetMessage, Metadata, NO_MESSAGE, NO_STREAM, NewStream, Nothing, SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
+        EXPECTED, GetMessage, GotMessage, Metadata, NO_MESSAGE, NO_STREAM, NewStream, Nothing, Purge,
+        SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
     },
     link::{Effect, Link},
 };
@@ -19,7 +21,7 @@ const OLDEST: (u32, u32) = (2, 10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stream {
     pub(super) name: String,
-    /// Text that distinguishes the data from any other.
+    /// Text that distinguishes the data from any other; empty for the store's.
     pub(super) identity: String,
     /// Number of servers that hold it.
     pub(super) replicas: u8,
@@ -41,6 +43,18 @@ pub(super) struct Wanted<'a> {
     pub(super) per_subject: i64,
     /// Name of the queue in the stream.
     pub(super) queue: &'a str,
+    /// The place at which handles agree on the identity of a new stream; without one it has none.
+    pub(super) agreement: Option<Agreement<'a>>,
+}
+
+/// A subject of the store's stream. Its message is the identity of a stream that is being created.
+///
+/// A cluster before version 2.11.9 that gets two requests at the same moment, to create one stream
+/// with different settings, carries out both: the stream has the settings of the second, and its
+/// creators have different answers (seen on 2.10.27). So handles send equal settings.
+pub(super) struct Agreement<'a> {
+    pub(super) store: &'a str,
+    pub(super) subject: String,
 }
 
 /// Refuses a server on which a contract would not hold.
@@ -99,12 +113,15 @@ pub(super) async fn has_message(link: &Link, name: &str, seq: u64) -> Result<boo
 }
 
 async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortError> {
-    let entropy = &link.base().entropy;
     let is_cluster = link.client().server_info().cluster.is_some();
     let replicas = link.base().config.replicas.unwrap_or(if is_cluster { 3 } else { 1 });
+    let agreed = match &wanted.agreement {
+        Some(agreement) => Some((agreement, agreement.agree(link).await?)),
+        None => None,
+    };
     let metadata = Metadata {
         form: FORM.to_string(),
-        identity: format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()),
+        identity: agreed.as_ref().map(|(_, (identity, _))| identity.clone()).unwrap_or_default(),
         queue: wanted.queue.to_owned(),
     };
     let stream = NewStream {
@@ -120,14 +137,56 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
     };
     // A cluster does not answer some of the requests that create one stream at the same moment. A
     // repetition finds the stream: it creates no second one.
-    match link.api(&format!("STREAM.CREATE.{}", wanted.name), &stream, Effect::Reads).await? {
-        Ok(info) => Ok(info),
-        // Another process was faster, with an identity of its own, or an earlier request of this one.
+    let created = match link.api(&format!("STREAM.CREATE.{}", wanted.name), &stream, Effect::Reads).await? {
+        Ok(info) => info,
+        // Another handle was faster, with an identity of its own or another number of replicas.
         Err(error) if error.err_code == STREAM_EXISTS => {
             let found = find(link, wanted.name).await?;
-            found.ok_or_else(|| link.rejected("the stream cannot be created", &error))
+            found.ok_or_else(|| link.rejected(CREATES, &error))?
         }
-        Err(error) => Err(link.rejected("the stream cannot be created", &error)),
+        Err(error) => return Err(link.rejected(CREATES, &error)),
+    };
+    if let Some((agreement, (_, number))) = agreed {
+        agreement.end(link, number).await;
+    }
+    Ok(created)
+}
+
+const CREATES: &str = "the stream cannot be created";
+
+impl Agreement<'_> {
+    /// Returns the identity and the number of its message: those of the first handle.
+    async fn agree(&self, link: &Link) -> Result<(String, u64), PortError> {
+        let entropy = &link.base().entropy;
+        let identity = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+        let get = GetMessage { last_by_subj: Some(&self.subject), ..GetMessage::default() };
+        loop {
+            let mut is_first = HeaderMap::new();
+            is_first.insert(EXPECTED, "0");
+            match link.store(self.subject.clone(), Some(is_first), identity.clone().into()).await? {
+                Ok(number) => return Ok((identity, number)),
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(link.rejected(CREATES, &error)),
+            }
+            let call = format!("STREAM.MSG.GET.{}", self.store);
+            match link.api::<GotMessage>(&call, &get, Effect::Reads).await? {
+                Ok(got) => {
+                    let identity = got.message.body().and_then(|body| String::from_utf8(body.into()).ok());
+                    return Ok((identity.ok_or_else(|| link.unexpected(&call))?, got.message.seq));
+                }
+                // The stream was created meanwhile: it refuses another identity.
+                Err(error) if matches!(error.err_code, NO_MESSAGE | SEQUENCE_NOT_FOUND) => {}
+                Err(error) => return Err(link.rejected(CREATES, &error)),
+            }
+        }
+    }
+
+    /// Removes the message, so that the stream has another identity if it is created anew.
+    async fn end(&self, link: &Link, seq: u64) {
+        let call = format!("STREAM.PURGE.{}", self.store);
+        let purge = Purge { filter: Some(&self.subject), seq: seq + 1 };
+        // A message that stays is used again.
+        let _ = link.api::<IgnoredAny>(&call, &purge, Effect::Writes).await;
     }
 }
 

@@ -134,7 +134,8 @@ impl Log {
             stored.map_err(|error| self.link.rejected("the queue cannot be written", &error))?;
         }
         let call = format!("STREAM.PURGE.{}", self.stream.name);
-        let purged = self.link.api::<serde::de::IgnoredAny>(&call, &Purge { seq: at + 1 }, Effect::Writes).await?;
+        let purged =
+            self.link.api::<serde::de::IgnoredAny>(&call, &Purge { filter: None, seq: at + 1 }, Effect::Writes).await?;
         purged.map(drop).map_err(|error| self.link.rejected("the log cannot be shortened", &error))
     }
 

@@ -15,7 +15,7 @@ use self::{
 };
 use super::{
     handle::NatsCore,
-    setup::{self, Stream, Wanted},
+    setup::{self, Agreement, Stream, Wanted},
 };
 use crate::{
     hash::stable_hash,
@@ -135,7 +135,9 @@ impl NatsQueue {
         }
         let stream = nats.names.queue(name);
         let subject = nats.names.log(&stream);
-        let wanted = Wanted { name: &stream, subject: &subject, per_subject: -1, queue: name };
+        let agreement = Agreement { store: &nats.stream.name, subject: nats.names.creation(&stream) };
+        let wanted =
+            Wanted { name: &stream, subject: &subject, per_subject: -1, queue: name, agreement: Some(agreement) };
         let stream = setup::stream(&nats.link, &wanted).await?;
         let link = &nats.link;
         let can = stream.grant(CAN).largest_value(link.client().max_payload().saturating_sub(HEADROOM));
