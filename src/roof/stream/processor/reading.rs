@@ -10,7 +10,7 @@ use crate::{
     hash::stable_hash,
     port::{AskError, BoxFuture, Capability, PortError, PortErrorKind, ask},
     queue_listener::Disposition,
-    stream::{Read, Recorded},
+    stream::{Bounds, Read, Recorded},
     time::Instant,
 };
 
@@ -23,12 +23,18 @@ const PAGE: u64 = 64;
 /// Time within which an empty answer is no wait of the topic.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
+/// Time after which the end of the topic is asked for, if no read has shown it.
+pub(super) const LOOK: Duration = Duration::from_secs(5);
+
 /// A read in flight.
 pub(super) struct Reading<'a> {
     max: u64,
     since: Instant,
     future: BoxFuture<'a, Result<Vec<Recorded>, AskError<PortError>>>,
 }
+
+/// A request for the end of the topic in flight.
+pub(super) type Looking<'a> = BoxFuture<'a, Result<Bounds, AskError<PortError>>>;
 
 impl<'a, F, H> Worker<'a, F, H>
 where
@@ -71,7 +77,7 @@ where
         let (idle, unit) = (&self.core.config.idle, self.core.entropy.unit());
         match result {
             Ok(events) if events.is_empty() => {
-                self.end = self.end.max(self.lanes.next());
+                self.sees_end(self.lanes.next(), now);
                 let (delay, _) = self.idle.found_nothing(idle, unit);
                 self.read_at = if now - since < AT_ONCE && !self.has_rung { now + delay } else { now };
             }
@@ -88,6 +94,9 @@ where
                     self.lanes.push(key, recorded);
                 }
                 let may_be_all = count < max.min(PAGE) && self.lanes.next() >= self.end;
+                if may_be_all {
+                    self.sees_end(self.lanes.next(), now);
+                }
                 self.end = self.end.max(self.lanes.next());
                 self.read_at = if may_be_all { now + idle.min.min(AT_ONCE) } else { now };
             }
@@ -103,6 +112,42 @@ where
             }
         }
         true
+    }
+
+    /// Returns `true` if more events may be in the topic than reads will show: the partition is
+    /// halted, or has no room for a read, or reads on below the end.
+    pub(super) fn is_behind(&self, now: Instant) -> bool {
+        let has_no_room = self.reading.is_none() && now >= self.read_at;
+        self.halted.is_some() || has_no_room || self.lanes.next() < self.end
+    }
+
+    /// Asks for the end of the topic if it was not seen for a while: the lag counts up to there.
+    pub(super) fn look(&mut self, now: Instant) -> bool {
+        if self.looking.is_some() || now < self.look_at || !self.is_behind(now) {
+            return false;
+        }
+        let (core, limit) = (self.core, self.core.config.election.call_timeout);
+        self.looking = Some(Box::pin(ask(&core.clock, limit, core.topic.bounds(self.partition))));
+        true
+    }
+
+    pub(super) fn poll_looking(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Some(looking) = &mut self.looking else { return false };
+        let Poll::Ready(result) = looking.as_mut().poll(cx) else { return false };
+        self.looking = None;
+        match result {
+            Ok(bounds) => self.sees_end(bounds.next, now),
+            Err(error) => {
+                self.core.failed(StreamCall::Read, Some(self.partition), error.kind());
+                self.look_at = now + LOOK;
+            }
+        }
+        true
+    }
+
+    fn sees_end(&mut self, end: u64, now: Instant) {
+        self.end = self.end.max(end);
+        self.look_at = now + LOOK;
     }
 
     fn out_of_order(&mut self, offset: u64, next: u64) {

@@ -22,8 +22,9 @@ pub struct PartitionState {
     pub owner: Option<String>,
     /// Position up to which all events are finished.
     pub watermark: u64,
-    /// Number of events that are not finished, as far as their owner has read or
-    /// [`read_state`](StreamProcessor::read_state) has asked.
+    /// Number of events that are not finished. The owner knows the end of the topic from its last
+    /// read; one that is behind or halted asks for it each 5 s.
+    /// [`read_state`](StreamProcessor::read_state) asks, too.
     pub lag: u64,
     /// Number of handlers that run; 0 for a partition of another member.
     pub in_flight: usize,
@@ -31,8 +32,7 @@ pub struct PartitionState {
     pub lost: u64,
     /// Reason for which the partition halted.
     pub halted: Option<String>,
-    /// Position of the next event of the topic, as far as its owner has read; 0 if it has not
-    /// begun.
+    /// Position of the next event of the topic, as far as its owner knows; 0 if it has not begun.
     pub(super) end: u64,
 }
 

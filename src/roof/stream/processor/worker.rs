@@ -16,7 +16,7 @@ use super::{
     component::ProcessorCore,
     delivered::OfRead,
     lanes::Lanes,
-    reading::Reading,
+    reading::{LOOK, Looking, Reading},
     records::{Claimed, Written},
     state::lag,
 };
@@ -50,6 +50,9 @@ pub(super) struct Worker<'a, F, H> {
     pub(super) burying: FuturesUnordered<BoxFuture<'a, (u64, Result<(), String>)>>,
     pub(super) reading: Option<Reading<'a>>,
     pub(super) read_at: Instant,
+    /// Asks for the end of the topic; and the time of the next such request.
+    pub(super) looking: Option<Looking<'a>>,
+    pub(super) look_at: Instant,
     pub(super) idle: Idle,
     pub(super) alarm: Arc<Alarm>,
     /// It has rung since the last read began.
@@ -130,6 +133,8 @@ where
             burying: FuturesUnordered::new(),
             reading: None,
             read_at: now,
+            looking: None,
+            look_at: now + LOOK,
             idle: Idle::default(),
             alarm,
             has_rung: false,
@@ -151,7 +156,7 @@ where
     /// the last checkpoint is written.
     pub(super) fn drain(&mut self) {
         self.is_draining = true;
-        self.reading = None;
+        (self.reading, self.looking) = (None, None);
         // The end of this owner is no crash.
         let suspect = self.checkpoint.suspect.map(|suspect| Suspect { is_running: false, ..suspect });
         let is_changed = self.checkpoint.claims > 0 || suspect != self.checkpoint.suspect;
@@ -194,10 +199,10 @@ where
                 Poll::Pending => {}
             }
             if !self.is_draining {
-                has_moved |= self.poll_reading(cx, now);
+                has_moved |= self.poll_reading(cx, now) | self.poll_looking(cx, now);
                 self.lanes.wake(now);
                 has_moved |= self.start(cx, now, &mut starts);
-                has_moved |= self.read(now);
+                has_moved |= self.read(now) | self.look(now);
             }
             has_moved |= self.write(now);
             let is_idle = self.running.is_empty() && self.burying.is_empty();
@@ -310,6 +315,9 @@ where
         if self.writing.is_none() && self.is_dirty() {
             let since = self.unwritten_since.map_or(now, |since| since + config.checkpoint_interval);
             add(if self.is_write_forced { self.write_at } else { since.max(self.write_at) });
+        }
+        if !self.is_draining && self.looking.is_none() && self.is_behind(now) {
+            add(self.look_at);
         }
         if !self.is_draining && self.halted.is_none() {
             if self.reading.is_none() && self.gap.is_none() && self.read_at > now {

@@ -279,3 +279,32 @@ fn an_event_that_waits_while_its_process_dies_is_not_blamed() {
     assert_eq!(world.dead_letters(), []);
     assert_eq!(world.watermark(0), 1);
 }
+
+#[test]
+fn the_lag_of_an_owner_counts_what_it_has_no_room_to_read() {
+    let world = World::new(1);
+    world.topic.add(0, numbered("", 0..10));
+    world.start_as("a", World::quick().max_ahead(64), |_| std::future::pending());
+    world.pass(S(2));
+    for round in 1..=3 {
+        world.topic.add(0, numbered("", 0..100));
+        let requests = world.topic.requests.load(SeqCst);
+        world.pass(S(6));
+        assert_eq!(world.state("a")[0].lag, 10 + 100 * round);
+        let requests = world.topic.requests.load(SeqCst) - requests;
+        assert!(requests <= 3, "an owner that waits asks seldom: {requests}");
+    }
+}
+
+#[test]
+fn the_lag_of_a_halted_partition_counts_what_arrives() {
+    let world = World::new(1);
+    world.topic.add(0, ["1"]);
+    let member = without_letters(&world, world.topic.clone(), World::quick().max_deliveries(1));
+    world.start_built("a", member, |_| async { Disposition::retry("away") });
+    world.pass(S(5));
+    assert_eq!((world.halted().len(), world.state("a")[0].lag), (1, 1));
+    world.topic.add(0, numbered("", 2..100));
+    world.pass(S(6));
+    assert_eq!(world.state("a")[0].lag, 99);
+}
