@@ -94,7 +94,7 @@ const DOORS: &[(&str, &[&str])] = &[
 ];
 
 /// Maximum number of lines of a file.
-const LINES: usize = 400;
+const LINES: usize = 700;
 
 struct File {
     /// Relative to `src`, with `/`.
