@@ -14,9 +14,9 @@ use hyper::{Request, Response, body::Bytes, body::Incoming, service::service_fn}
 use hyper_util::rt::TokioIo;
 use reqwest::{Client, redirect};
 use steadfast::{
-    Classify, FailureKind, Hint, Pipeline,
+    Classify, FailureKind, Hint, Pipeline, Verdict,
     call::not_idempotent,
-    http::{ByStatus, reqwest_error},
+    http::{ByStatus, kind_by_source, reqwest_error},
     outcome::StopReason,
     retry::{Retry, RetryConfig},
 };
@@ -99,11 +99,45 @@ fn a_call_without_a_connection_was_not_sent_and_is_repeated() {
         drop(listener);
         let config = RetryConfig::default().idempotent(true).max_attempts(2);
         let retry = Retry::builder(config).delays(|| std::iter::repeat(Duration::ZERO)).build().unwrap();
-        let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
-        let client = client();
+        let pipeline = Pipeline::new().then(retry).classify(ByStatus::new().without_redirects());
+        let client = Client::builder().no_proxy().redirect(redirect::Policy::none()).build().unwrap();
         let post = not_idempotent(|| client.post(format!("http://{address}")).body("once").send());
         let error = pipeline.call(post).await.unwrap_err();
         assert_eq!((error.verdict().kind(), error.attempts()), (Some(FailureKind::Connect), 2));
+    });
+}
+
+// Guarantee: retry 6.
+#[test]
+fn a_post_that_was_redirected_to_a_closed_port_is_sent_once() {
+    runtime().block_on(async {
+        for status in [302, 303, 307, 308] {
+            let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let location = format!("http://{}/", closed.local_addr().unwrap());
+            drop(closed);
+            let (address, count) = server(vec![answer(status, &[("location", location)])]).await;
+            let pipeline = || {
+                Pipeline::new().then(
+                    Retry::builder(RetryConfig::default())
+                        .delays(|| std::iter::repeat(Duration::ZERO))
+                        .build()
+                        .unwrap(),
+                )
+            };
+            let client = client();
+            let post = || client.post(format!("http://{address}")).body("once").send();
+            let error = pipeline().classify(ByStatus::new()).call(not_idempotent(post)).await.unwrap_err();
+            assert_eq!((error.attempts(), count.load(SeqCst)), (1, 1), "{status}: {error}");
+            pipeline().classify(ByStatus::new()).call(post).await.unwrap_err();
+            assert_eq!(count.load(SeqCst), 2, "{status}, unmarked");
+            // The same by the errors that another error wraps.
+            let wrapped = async || post().await.map_err(std::io::Error::other);
+            let judge = |result: &Result<reqwest::Response, std::io::Error>| {
+                result.as_ref().map_or_else(|e| Verdict::failure(kind_by_source(e)), |_| Verdict::success())
+            };
+            pipeline().classify(judge).call(not_idempotent(wrapped)).await.unwrap_err();
+            assert_eq!(count.load(SeqCst), 3, "{status}, wrapped");
+        }
     });
 }
 

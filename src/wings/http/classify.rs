@@ -36,6 +36,8 @@ pub struct ByStatus<F = AnyError> {
     except: fn(StatusCode) -> Option<Class>,
     unavailable_from: Duration,
     grpc: bool,
+    /// If set, the client follows no redirects.
+    pub(super) direct: bool,
     now: fn() -> Timestamp,
 }
 
@@ -70,6 +72,7 @@ impl ByStatus {
             except: |_| None,
             unavailable_from: Duration::from_secs(60),
             grpc: false,
+            direct: false,
             now: || Clock::tokio().wall(),
         }
     }
@@ -80,8 +83,8 @@ impl<F> ByStatus<F> {
     /// connect error: such failures are retried even for operations that must not run twice. See
     /// [`kind_by_source`](super::kind_by_source) for errors that wrap others.
     pub fn errors<G>(self, errors: G) -> ByStatus<G> {
-        let Self { errors: _, except, unavailable_from, grpc, now } = self;
-        ByStatus { errors, except, unavailable_from, grpc, now }
+        let Self { errors: _, except, unavailable_from, grpc, direct, now } = self;
+        ByStatus { errors, except, unavailable_from, grpc, direct, now }
     }
 
     /// Sets exceptions: a status for which `except` returns a class gets that class.
@@ -102,6 +105,29 @@ impl<F> ByStatus<F> {
     #[must_use]
     pub const fn grpc(mut self) -> Self {
         self.grpc = true;
+        self
+    }
+
+    /// States that the client follows no redirects, as one with `redirect::Policy::none()`.
+    ///
+    /// reqwest's failed connect then is of kind `connect`: nothing was sent, so that also an
+    /// operation that must not run twice is repeated. Without this statement it is of kind `other`,
+    /// because it may belong to a redirect that the first server sent after its work. It concerns
+    /// reqwest's errors alone: those of other clients are judged by [`errors`](Self::errors).
+    ///
+    /// ```
+    /// # #[cfg(feature = "reqwest")] {
+    /// use steadfast::http::ByStatus;
+    ///
+    /// let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+    /// let judge = ByStatus::new().without_redirects();
+    /// # let _ = (client, judge);
+    /// # }
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn without_redirects(mut self) -> Self {
+        self.direct = true;
         self
     }
 

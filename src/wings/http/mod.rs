@@ -145,7 +145,10 @@
 //!
 //! Only an error that the client itself calls a connect error is of kind `connect`, and is
 //! therefore retried for operations that must not run twice. An [`std::io::ErrorKind`] proves
-//! nothing: see [`kind_by_source`].
+//! nothing: see [`kind_by_source`]. Nor does a connect error of a client that follows redirects:
+//! after a 303 the first server has done its work. With feature `reqwest`, build the client with
+//! `redirect::Policy::none()` and say so by [`ByStatus::without_redirects`]; otherwise its connect
+//! errors are of kind `other`, and are repeated only for operations that may run twice.
 //!
 //! With feature `reqwest`, the classifier also judges `reqwest`'s responses and errors. With
 //! feature `tonic`, [`ByGrpc`] judges `tonic::Status`, and a rejection becomes one.

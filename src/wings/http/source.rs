@@ -7,7 +7,7 @@ use crate::outcome::FailureKind;
 ///
 /// | error found | kind |
 /// |---|---|
-/// | reqwest's error with `is_connect`, tonic's `ConnectError` (with the features of those names) | `connect`: nothing was sent |
+/// | tonic's `ConnectError` (with feature `tonic`) | `connect`: nothing was sent |
 /// | an [`io::Error`] of kind `TimedOut` | `timeout` |
 /// | anything else | `other` |
 ///
@@ -15,7 +15,8 @@ use crate::outcome::FailureKind;
 /// `HostUnreachable`, `NetworkUnreachable` and `ConnectionRefused`, too: after the loss of a route,
 /// or on an ICMP message, a read fails with them long after the server has read the request. Only
 /// the client knows that it failed while connecting. hyper's legacy client reports it by
-/// `Error::is_connect`: check that first.
+/// `Error::is_connect`: check that first. A client that follows redirects, as reqwest does by
+/// default, reports it also for a later request, when the first server has done its work.
 ///
 /// ```
 /// use std::io;
@@ -34,10 +35,6 @@ pub fn kind_by_source(error: &(dyn Error + 'static)) -> FailureKind {
 }
 
 fn kind_of_one(error: &(dyn Error + 'static)) -> Option<FailureKind> {
-    #[cfg(feature = "reqwest")]
-    if super::by_reqwest::is_connect(error) {
-        return Some(FailureKind::Connect);
-    }
     #[cfg(feature = "tonic")]
     if super::by_tonic::is_connect(error) {
         return Some(FailureKind::Connect);
