@@ -68,10 +68,12 @@
 //! frees its permit. A probe that hangs cannot block the breaker: once probes have been in flight
 //! for `half_open.max_duration` without a result, the next caller moves the breaker to the state
 //! that `on_timeout` names. Time without a probe in flight does not count, so calls may be as rare
-//! as one a day.
+//! as one a day. A probe that succeeds after that did not hang: calls take longer than
+//! `max_duration`. Each such success doubles the limit of the half-open states to come, at most
+//! 1,024 times `max_duration`, so that a service with long calls closes its breaker, too.
 //!
 //! Every admission carries the generation of the state that admitted it. An outcome of an older
-//! generation changes nothing.
+//! generation changes no state and no count.
 //!
 //! # Slow start
 //!

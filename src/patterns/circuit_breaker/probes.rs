@@ -8,6 +8,9 @@ use crate::time::Instant;
 /// The limit counts only time in which a probe was in flight, since the last result. It detects
 /// probes that hang: it does not run out while no calls come. A probe that is dropped leaves its
 /// waiting time behind, so that callers that give up do not hide a hang.
+///
+/// A probe that succeeds after its half-open state has timed out did not hang: calls take longer
+/// than the limit. It doubles the limit of later half-open states ([`Patience`]).
 #[derive(Default)]
 pub(super) struct Probes {
     pub(super) good: u32,
@@ -62,6 +65,40 @@ impl Probes {
         }
         // A caller may have read the clock before the previous holder of the lock did.
         self.counted_to = self.counted_to.max(now);
+    }
+}
+
+/// Largest number of times that the limit is doubled: from 30 s to eight hours.
+const DOUBLINGS: u32 = 10;
+
+/// The factor on the time limit of half-open states, learnt from probes that succeeded too late.
+#[derive(Default)]
+pub(super) struct Patience {
+    doublings: u32,
+    /// Generations of the first and the last half-open state that timed out since the limit was
+    /// doubled.
+    timed_out: Option<(u32, u32)>,
+}
+
+impl Patience {
+    /// Returns the time limit of a half-open state.
+    pub(super) fn limit(&self, max: Duration) -> Duration {
+        max.saturating_mul(1 << self.doublings)
+    }
+
+    /// Records that the half-open state of this generation timed out.
+    pub(super) fn timed_out(&mut self, generation: u32) {
+        let first = self.timed_out.map_or(generation, |(first, _)| first);
+        self.timed_out = Some((first, generation));
+    }
+
+    /// Records the success of a probe of an earlier state. `is_between` tells whether a generation
+    /// lies between two others.
+    pub(super) fn succeeded_late(&mut self, generation: u32, is_between: impl Fn(u32, u32, u32) -> bool) {
+        if self.timed_out.is_some_and(|(first, last)| is_between(first, generation, last)) {
+            self.doublings = (self.doublings + 1).min(DOUBLINGS);
+            self.timed_out = None;
+        }
     }
 }
 

@@ -25,7 +25,8 @@ enum Step {
     Dropped,
     /// A call that ends only at the next such step, in any state.
     Late {
-        fails: bool,
+        /// `None` if the outcome is ignored.
+        fails: Option<bool>,
     },
     Advance(u64),
     Reconfigure(CircuitBreakerConfig),
@@ -46,6 +47,10 @@ struct Model {
     generation: u32,
     openings: i32,
     closed_since: Option<Instant>,
+    /// Generations of all half-open states, and of those that timed out since the limit was doubled.
+    half_open: Vec<u32>,
+    timed_out: Vec<u32>,
+    doublings: u32,
 }
 
 enum Modelled {
@@ -87,11 +92,13 @@ impl Model {
                 }
             }
             Modelled::Open { until } if now >= *until => {
-                let (max, log) = (self.config.half_open.max_duration, vec![(now, Probe::Began)]);
-                self.enter(Modelled::HalfOpen { max, good: 0, bad: 0, log });
+                let max = self.config.half_open.max_duration * 2_u32.pow(self.doublings);
+                self.enter(Modelled::HalfOpen { max, good: 0, bad: 0, log: vec![(now, Probe::Began)] });
+                self.half_open.push(self.generation);
             }
             Modelled::Open { .. } => return None,
             Modelled::HalfOpen { max, log, .. } if waited(log, now).1 >= *max => {
+                self.timed_out.push(self.generation);
                 self.open(now);
                 return None;
             }
@@ -105,6 +112,12 @@ impl Model {
 
     fn record(&mut self, generation: u32, now: Instant, record: Option<Record>) {
         if generation != self.generation {
+            let succeeded = record.is_some_and(|record| !record.failed && !record.slow);
+            let is_between = self.timed_out.first().is_some_and(|first| *first <= generation)
+                && self.timed_out.last().is_some_and(|last| generation <= *last);
+            if succeeded && is_between && self.half_open.contains(&generation) {
+                (self.doublings, self.timed_out) = ((self.doublings + 1).min(10), Vec::new());
+            }
             return;
         }
         let decided = match (&mut self.state, record) {
@@ -286,7 +299,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Slow),
         1 => Just(Step::Ignored),
         1 => Just(Step::Dropped),
-        2 => any::<bool>().prop_map(|fails| Step::Late { fails }),
+        2 => any::<Option<bool>>().prop_map(|fails| Step::Late { fails }),
         4 => (0u64..1200).prop_map(Step::Advance),
         1 => configs().prop_map(Step::Reconfigure),
     ];
@@ -327,7 +340,16 @@ proptest! {
         let began = time.now();
         let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
         let closed = Modelled::Closed(Closed::default());
-        let mut model = Model { config, state: closed, generation: 0, openings: 0, closed_since: None };
+        let mut model = Model {
+            config,
+            state: closed,
+            generation: 0,
+            openings: 0,
+            closed_since: None,
+            half_open: Vec::new(),
+            timed_out: Vec::new(),
+            doublings: 0,
+        };
         let mut late: Option<(Permit<'_>, u32)> = None;
         for s in steps {
             match s {
@@ -344,14 +366,17 @@ proptest! {
                     }
                     Some((permit, generation)) => {
                         // Slow only under a slow-call rule, and by its duration.
-                        let verdict = if fails { Verdict::failure(FailureKind::Server).weighing(1) } else { Verdict::ignore() };
-                        permit.record(verdict);
+                        permit.record(match fails {
+                            Some(true) => Verdict::failure(FailureKind::Server).weighing(1),
+                            Some(false) => Verdict::success(),
+                            None => Verdict::ignore(),
+                        });
                         let now = time.now();
-                        if fails && model.config.trip.slow_call.is_some() {
+                        if fails.is_some() && model.config.trip.slow_call.is_some() {
                             // The model does not know the start of the call: other steps cover slowness.
                             return Ok(());
                         }
-                        let record = fails.then_some(Record { at: now, failed: true, slow: false, weight: 1 });
+                        let record = fails.map(|failed| Record { at: now, failed, slow: false, weight: u32::from(failed) });
                         model.record(generation, now, record);
                     }
                 },

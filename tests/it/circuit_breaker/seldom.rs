@@ -145,6 +145,44 @@ fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
     }
 }
 
+/// Calls that take longer than `half_open.max_duration` succeed too late for their half-open state.
+// Guarantee: circuit_breaker 6.
+#[test]
+fn a_service_whose_calls_take_longer_than_the_half_open_state_is_served_again() {
+    for (takes, rate, on_timeout) in [
+        (45, 1, OnTimeout::Open),
+        (95, 1, OnTimeout::Open),
+        (600, 1, OnTimeout::Open),
+        (45, 20, OnTimeout::Open),
+        (45, 1, OnTimeout::Close),
+    ] {
+        let (clock, time) = Clock::manual();
+        let half_open = HalfOpenConfig::default().on_timeout(on_timeout);
+        let config = CircuitBreakerConfig::default().half_open(half_open);
+        let breaker = CircuitBreaker::builder(config).clock(&clock).build().unwrap();
+        for _ in 0..100 {
+            drop(breaker.try_acquire().map(|permit| permit.record(FAILED)));
+        }
+        assert_eq!(breaker.state(), State::Open);
+        let mut in_flight = VecDeque::new();
+        let mut served = 0;
+        for _ in 0..3 * 3600 {
+            time.advance(S(1));
+            while in_flight.front().is_some_and(|(ends, _)| *ends <= time.now()) {
+                let (_, permit): (_, steadfast::circuit_breaker::Permit<'_>) = in_flight.pop_front().unwrap();
+                permit.record(OK);
+                served += 1;
+            }
+            for _ in 0..rate {
+                in_flight.extend(breaker.try_acquire().ok().map(|permit| (time.now() + S(takes), permit)));
+            }
+        }
+        assert_eq!(breaker.state(), State::Closed, "calls of {takes} s, {on_timeout:?}");
+        // It closes within some half-open states: within the first half of the time.
+        assert!(served > 3600 * rate, "calls of {takes} s, {on_timeout:?}: {served}");
+    }
+}
+
 /// Callers that give up free their permits, so that permits never run out. The time that they waited
 /// still counts.
 #[test]

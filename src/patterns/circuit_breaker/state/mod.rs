@@ -26,7 +26,7 @@ pub(super) use word::{Gate, Word, load};
 
 use super::{
     CircuitBreakerConfig, OnTimeout,
-    probes::Probes,
+    probes::{Patience, Probes},
     window::{ALL, Bads, Counted, Mark, Setting, Tally},
 };
 use crate::{
@@ -66,6 +66,7 @@ pub(super) struct Inner {
     /// First generation of the present state. Outcomes of this generation or a later one count.
     pub(super) lineage: u32,
     pub(super) probes: Probes,
+    pub(super) patience: Patience,
     pub(super) bads: Bads,
     pub(super) totals: Totals,
     /// Kind of the last failure. The gate has a copy, once it is allocated.
@@ -122,6 +123,7 @@ impl Inner {
             closed_since: None,
             lineage: 0,
             probes: Probes::default(),
+            patience: Patience::default(),
             bads,
             totals: Totals::default(),
             last: None,
@@ -250,6 +252,7 @@ impl Core {
                     }
                     let inner = self.fresh(set, &mut inner);
                     if inner.probes.hang(now) {
+                        inner.patience.timed_out(word.generation());
                         match inner.config.half_open.on_timeout {
                             OnTimeout::Open => self.open(set, inner, now, TripRule::HalfOpenTimeout, None),
                             OnTimeout::Close => self.close(set, inner, now, false),
@@ -365,13 +368,16 @@ impl Core {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         let word = self.word();
+        let good = mark.is_none_or(|mark| mark.failure.is_none() && !mark.slow);
         if word.state() != State::HalfOpen || word.generation() != ticket.generation {
+            if good {
+                inner.patience.succeeded_late(ticket.generation, Word::is_between);
+            }
             return;
         }
         if let Some(mark) = mark {
             self.remember(inner, mark);
         }
-        let good = mark.is_none_or(|mark| mark.failure.is_none() && !mark.slow);
         inner.probes.record(now, good);
         self.set_probes(self.gate(set), inner, word);
         let hint = mark.and_then(|m| m.unavailable.or(m.retry_after));

@@ -2,7 +2,11 @@
 use std::time::Duration;
 
 use super::{
-    super::{CircuitBreakerConfig, CircuitBreakerEvent as Event, Transition, probes::Probes, window::Setting},
+    super::{
+        CircuitBreakerConfig, CircuitBreakerEvent as Event, Transition,
+        probes::{Patience, Probes},
+        window::Setting,
+    },
     Core, Inner, State, Ticket, Word, load,
 };
 use crate::{backoff::scaled, outcome::TripRule, sync::Ordering, time::Instant};
@@ -29,6 +33,7 @@ impl Core {
         let inner = self.fresh(set, &mut inner);
         if forget {
             (inner.openings, inner.totals.flaps, inner.last) = (0, 0, None);
+            inner.patience = Patience::default();
             if let Some(gate) = self.gate_if_any() {
                 gate.set_last(None);
             }
@@ -93,7 +98,7 @@ impl Core {
 
     /// Enters the half-open state, and admits the first probe.
     pub(in super::super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
-        inner.probes = Probes::begin(now, inner.config.half_open.max_duration);
+        inner.probes = Probes::begin(now, inner.patience.limit(inner.config.half_open.max_duration));
         self.gate(set).deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
         let generation = self.enter(set, inner, now, Word::new(State::HalfOpen, 0, 1), None);
         set.events.stage_as(self.name.as_ref(), now, || Event::HalfOpened);

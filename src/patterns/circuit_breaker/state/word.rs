@@ -178,8 +178,14 @@ impl Word {
     /// Returns whether `generation` lies between `first` and this word's, both included.
     /// Generations wrap.
     pub(in super::super) fn is_since(self, first: u32, generation: u32) -> bool {
+        Self::is_between(first, generation, self.generation())
+    }
+
+    /// Returns whether `generation` lies between `first` and `last`, both included. Generations
+    /// wrap.
+    pub(in super::super) fn is_between(first: u32, generation: u32, last: u32) -> bool {
         let after = |g: u32| u64::from(g.wrapping_sub(first)) & GENERATION;
-        after(generation) <= after(self.generation())
+        after(generation) <= after(last)
     }
 
     /// Returns the word with another count.
