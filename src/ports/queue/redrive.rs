@@ -4,7 +4,8 @@ use std::{collections::HashMap, time::Duration};
 use super::{Address, Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
 use crate::port::{Capability, Failure, PortError, PortErrorKind};
 
-/// Visibility time-out of a dead letter that is examined.
+/// Visibility time-out of a dead letter that is examined, at first. It doubles when a letter that
+/// was examined returns: otherwise those of a pass that takes longer hide the rest of the queue.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Maximum number of dead letters held at once, with their bodies.
@@ -41,7 +42,7 @@ enum Examined {
 ///
 /// # Cancel safety
 /// If dropped, the remaining dead letters stay; those that were examined are visible again after a
-/// minute.
+/// minute, or after about twice the duration of the pass if that was longer.
 pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<usize, QueueError> {
     let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
     let dead = queue.dead_letters().ok_or_else(none)?;
@@ -51,6 +52,7 @@ pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -
         queue,
         dead: &*dead,
         examined: HashMap::new(),
+        look: LOOK,
         refused: None,
         sent: 0,
     };
@@ -69,6 +71,7 @@ struct Pass<'a> {
     target: Option<Address>,
     deduplicates: bool,
     examined: HashMap<MessageId, Examined>,
+    look: Duration,
     refused: Option<QueueError>,
     sent: usize,
 }
@@ -79,9 +82,12 @@ impl Pass<'_> {
         // When as many known letters in a row arrive as there are, no new one is left.
         let mut known = 0;
         while self.sent < most && known <= self.examined.len() + AT_ONCE {
-            let letters = self.dead.receive(Receive::new(AT_ONCE, LOOK)).await?;
+            let letters = self.dead.receive(Receive::new(AT_ONCE, self.look)).await?;
             if letters.is_empty() {
                 break;
+            }
+            if letters.iter().any(|letter| self.examined.contains_key(&letter.id)) {
+                self.look = self.look.saturating_mul(2);
             }
             let mut letters = letters.into_iter();
             while let Some(letter) = letters.next() {
@@ -112,7 +118,7 @@ impl Pass<'_> {
                 }
                 // The earlier letters may have taken long, so that another process may have this
                 // one by now.
-                match self.dead.extend(&letter.receipt, LOOK).await {
+                match self.dead.extend(&letter.receipt, self.look).await {
                     Ok(()) => {
                         *known = 0;
                         return self.send(letter).await;
@@ -186,7 +192,7 @@ impl Pass<'_> {
         }
         let most = self.dead.capabilities().max_batch().max(1);
         for some in stay.chunks(most) {
-            // If this fails they are visible after a minute.
+            // If this fails they are visible when they were hidden for long enough.
             if self.dead.settle(some.to_vec()).await.is_err() {
                 break;
             }

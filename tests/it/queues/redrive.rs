@@ -88,6 +88,20 @@ fn a_redrive_ends_though_each_request_takes_seconds() {
     assert!(network.counts().requests < 2000, "{:?}", network.counts());
 }
 
+/// Regression: letters that were examined early returned, and hid those that were not examined yet.
+#[test]
+fn a_redrive_finds_the_last_of_5000_letters_though_each_request_takes_seconds() {
+    let (clock, time) = Clock::manual();
+    let queue = queue(&clock);
+    set_aside(&time, &*queue, 5000);
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(1500), MS(1500)), 1, &clock).unwrap();
+    let slow = network.client("a").queue(queue.clone());
+    assert_eq!(time.block_on(redrive(&*slow, usize::MAX, |letter| number(letter) >= 4999)).unwrap(), 1);
+    assert_eq!(numbers(&time, &*queue), [4999]);
+    let dead = queue.dead_letters().unwrap();
+    assert_eq!(time.block_on(dead.depth()).unwrap().visible, 4999, "the others can be seen at once");
+}
+
 #[test]
 fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
     let (clock, time) = Clock::manual();
