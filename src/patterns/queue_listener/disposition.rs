@@ -33,7 +33,10 @@ pub enum Disposition {
         /// Error text, for people.
         error: String,
     },
-    /// The message was not tried. It is delivered again at once, and no attempt is counted.
+    /// The message was not tried. It is delivered again, and no attempt is counted: at once if the
+    /// listener stops or its queue is paused, otherwise after 100 ms, and after twice as long with
+    /// each earlier release, refusal or snooze of the message, up to
+    /// [`LONGEST_REFUSAL`](Self::LONGEST_REFUSAL).
     Release,
     /// A dependency refused the call, as an open circuit breaker does. The message is delivered
     /// again later, and no attempt is counted.

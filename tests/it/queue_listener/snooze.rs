@@ -206,3 +206,25 @@ fn a_message_without_attempts_left_has_its_last_error_too() {
     assert_eq!(errors(&letters[0].errors), expected);
     assert!(letters[0].reason.as_ref().unwrap().starts_with("exceeded max attempts: no 3"));
 }
+
+// Guarantee: queue_listener 17.
+/// A handler that releases its message again and again does not spin.
+#[test]
+fn a_message_that_its_handler_releases_returns_ever_later() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    world.send("not for this process");
+    let at = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(600)), async |_: Work| {
+        at.borrow_mut().push(world.now());
+        Disposition::Release
+    });
+    world.time.block_on(run).unwrap();
+    let at = at.into_inner();
+    let gaps: Vec<_> = at.windows(2).map(|two| two[1] - two[0]).collect();
+    for (n, gap) in gaps.iter().enumerate() {
+        let least = Duration::from_millis(100 << n.min(16)).min(S(30));
+        assert!(*gap >= least && *gap <= least * 2 + S(1), "release {n}: {gap:?}");
+    }
+    assert!((20..40).contains(&at.len()), "{}", at.len());
+}

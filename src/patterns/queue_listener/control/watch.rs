@@ -201,7 +201,7 @@ impl RunState {
         let (out, stay): (Vec<_>, Vec<_>) =
             self.backlog(|backlog| backlog.drain()).into_iter().partition(|leased| leased.lease.source == source);
         stay.into_iter().for_each(|leased| self.put_back(leased));
-        self.send_out(out.into_iter().map(|leased| leased.lease.settlement(Decision::Release)));
+        self.send_out(out.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }
 }
 

@@ -85,7 +85,7 @@ impl Worker {
                 false
             }
             Err(_) => {
-                self.done.push(lease.clone().settlement(Decision::Release));
+                self.done.push(lease.clone().settlement(Decision::RELEASE));
                 false
             }
         }
@@ -193,7 +193,7 @@ impl Worker {
                 Ok(answers) => is_duplicate = answers,
                 Err(_) => {
                     let leased = leases.into_iter().filter(|lease| !lease.lost);
-                    self.done.extend(leased.map(|lease| lease.settlement(Decision::Release)));
+                    self.done.extend(leased.map(|lease| lease.settlement(Decision::RELEASE)));
                     return Vec::new();
                 }
             }

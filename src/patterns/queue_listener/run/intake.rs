@@ -320,7 +320,7 @@ impl RunState {
         if suspect.is_none() && !intake.is_closed() {
             self.backlog(|backlog| rest.into_iter().for_each(|leased| backlog.put_back(leased)));
         } else {
-            out.extend(rest.into_iter().map(|leased| leased.lease.settlement(Decision::Release)));
+            out.extend(rest.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
         }
         self.send_out(out);
         if exclusive.is_some() {
@@ -333,7 +333,7 @@ impl RunState {
     #[cold]
     fn decline(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) {
         let term = Term::since(since, source, &self.parts);
-        self.send_out(deliveries.iter().map(|delivery| Lease::of(delivery, term).settlement(Decision::Release)));
+        self.send_out(deliveries.iter().map(|delivery| Lease::of(delivery, term).settlement(Decision::RELEASE)));
     }
 
     /// Returns the capacity of a poll that found nothing or failed.
@@ -366,7 +366,7 @@ impl RunState {
     /// again: it is called after the release, because a task that finds nothing lets a waiter
     /// receive the message once more.
     pub(crate) async fn decline_exclusive(&self, leased: LeasedDelivery) {
-        let mut released = vec![leased.lease.settlement(Decision::Release)];
+        let mut released = vec![leased.lease.settlement(Decision::RELEASE)];
         self.settle_once(&mut released).await;
         self.send_out(released);
         self.reopen();

@@ -370,7 +370,7 @@ impl RunState {
     pub(crate) fn put_back(&self, leased: LeasedDelivery) {
         let is_paused = self.is_source_paused(leased.lease.source);
         if is_paused || self.is_halted() || self.intake.is_closed() {
-            return self.send_out([leased.lease.settlement(Decision::Release)]);
+            return self.send_out([leased.lease.settlement(Decision::RELEASE)]);
         }
         self.backlog(|backlog| backlog.put_back(leased));
         self.offered.notify_one();
@@ -379,7 +379,7 @@ impl RunState {
     /// Releases all messages that no handler has begun.
     pub(crate) fn release_waiting(&self) {
         let waiting = self.backlog(|backlog| backlog.drain());
-        self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::Release)));
+        self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }
 
     /// Returns `true` if the run has no outstanding message and takes none, and then notifies

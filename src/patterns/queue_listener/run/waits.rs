@@ -85,7 +85,7 @@ impl Worker {
             return None;
         }
         if is_drained != Ok(true) {
-            self.done.push(leased.lease.settlement(Decision::Release));
+            self.done.push(leased.lease.settlement(Decision::RELEASE));
             return None;
         }
         Some((guard, leased))
@@ -160,7 +160,7 @@ impl Worker {
                 self.run.decide(lease, Disposition::retry("the handler timed out"), AttemptErrorKind::TimedOut)
             }
             // The message is not to blame: it is released, and no attempt is counted.
-            Dropped::Stopping | Dropped::Lost => lease.settlement(Decision::Release),
+            Dropped::Stopping | Dropped::Lost => lease.settlement(Decision::RELEASE),
         }
     }
 }

@@ -125,7 +125,7 @@ impl Worker {
         let mut exclusive: Option<Box<LeasedDelivery>> = None;
         loop {
             if run.is_halted() {
-                self.done.extend(next.take().map(|leased: LeasedDelivery| leased.lease.settlement(Decision::Release)));
+                self.done.extend(next.take().map(|leased: LeasedDelivery| leased.lease.settlement(Decision::RELEASE)));
                 self.release_all();
             }
             if let Some(leased) = exclusive.take() {

@@ -11,13 +11,13 @@ use crate::{
     queue_listener::{
         Disposition,
         lease::Lease,
-        run::state::RunState,
+        run::state::{RunState, Stage},
         settle::{PendingSettlement, outage::Outage},
     },
     time::{Instant, Timestamp, scaled},
 };
 
-/// Minimum delay of a refused or snoozed message, so that an immediate second one does not become a
+/// Minimum delay of a released, refused or snoozed message, so that an immediate second one does not become a
 /// busy loop.
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
 
@@ -44,8 +44,10 @@ pub(crate) enum Decision {
         reason: String,
         failure: Option<Box<Failed>>,
     },
-    /// The message was not tried.
-    Release,
+    /// The message was not tried. It is delivered again after the delay.
+    Release {
+        after: Duration,
+    },
     /// A dependency of the handler refused the message or is away. It is delivered again after the
     /// delay, and no attempt is counted.
     Refused {
@@ -81,6 +83,9 @@ impl Failed {
 }
 
 impl Decision {
+    /// The message is delivered again at once.
+    pub(crate) const RELEASE: Self = Self::Release { after: Duration::ZERO };
+
     /// Returns `true` if the message is not delivered again.
     pub(crate) fn ends_the_message(&self) -> bool {
         use Decision::{Cancelled, Complete, DeadLetter, Duplicate, Forward};
@@ -97,8 +102,8 @@ impl Decision {
             Self::DeadLetter { reason, failure: Some(failure) } => {
                 Settle::dead_letter(reason.clone()).because(failure.of_attempt(attempt))
             }
-            Self::Release | Self::LeaseLost => Settle::release(Duration::ZERO),
-            Self::Refused { after, .. } | Self::Snooze { after } => Settle::release(*after),
+            Self::LeaseLost => Settle::release(Duration::ZERO),
+            Self::Release { after } | Self::Refused { after, .. } | Self::Snooze { after } => Settle::release(*after),
         }
     }
 }
@@ -118,7 +123,7 @@ impl RunState {
             // A handler that completes has done its work; any other result is too late.
             _ if self.is_cancelled(&lease) => self.cancelled(&lease),
             Disposition::Retry { after, error } => self.failed(&lease, after, (kind, error)),
-            Disposition::Release => Decision::Release,
+            Disposition::Release => self.released(&lease),
             Disposition::Refused { after, error } => {
                 self.in_outage(|outage, now| outage.refused(now));
                 self.refused(after, error)
@@ -209,6 +214,20 @@ impl RunState {
             None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
         };
         Decision::Refused { after, error }
+    }
+
+    /// Returns the decision on a message that its handler released. A handler that was asked to
+    /// stop leaves it to others at once. Any other one may release it again and again, so the delay
+    /// doubles with each earlier release, refusal or snooze of the message.
+    #[cold]
+    fn released(&self, lease: &Lease) -> Decision {
+        if matches!(self.stage(), Stage::Stopping { .. }) || self.is_source_paused(lease.source) {
+            return Decision::RELEASE;
+        }
+        let earlier = lease.deliveries.saturating_sub(lease.attempt).min(16);
+        let after = SHORTEST_DELAY.saturating_mul(1 << earlier).min(Disposition::LONGEST_REFUSAL);
+        let jitter = scaled((after / 10).min(LATEST), self.inner.entropy.unit());
+        Decision::Release { after: after.saturating_add(jitter) }
     }
 
     /// Returns the delay before the next attempt.

@@ -247,8 +247,11 @@ impl RunState {
             Decision::Complete | Decision::LeaseLost => {}
             Decision::Forward(_) => counters.handled.add(1),
             Decision::Duplicate => counters.duplicates.add(1),
-            Decision::Release => {
+            Decision::Release { after } => {
                 counters.released.add(1);
+                if !after.is_zero() {
+                    self.returns.lock().add(self.now() + *after);
+                }
                 self.event(|| Event::Released { messages: 1 });
             }
             Decision::Cancelled { .. } => {

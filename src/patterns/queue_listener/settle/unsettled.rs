@@ -49,7 +49,7 @@ impl Unsettled {
             | Decision::Snooze { .. }
             | Decision::DeadLetter { .. }
             | Decision::Cancelled { .. } => Some(decision.clone()),
-            Decision::Release | Decision::Refused { .. } | Decision::LeaseLost => None,
+            Decision::Release { .. } | Decision::Refused { .. } | Decision::LeaseLost => None,
         };
         let key = (*source, id.clone());
         let explained = match self.known.get(&key) {
@@ -185,11 +185,11 @@ mod tests {
     fn what_ended_without_a_decision_is_explained_as_often_as_this_process_could_not_settle_it() {
         let mut unsettled = Unsettled::default();
         for delivery in 1..10 {
-            unsettled.note(&settlement(1, delivery, 0, Decision::Release));
+            unsettled.note(&settlement(1, delivery, 0, Decision::RELEASE));
             assert_eq!(recall(&mut unsettled, delivery + 1, delivery), (delivery, None));
         }
         // The release was applied after all, so it caused no expiry.
-        unsettled.note(&settlement(1, 10, 0, Decision::Release));
+        unsettled.note(&settlement(1, 10, 0, Decision::RELEASE));
         assert_eq!(recall(&mut unsettled, 11, 9), (9, None));
         // An abandon by another process resets the expiries.
         assert_eq!(recall(&mut unsettled, 13, 1), (0, None));
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn an_earlier_delivery_that_fails_again_changes_nothing() {
         let mut unsettled = Unsettled::default();
-        unsettled.note(&settlement(1, 1, 0, Decision::Release));
+        unsettled.note(&settlement(1, 1, 0, Decision::RELEASE));
         assert_eq!(recall(&mut unsettled, 2, 1), (1, None));
-        unsettled.note(&settlement(1, 1, 0, Decision::Release));
+        unsettled.note(&settlement(1, 1, 0, Decision::RELEASE));
         unsettled.note(&settlement(1, 2, 0, retry()));
         assert_eq!(recall(&mut unsettled, 3, 2), (2, Some("retry")));
     }
