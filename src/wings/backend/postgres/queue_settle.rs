@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     gather::{SendBatch, row},
-    port::{BoxFuture, PortError},
+    port::{BoxFuture, PortError, PortErrorKind},
     queue::{AttemptError, ErrorHistory, Message, QueueError, Settle},
 };
 
@@ -45,15 +45,19 @@ impl Ready {
 }
 
 impl Settlement {
-    /// Returns the number of the kind, as `queue_settle` has it.
-    const fn kind(&self) -> i16 {
-        match self {
+    /// Returns the number of the kind, as `queue_settle` has it. A forward whose targets were not
+    /// looked up has none: as a completion it would lose its messages.
+    fn kind(&self) -> Result<i16, PortError> {
+        Ok(match self {
+            Self::Settle(Settle::Complete) | Self::Forward(_) => 0,
             Self::Settle(Settle::Abandon { .. }) => 1,
             Self::Settle(Settle::Release { .. }) => 2,
             Self::Settle(Settle::DeadLetter { .. }) => 3,
             Self::Extend(_) => 4,
-            Self::Settle(_) | Self::Forward(_) => 0,
-        }
+            Self::Settle(Settle::Forward { .. }) => {
+                return Err(PortError::new(PortErrorKind::Unsupported, "a forward without the numbers of its queues"));
+            }
+        })
     }
 
     fn after(&self) -> i64 {
@@ -230,7 +234,7 @@ impl Settler {
         }
         let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
         let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
-        let kinds: Vec<i16> = all.iter().map(|ready| ready.effect.kind()).collect();
+        let kinds: Vec<i16> = all.iter().map(|ready| ready.effect.kind()).collect::<Result<_, _>>()?;
         let afters: Vec<i64> = all.iter().map(|ready| ready.effect.after()).collect();
         let reasons: Vec<Option<&[u8]>> = all.iter().map(|ready| ready.effect.reason()).collect();
         let errors: Vec<Option<Vec<u8>>> = all.iter().map(|ready| ready.effect.error()).collect();
@@ -295,5 +299,17 @@ impl SendBatch<Vec<Ready>, Settled> for Arc<Settler> {
     fn weight(&self, request: &Vec<Ready>) -> usize {
         let forwards = request.iter().flat_map(|ready| ready.effect.forwards());
         request.len() + forwards.map(|(_, message)| row(message.size())).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PortErrorKind, Settle, Settlement};
+
+    #[test]
+    fn a_forward_is_never_encoded_as_a_completion() {
+        let forward = Settlement::Settle(Settle::Forward { messages: Vec::new() });
+        assert_eq!(forward.kind().unwrap_err().kind(), PortErrorKind::Unsupported);
+        assert_eq!(Settlement::Settle(Settle::Complete).kind().unwrap(), 0);
     }
 }

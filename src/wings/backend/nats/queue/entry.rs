@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
+    port::{PortError, PortErrorKind},
     queue::{AttemptError, ErrorHistory, Message, Settle},
     time::nanos,
     wire::{In, Out},
@@ -152,7 +153,8 @@ impl Entry {
 }
 
 impl Call {
-    pub(super) fn encode(&self) -> Bytes {
+    /// Returns the bytes of the call. A forward has no form in this log.
+    pub(super) fn encode(&self) -> Result<Bytes, PortError> {
         let mut out = Out::default();
         match self {
             Self::Send { messages, window } => {
@@ -164,6 +166,9 @@ impl Call {
                 [1, *max as u64, nanos(*visibility)].into_iter().for_each(|number| out.number(number));
             }
             Self::Settle { settlements } => {
+                if settlements.iter().any(|(_, how)| matches!(how, Settle::Forward { .. })) {
+                    return Err(PortError::new(PortErrorKind::Unsupported, "a forward in the log of a queue"));
+                }
                 out.number(2);
                 out.list(settlements.iter(), |out, (receipt, how)| {
                     add_receipt(out, *receipt);
@@ -179,7 +184,7 @@ impl Call {
             Self::Depth => out.number(5),
             Self::Peek { max } => [6, *max as u64].into_iter().for_each(|number| out.number(number)),
         }
-        out.into_bytes()
+        Ok(out.into_bytes())
     }
 
     /// Returns the call of these bytes; `None` if they have another form.
@@ -235,7 +240,7 @@ fn message(input: &mut In) -> Option<Message> {
 
 fn add_settle(out: &mut Out, how: &Settle) {
     match how {
-        Settle::Complete | Settle::Forward { .. } => out.number(0),
+        Settle::Complete => out.number(0),
         Settle::Abandon { after, error } => {
             out.number(1);
             out.number(nanos(*after));
@@ -250,6 +255,8 @@ fn add_settle(out: &mut Out, how: &Settle) {
             out.text(reason);
             add_error(out, error.as_deref());
         }
+        // Refused before. No reader knows this number, so that it never passes for a completion.
+        Settle::Forward { .. } => out.number(4),
     }
 }
 
@@ -282,6 +289,13 @@ mod tests {
     use crate::{queue::AttemptErrorKind, time::Timestamp};
 
     #[test]
+    fn a_forward_is_never_encoded_as_a_completion() {
+        let forward = Settle::Forward { messages: Vec::new() };
+        let call = Call::Settle { settlements: vec![((1, 2), Settle::Complete), ((3, 4), forward)] };
+        assert_eq!(call.encode().unwrap_err().kind(), PortErrorKind::Unsupported);
+    }
+
+    #[test]
     fn calls_come_back_as_they_were_and_damage_is_noticed() {
         let message = Message::new("body").header("name", "value").group("g").deduplicate("id").delay(Duration::MAX);
         let error = AttemptError::new(3, Timestamp::from_millis(7), AttemptErrorKind::Panicked, "no");
@@ -303,7 +317,7 @@ mod tests {
         ];
         let mut frames = Vec::new();
         for (number, call) in all.iter().enumerate() {
-            let bytes = call.encode();
+            let bytes = call.encode().unwrap();
             assert_eq!(Call::decode(bytes.clone()).as_ref(), Some(call));
             for end in 0..bytes.len() {
                 assert_eq!(Call::decode(bytes.slice(..end)), None, "{call:?} cut at {end}");

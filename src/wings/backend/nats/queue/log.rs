@@ -113,7 +113,7 @@ impl Log {
     /// Writes a call, and returns its outcome.
     pub(super) async fn call(self: &Arc<Self>, part: Part, call: &Call) -> Result<Outcome, PortError> {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let frame = entry::frame(number, part, &call.encode());
+        let frame = entry::frame(number, part, &call.encode()?);
         if frame.len() > self.largest {
             let rule = format_args!("must be at most {} bytes together, are {}", self.largest, frame.len());
             return Err(PortError::invalid("messages", rule));

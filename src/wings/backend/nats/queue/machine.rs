@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_message_holds_neither_its_entry_nor_a_checkpoint_in_memory() {
         let messages = (0..3).map(|i| Message::new(format!("body {i}"))).collect();
-        let entry = Call::Send { messages, window: Duration::ZERO }.encode();
+        let entry = Call::Send { messages, window: Duration::ZERO }.encode().unwrap();
         let mut machine = Machine::new();
         machine.apply(Part::Messages, Call::decode(entry.clone()).unwrap(), &mut Numbers::of_entry(1), true);
         assert!(entry.is_unique());
