@@ -55,6 +55,9 @@ impl ShardMap {
     /// Maximum number of virtual shards of a map.
     pub const MAX_SLOTS: u32 = 1 << 20;
 
+    /// Maximum version of a map that is read. It leaves room for more changes than are ever made.
+    pub(super) const MAX_VERSION: u64 = u64::MAX >> 1;
+
     /// Creates a map of listed keys only, added with [`pin`](Self::pin); other keys have no shard.
     pub fn lookup() -> Self {
         Self::build(1, Layout::Keys, Vec::new(), Pins::default(), None)

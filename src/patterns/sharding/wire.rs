@@ -94,6 +94,9 @@ impl ShardMap {
             return None;
         }
         let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
+        if version > Self::MAX_VERSION {
+            return None;
+        }
         let slots = lines.next()?.strip_prefix("slots ")?.parse().ok()?;
         if slots > Self::MAX_SLOTS {
             return None;
