@@ -83,8 +83,8 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     .await?;
     let http = Http::new();
     let budget = || RetryBudget::new(RetryBudgetConfig::default().ratio(RATIO).min_per_second(0));
-    let hedge = Hedge::new(HedgeConfig::after(LATE))?;
-    let within_budget = || Hedge::builder(HedgeConfig::after(LATE)).budget(&budget()?).build();
+    let hedge = Hedge::new(HedgeConfig::after(LATE).idempotent(true))?;
+    let within_budget = || Hedge::builder(HedgeConfig::after(LATE).idempotent(true)).budget(&budget()?).build();
     let (without, with) = (Pipeline::new().then(None::<Hedge>), Pipeline::new().then(Some(within_budget()?)));
 
     say(format!("\n{CALLS} calls, one answer in twenty takes {SLOW:?} in place of {FAST:?}; a hedge after {LATE:?}\n"));

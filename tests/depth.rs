@@ -98,7 +98,7 @@ fn a_hedge_in_an_inner_stack_hedges() {
     let (clock, time) = Clock::manual();
     let mut config = StandardConfig::default();
     (config.timeout, config.hedge) =
-        (Some(Duration::from_secs(2)), Some(HedgeConfig::after(Duration::from_millis(50))));
+        (Some(Duration::from_secs(2)), Some(HedgeConfig::after(Duration::from_millis(50)).idempotent(true)));
     let inner = Standard::builder(config).clock(&clock).build().unwrap();
     let outer = Standard::builder(StandardConfig::default()).clock(&clock).build().unwrap();
     let calls = Pipeline::new().then(outer).then(inner).classify(ScriptedService::classify);

@@ -118,7 +118,8 @@ fn a_boxed_pipeline_makes_two_allocations_a_call() {
 fn a_hedge_whose_first_attempt_ends_in_time_allocates_nothing() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let (clock, time) = steadfast::time::Clock::manual();
-    for config in [HedgeConfig::default(), HedgeConfig::after(Duration::from_secs(1)).max_attempts(5)] {
+    for config in [HedgeConfig::default(), HedgeConfig::after(Duration::from_secs(1)).idempotent(true).max_attempts(5)]
+    {
         let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build().unwrap();
         let hedge = Hedge::builder(config).clock(&clock).budget(&budget).build().unwrap();
         let calls = Pipeline::new().then(hedge).then(breaker.clone());

@@ -254,9 +254,10 @@ impl Explanation {
             warn("has no budget: if the whole other side is slow, it multiplies the load");
         }
         let mark = self.operation.and_then(|operation| operation.idempotent);
-        if !mark.unwrap_or(layer.idempotent) {
+        if self.operation.is_some() && !mark.unwrap_or(layer.idempotent) {
             warn("never hedges an operation that is not marked as idempotent: it runs once");
         } else if mark.is_none()
+            && layer.idempotent
             && let Some(other) = self.layers.iter().find(|other| !other.idempotent)
         {
             warn(&format!("runs operations twice that {} treats as not idempotent", other.title()));

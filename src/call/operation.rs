@@ -57,8 +57,8 @@ pub trait Operation: Send {
     /// Returns `Some(true)` if a second run changes nothing more than the first.
     ///
     /// `None`, the default, leaves the decision to the policy's own setting:
-    /// [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent), which is off by default,
-    /// and [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), which is on. A retry
+    /// [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent) and
+    /// [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), both off by default. A retry
     /// repeats an operation that is not idempotent only after a failure that proves that the
     /// request was not sent. A hedge runs it once.
     fn is_idempotent(&self) -> Option<bool> {

@@ -114,7 +114,7 @@ fn every_policy_treats_a_fault_as_real() {
     // A hedge starts the next attempt at once.
     let (chaos, service, clock, time) = builder([ChaosRule::fault(FailureKind::Connect, 1.0)]);
     let chaos = chaos.filter(|cx| cx.hedge() == 0).build().unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     time.block_on(Pipeline::new().then(hedge).then(chaos.clone()).call(|| service.call())).unwrap();
     assert_eq!((service.calls(), chaos.injected().attempts), (1, 1));
     // Three consecutive faults open the breaker.
@@ -145,7 +145,7 @@ fn a_result_of_the_operation_s_own_types_can_be_injected() {
     use steadfast::call::Operation;
     assert!(wrapped.is_idempotent() == Some(false) && wrapped.can_overlap());
     assert_eq!((wrapped.priority(), wrapped.name().map(OperationName::as_str)), (Some(Priority::High), Some("price")));
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     assert_eq!(time.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 7);
     chaos.set_enabled(false);
     assert_eq!(time.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);

@@ -316,7 +316,7 @@ fn explain_warns_about_each_wrong_place_of_a_fallback() {
 #[test]
 fn a_fallback_inside_a_hedge_lets_failures_pass() {
     let (fallback, service, clock, time) = world("503", FallbackConfig::default());
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let error = time.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
     assert_eq!((error.unwrap_err().attempts(), service.calls()), (2, 2));
 }

@@ -360,7 +360,7 @@ fn a_request_that_is_not_idempotent_is_not_repeated() {
 #[test]
 fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     let (clock, time, places) = world("hang, ok in 5ms", 2);
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let layer = PipelineLayer::new(Pipeline::new().then(hedge));
     let request = Counted::default();
     let answer = time.block_on(layer.layer(places.clone()).call(Counted(request.0.clone())));
@@ -368,12 +368,12 @@ fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     assert_eq!((places.free(), request.0.load(SeqCst)), (2, 2));
     // A request that cannot be cloned has one attempt.
     let (clock, time, places) = world("ok in 50ms", 2);
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let mut once = PipelineLayer::new(Pipeline::new().then(hedge)).once().layer(places.clone());
     assert_eq!((time.block_on(once.call(())).unwrap(), places.script.calls()), (200, 1));
     // A drop at any await returns the permits of both attempts.
     let (clock, time, places) = world("hang x1000", 2);
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(Timeout::builder(MS(30)).clock(&clock).build()).then(hedge);
     let service = PipelineLayer::new(pipeline).layer(places.clone());
     drop_at_every_await(&time, || service.clone().call(()), |_| assert_eq!(places.free(), 2));

@@ -37,8 +37,7 @@ pub struct HedgeConfig {
     /// Kinds of failure after which another attempt starts at once; any other ends the call. By
     /// default all except `client`, `cancelled` and `panic`, as for a retry.
     pub hedge_on: KindSet,
-    /// If set, unmarked operations may run twice. On by default, as a hedge has no other use; if
-    /// off, they run once. The marks [`idempotent`](crate::call::idempotent) and
+    /// If set, unmarked operations may run twice. Off by default: they run once. The marks [`idempotent`](crate::call::idempotent) and
     /// [`not_idempotent`](crate::call::not_idempotent) of one operation take precedence.
     pub idempotent: bool,
 }
@@ -113,7 +112,7 @@ impl Default for HedgeConfig {
             max_attempts: 2,
             delay: HedgeDelay::Percentile(PercentileConfig::default()),
             hedge_on: kinds,
-            idempotent: true,
+            idempotent: false,
         }
     }
 }

@@ -16,28 +16,28 @@
 //! | `max_attempts` | 2 | in total, the first included; at most 10 |
 //! | `delay` | `{ percentile = 0.95, floor = "1ms", until_known = "100ms", min_samples = 100, window = "30s" }` | or a duration: `"50ms"` |
 //! | `hedge_on` | all kinds but `client`, `cancelled`, `panic` | a failure of another kind ends the call |
-//! | `idempotent` | yes | for unmarked operations |
+//! | `idempotent` | no | if yes, unmarked operations may run twice; otherwise only those [marked](crate::call::idempotent) so |
 //! | budget | none: [`explain`](crate::Pipeline::explain) warns | share one with the retry |
 //!
 //! # Example
 //!
 //! ```
 //! use std::{sync::atomic::{AtomicU32, Ordering::SeqCst}, time::Duration};
-//! use steadfast::{hedge::{Hedge, HedgeConfig}, time::Clock};
+//! use steadfast::{call::idempotent, hedge::{Hedge, HedgeConfig}, time::Clock};
 //!
 //! let (clock, time) = Clock::manual();
 //! let config = HedgeConfig::after(Duration::from_millis(50));
 //! let hedge = Hedge::builder(config).clock(&clock).build().unwrap();
 //!
 //! let (start, calls) = (time.now(), AtomicU32::new(0));
-//! let answer = time.block_on(hedge.call(|| {
+//! let answer = time.block_on(hedge.call(idempotent(|| {
 //!     let slow = calls.fetch_add(1, SeqCst) == 0; // the first replica pauses
 //!     let clock = &clock;
 //!     async move {
 //!         clock.sleep(Duration::from_millis(if slow { 2_000 } else { 20 })).await;
 //!         Ok::<_, std::io::Error>("the same answer")
 //!     }
-//! }));
+//! })));
 //! assert_eq!(answer.unwrap(), "the same answer");
 //! assert_eq!(time.now() - start, Duration::from_millis(70));
 //! ```
@@ -89,7 +89,7 @@
 //!     .then(Timeout::new(Duration::from_secs(2)))
 //!     // All calls here are reads.
 //!     .then(Retry::builder(RetryConfig::interactive().idempotent(true)).budget(&budget).build()?)
-//!     .then(Hedge::builder(HedgeConfig::percentile(0.95)).budget(&budget).build()?)
+//!     .then(Hedge::builder(HedgeConfig::percentile(0.95).idempotent(true)).budget(&budget).build()?)
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));
 //! assert!(pipeline.explain().warnings().is_empty());
@@ -126,8 +126,8 @@
 //!
 //! # Considerations
 //!
-//! 1. The operation must be idempotent: mark others with
-//!    [`not_idempotent`](crate::call::not_idempotent), and they run once. (default)
+//! 1. The operation must be idempotent: without the mark
+//!    [`idempotent`](crate::call::idempotent) it runs once. (default)
 //!    [`explain_for`](crate::Pipeline::explain_for) warns about it. (warning)
 //! 2. It adds load: about `1 - percentile`, and up to `max_attempts` times the load if everything
 //!    is slow, unless a budget bounds it. (warning without one)

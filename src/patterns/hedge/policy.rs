@@ -245,7 +245,8 @@ impl Policy for Hedge {
                 p.min_samples
             ),
         };
-        let settings = format!("up to {max_attempts} attempts at once, each after {after}");
+        let which = if idempotent { "" } else { ", of operations marked as idempotent" };
+        let settings = format!("up to {max_attempts} attempts at once{which}, each after {after}");
         let mut layer = Layer::new(PolicyKind::Hedge, self.0.name.clone(), settings)
             .with_budget(self.0.budget.as_ref().is_some_and(RetryBudget::is_on))
             .with_idempotent(idempotent);

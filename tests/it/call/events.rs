@@ -228,7 +228,10 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
         time.block_on(pipeline.call(|| wrong.call())).unwrap_err();
         saw("retry", Level::DEBUG); // nothing to retry
         let slow = ScriptedService::new("hang, ok", &clock).unwrap();
-        let hedge = Hedge::builder(HedgeConfig::after(Duration::from_millis(5))).clock(&clock).build().unwrap();
+        let hedge = Hedge::builder(HedgeConfig::after(Duration::from_millis(5)).idempotent(true))
+            .clock(&clock)
+            .build()
+            .unwrap();
         time.block_on(hedge.call(|| slow.call())).unwrap();
         saw("hedge", Level::DEBUG);
     });

@@ -111,7 +111,8 @@ fn the_mark_not_idempotent_travels_into_nested_pipelines() {
     for marked in [true, false] {
         for hedged in [true, false] {
             let runs = AtomicU32::new(0);
-            let hedge = hedged.then(|| Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap());
+            let hedge = hedged
+                .then(|| Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap());
             let again = (!hedged).then(|| retry(&clock, repeating()));
             let inner = Pipeline::new().then(hedge).then(again);
             let charge = |attempt: AttemptInfo| {
@@ -347,8 +348,9 @@ fn a_budget_counts_a_call_once_across_nested_pipelines() {
     for hedged in [true, false] {
         let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0);
         let budget = RetryBudget::new(config).unwrap();
-        let hedge =
-            hedged.then(|| Hedge::builder(HedgeConfig::after(S(1))).clock(&clock).budget(&budget).build().unwrap());
+        let hedge = hedged.then(|| {
+            Hedge::builder(HedgeConfig::after(S(1)).idempotent(true)).clock(&clock).budget(&budget).build().unwrap()
+        });
         let again = (!hedged).then(|| builder(&clock, repeating().retry_nested(true)).budget(&budget).build().unwrap());
         let middle = Pipeline::new().then(Timeout::builder(S(5)).clock(&clock).build());
         let inner = Pipeline::new().then(hedge).then(again);
@@ -429,7 +431,7 @@ fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
 fn one_hint_stops_hedging_for_at_most_a_minute() {
     for seconds in [61, 86_400, 999_999_999] {
         let (clock, time) = Clock::manual();
-        let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+        let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
         let busy = Verdict::failure(FailureKind::Throttled).with_retry_after(S(seconds));
         let judge = move |result: &Result<u32, ()>| if result.is_err() { busy } else { Verdict::success() };
         let pipeline = Pipeline::new().then(hedge).classify(judge);

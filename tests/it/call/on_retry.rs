@@ -314,7 +314,7 @@ fn a_hook_that_panics_ends_its_call_and_returns_all_permits() {
 #[test]
 fn a_retry_inside_a_hedge_calls_the_hook_with_the_number_of_the_hedge() {
     let (_, retry, clock, time) = world("ok", plain().retry_nested(true));
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let hooked = Log::default();
     let log = hooked.clone();
     let pipeline = Pipeline::new().then(hedge).then(retry).on_retry(move |it: &Retrying<'_, u32, u32>| {
@@ -343,7 +343,7 @@ fn a_retry_inside_a_hedge_calls_the_hook_with_the_number_of_the_hedge() {
 #[test]
 fn an_attempt_inside_a_hedge_sees_the_failure_that_a_retry_around_the_hedge_repeats() {
     let (_, retry, clock, time) = world("ok", plain());
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let (mut started, seen) = (0, Log::default());
     // Both attempts of the hedge fail, and so does the call until the retry repeats it.
     let ask = with_last_failure(|attempt: AttemptInfo, last: Option<LastFailure<'_, u32>>| {

@@ -57,7 +57,7 @@ fn an_error_for_which_retry_if_is_true_is_repeated_and_counted() {
 #[test]
 fn no_hedge_starts_after_an_error_for_which_retry_if_is_false() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(50)).idempotent(true)).clock(&clock).build().unwrap();
     let runs = AtomicU32::new(0);
     let pipeline = Pipeline::new().then(hedge).retry_if(|error: &&str| *error != "no such key");
     for (error, expected) in [("no such key", 1), ("busy", 2)] {

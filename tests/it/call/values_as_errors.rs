@@ -137,7 +137,7 @@ fn a_fallback_sees_the_error_for_a_value_and_its_answer_holds_it() {
 #[test]
 fn a_hedge_keeps_the_error_for_the_value_of_its_last_attempt() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(50)).idempotent(true)).clock(&clock).build().unwrap();
     let pipeline =
         Pipeline::new().then(hedge).classify(|_: &Result<u16, Status>| Verdict::failure(FailureKind::Server));
     let pipeline = pipeline.error_for_value(|value| Err(Status(value)));

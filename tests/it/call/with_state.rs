@@ -92,7 +92,7 @@ fn an_attempt_that_a_time_out_drops_leaves_the_state_to_its_caller() {
 #[test]
 fn a_hedge_starts_no_attempt_beside_one_that_has_the_state() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let mut runs = 0;
     let operation = with_state(&mut runs, async |runs| {
         *runs += 1;

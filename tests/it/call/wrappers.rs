@@ -126,7 +126,7 @@ fn a_fallback_policy_in_a_wrapper_decides_by_its_own_rules() {
     assert_eq!(falls_back("ok", fallback(only_connect), None), [(true, 0); 6]);
     // Beneath a hedge no fallback runs, also if a fork that reached the policy is dropped.
     let hedged = |clock: &Clock| {
-        let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(clock).build().unwrap();
+        let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(clock).build().unwrap();
         (hedge, Fallback::builder(FallbackConfig::default()).clock(clock).build().unwrap())
     };
     assert_eq!(falls_back("503", hedged, None), [(false, 0); 6]);
@@ -231,7 +231,7 @@ fn a_hedge_in_a_wrapper_hedges() {
     macro_rules! hedges {
         ($($policy:expr),+) => {$({
             let (clock, time) = Clock::manual();
-            let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
+            let hedge = Hedge::builder(HedgeConfig::after(MS(50)).idempotent(true)).clock(&clock).build().unwrap();
             let pipeline = Pipeline::new().then($policy(hedge)).classify(ScriptedService::classify);
             let service = ScriptedService::new("ok in 1s, ok in 20ms", &clock).unwrap();
             assert_eq!(time.block_on(pipeline.call(|| service.call())).unwrap(), 200);

@@ -31,9 +31,9 @@ fn an_invalid_hedge_configuration_is_rejected_with_the_field() {
     assert_eq!(percentile(p.min_samples(10).window(Duration::from_secs(3601))), "delay.window");
     for good in [
         HedgeConfig::default(),
-        HedgeConfig::after(Duration::ZERO).max_attempts(10),
-        HedgeConfig::after(Duration::MAX).max_attempts(1),
-        HedgeConfig::percentile(1.0),
+        HedgeConfig::after(Duration::ZERO).idempotent(true).max_attempts(10),
+        HedgeConfig::after(Duration::MAX).idempotent(true).max_attempts(1),
+        HedgeConfig::percentile(1.0).idempotent(true),
     ] {
         assert!(Hedge::new(good).is_ok());
     }
@@ -41,7 +41,11 @@ fn an_invalid_hedge_configuration_is_rejected_with_the_field() {
 
 #[test]
 fn a_hedge_configuration_survives_a_round_trip_through_a_document() {
-    for config in [HedgeConfig::default(), HedgeConfig::after(MS(50)).max_attempts(3), HedgeConfig::percentile(0.5)] {
+    for config in [
+        HedgeConfig::default(),
+        HedgeConfig::after(MS(50)).idempotent(true).max_attempts(3),
+        HedgeConfig::percentile(0.5).idempotent(true),
+    ] {
         let text = toml::to_string(&config).unwrap();
         assert_eq!(toml::from_str::<HedgeConfig>(&text).unwrap(), config, "{text}");
     }
@@ -57,20 +61,20 @@ fn a_hedge_configuration_survives_a_round_trip_through_a_document() {
 fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("ok in 60ms", &clock).unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(50)).idempotent(true)).clock(&clock).build().unwrap();
     let clone = hedge.clone();
     let call = || time.block_on(clone.call(|| service.call())).unwrap();
     call();
     assert_eq!(service.calls(), 2);
     // Invalid settings change nothing.
-    let bad = HedgeConfig::after(MS(1)).max_attempts(99);
+    let bad = HedgeConfig::after(MS(1)).idempotent(true).max_attempts(99);
     assert_eq!(hedge.reconfigure(bad).unwrap_err().field(), "max_attempts");
-    assert_eq!(hedge.config(), HedgeConfig::after(MS(50)));
+    assert_eq!(hedge.config(), HedgeConfig::after(MS(50)).idempotent(true));
     // Later valid ones apply, to clones as well.
-    hedge.reconfigure(HedgeConfig::after(MS(100))).unwrap();
+    hedge.reconfigure(HedgeConfig::after(MS(100)).idempotent(true)).unwrap();
     call();
     assert_eq!(service.calls(), 3);
-    hedge.reconfigure(HedgeConfig::after(MS(10)).max_attempts(1)).unwrap();
+    hedge.reconfigure(HedgeConfig::after(MS(10)).idempotent(true).max_attempts(1)).unwrap();
     call();
     assert_eq!(service.calls(), 4);
 }
@@ -79,11 +83,12 @@ fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
 fn a_waiting_call_keeps_its_delay_and_takes_the_new_bound() {
     let (clock, time) = Clock::manual();
     let service = ScriptedService::new("hang, hang, ok in 5ms", &clock).unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(2)).clock(&clock).build().unwrap();
+    let hedge =
+        Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
     let mut call = Box::pin(hedge.call(|| service.call()));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(call.as_mut().poll(&mut cx).is_pending());
-    hedge.reconfigure(HedgeConfig::after(MS(1000)).max_attempts(3)).unwrap();
+    hedge.reconfigure(HedgeConfig::after(MS(1000)).idempotent(true).max_attempts(3)).unwrap();
     let start = time.now();
     time.block_on(call).unwrap();
     assert_eq!((service.calls(), time.now() - start), (3, MS(25)), "its own delay, the new bound");
@@ -99,7 +104,7 @@ fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
             .window(window)
             .floor(MS(1))
             .until_known(MS(500));
-        HedgeConfig::default().delay(HedgeDelay::Percentile(p))
+        HedgeConfig::default().idempotent(true).delay(HedgeDelay::Percentile(p))
     };
     let minute = Duration::from_secs(60);
     let hedge = Hedge::builder(config(0.5, minute)).clock(&clock).build().unwrap();
@@ -123,15 +128,16 @@ fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
 fn explain_warns_about_risky_hedges() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let hedge = |config| Hedge::new(config).unwrap();
-    let good = Hedge::builder(HedgeConfig::default()).budget(&budget).build().unwrap();
+    let good = Hedge::builder(HedgeConfig::default().idempotent(true)).budget(&budget).build().unwrap();
     let warns = |explanation: steadfast::call::Explanation, word: &str| {
         let warnings = explanation.warnings();
         assert!(warnings.iter().any(|w| w.contains(word)), "{word}: {warnings:?}");
     };
     let of = |config| Pipeline::new().then(hedge(config)).explain();
     warns(of(HedgeConfig::default()), "no budget");
-    warns(of(HedgeConfig::default().idempotent(false)), "not marked as idempotent");
-    warns(of(HedgeConfig::after(Duration::ZERO)), "2 times the load");
+    let unmarked = || async { Ok::<_, ()>(()) };
+    warns(Pipeline::new().then(hedge(HedgeConfig::default())).explain_for(&unmarked), "not marked as idempotent");
+    warns(of(HedgeConfig::after(Duration::ZERO).idempotent(true)), "2 times the load");
     let retry = Retry::new(RetryConfig::default().idempotent(false)).unwrap();
     warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry treats as not idempotent");
     warns(Pipeline::new().then(good.clone()).then(good.clone()).explain(), "inside another hedge");
@@ -150,7 +156,8 @@ fn explain_warns_about_risky_hedges() {
 #[test]
 fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer_one() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(2)).clock(&clock).build().unwrap();
+    let hedge =
+        Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
     time.block_on(Pipeline::new().then(hedge.clone()).then(hedge).call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
@@ -160,7 +167,8 @@ fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer_one() {
 #[test]
 fn each_hedged_attempt_has_its_own_retries() {
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(2)).clock(&clock).build().unwrap();
+    let hedge =
+        Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
     let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2))
         .clock(&clock)
         .delays(|| [MS(1)].into_iter())
@@ -183,7 +191,8 @@ fn a_hedge_dropped_at_any_await_returns_all_permits() {
         .build()
         .unwrap();
     let service = ScriptedService::new("hang, 503 in 5ms, ok in 30ms", &clock).unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(3)).clock(&clock).build().unwrap();
+    let hedge =
+        Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true).max_attempts(3)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new()
         .then(hedge.clone())
         .then(places.clone())
@@ -215,7 +224,7 @@ fn a_panic_in_any_attempt_unwinds_and_returns_all_permits() {
         let (clock, time) = Clock::manual();
         let places = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(3)).clock(&clock).build().unwrap();
         let service = ScriptedService::new(script, &clock).unwrap();
-        let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+        let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(hedge).then(places.clone());
         let panicked = catch_unwind(AssertUnwindSafe(|| time.block_on(pipeline.call(|| service.call()))));
         assert!(panicked.is_err(), "{script}");
@@ -230,7 +239,7 @@ fn hedged_calls_can_be_spawned_and_can_borrow() {
         value
     }
     let (clock, time) = Clock::manual();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(hedge);
     let name = String::from("borrowed");
     let call = is_send(pipeline.call(|| async { Ok::<_, ()>(name.len()) }));

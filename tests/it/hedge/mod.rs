@@ -39,7 +39,7 @@ fn told(events: &mut Subscription<HedgeEvent>) -> Vec<HedgeEvent> {
 // Guarantee: hedge 1.
 #[test]
 fn after_the_delay_a_second_attempt_starts_beside_the_first() {
-    let (hedge, service, _, time) = world("ok in 1s, ok in 20ms", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("ok in 1s, ok in 20ms", HedgeConfig::after(MS(50)).idempotent(true));
     let mut events = hedge.events();
     let start = time.now();
     assert_eq!(time.block_on(hedge.call(|| service.call())).unwrap(), 200);
@@ -51,7 +51,7 @@ fn after_the_delay_a_second_attempt_starts_beside_the_first() {
 // Guarantee: hedge 1.
 #[test]
 fn a_first_attempt_that_ends_in_time_runs_alone() {
-    let (hedge, service, _, time) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)).idempotent(true));
     let mut events = hedge.events();
     for _ in 0..2 {
         time.block_on(hedge.call(|| service.call())).unwrap();
@@ -62,7 +62,7 @@ fn a_first_attempt_that_ends_in_time_runs_alone() {
 // Guarantee: hedge 6.
 #[test]
 fn the_first_attempt_can_win_after_a_second_has_started() {
-    let (hedge, service, _, time) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)).idempotent(true));
     assert_eq!(time.block_on(hedge.call(|| service.call())).unwrap(), 200);
     assert_eq!((service.calls(), service.dropped(), service.running()), (2, 1, 0));
 }
@@ -70,7 +70,7 @@ fn the_first_attempt_can_win_after_a_second_has_started() {
 // Guarantee: hedge 3.
 #[test]
 fn a_failed_attempt_starts_the_next_at_once() {
-    let (hedge, service, _, time) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)).idempotent(true));
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let start = time.now();
@@ -83,7 +83,7 @@ fn a_failed_attempt_starts_the_next_at_once() {
 // Guarantee: hedge 3.
 #[test]
 fn a_failure_beside_others_starts_the_next_attempt_and_restarts_the_delay() {
-    let config = HedgeConfig::after(MS(50)).max_attempts(4);
+    let config = HedgeConfig::after(MS(50)).idempotent(true).max_attempts(4);
     let (hedge, service, _, time) = world("ok in 1s, 503 in 10ms, ok in 1s, ok in 5ms", config);
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let start = time.now();
@@ -95,21 +95,22 @@ fn a_failure_beside_others_starts_the_next_attempt_and_restarts_the_delay() {
 // Guarantee: hedge 3.
 #[test]
 fn a_fatal_failure_ends_all_attempts() {
-    let (hedge, service, _, time) = world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).max_attempts(3));
+    let (hedge, service, _, time) =
+        world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).idempotent(true).max_attempts(3));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let start = time.now();
     let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.verdict().kind(), error.attempts()), (Some(FailureKind::Client), 2));
     assert_eq!((time.now() - start, service.calls(), service.dropped()), (MS(60), 2, 1));
     // The same holds for a first attempt that runs alone.
-    let (hedge, service, _, time) = world("404", HedgeConfig::after(MS(50)));
+    let (hedge, service, _, time) = world("404", HedgeConfig::after(MS(50)).idempotent(true));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     assert_eq!(time.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
 }
 
 #[test]
 fn events_name_the_time_out_that_ended_an_attempt() {
-    let (hedge, service, clock, time) = world("hang", HedgeConfig::after(MS(500)));
+    let (hedge, service, clock, time) = world("hang", HedgeConfig::after(MS(500)).idempotent(true));
     let mut events = hedge.events();
     let limit = Timeout::builder(MS(20)).name("attempt").clock(&clock).build();
     let pipeline = Pipeline::new().then(hedge).then(limit);
@@ -131,7 +132,8 @@ fn events_name_the_time_out_that_ended_an_attempt() {
 #[test]
 fn attempts_are_bounded_by_max_attempts() {
     for max in [1, 2, 5] {
-        let (hedge, service, clock, time) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
+        let (hedge, service, clock, time) =
+            world("hang", HedgeConfig::after(MS(10)).idempotent(true).max_attempts(max));
         let pipeline = Pipeline::new().then(Timeout::builder(MS(1000)).clock(&clock).build()).then(hedge);
         let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
         assert!(error.is_timed_out());
@@ -143,7 +145,7 @@ fn attempts_are_bounded_by_max_attempts() {
 // Guarantee: hedge 6.
 #[test]
 fn if_all_attempts_fail_the_last_failure_is_the_result() {
-    let config = HedgeConfig::after(MS(50)).max_attempts(3);
+    let config = HedgeConfig::after(MS(50)).idempotent(true).max_attempts(3);
     let (hedge, service, _, time) = world("503 in 10ms, 500 in 10ms, 429 in 10ms", config);
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
@@ -159,7 +161,8 @@ fn if_all_attempts_fail_the_last_failure_is_the_result() {
 fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
     let (clock, time) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10))).clock(&clock).budget(&budget).build().unwrap();
+    let hedge =
+        Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).budget(&budget).build().unwrap();
     let retry = Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).budget(&budget).build().unwrap();
     let service = ScriptedService::new("ok in 20ms", &clock).unwrap();
     let mut events = hedge.events();
@@ -185,7 +188,7 @@ fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
 // Guarantee: hedge 5.
 #[test]
 fn an_operation_that_is_not_idempotent_runs_once() {
-    let (hedge, service, _, time) = world("ok in 1s, 503", HedgeConfig::after(MS(10)));
+    let (hedge, service, _, time) = world("ok in 1s, 503", HedgeConfig::after(MS(10)).idempotent(true));
     time.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap();
     time.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap_err();
     assert_eq!(service.calls(), 2);
@@ -193,7 +196,7 @@ fn an_operation_that_is_not_idempotent_runs_once() {
     time.block_on(hedge.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 1);
     // The same holds in a pipeline that is called within a marked call.
-    let (hedge, service, _, time) = world("ok in 1s", HedgeConfig::after(MS(10)));
+    let (hedge, service, _, time) = world("ok in 1s", HedgeConfig::after(MS(10)).idempotent(true));
     let outer = AttemptInfo::with_deadline(time.now() + MS(5000));
     time.block_on(Pipeline::new().then(hedge).call_within(outer, not_idempotent(|| service.call()))).unwrap();
     assert_eq!(service.calls(), 1);
@@ -211,7 +214,7 @@ fn an_operation_that_cannot_run_concurrently_runs_once() {
             Ok(self.0)
         }
     }
-    let (hedge, _, _, time) = world("ok", HedgeConfig::after(Duration::ZERO));
+    let (hedge, _, _, time) = world("ok", HedgeConfig::after(Duration::ZERO).idempotent(true));
     assert_eq!(time.block_on(hedge.call(Counts(0))).unwrap(), 1);
     let warnings = Pipeline::new().then(hedge).explain_for(&Counts(0)).warnings();
     assert!(warnings.iter().any(|w| w.contains("cannot run concurrently")), "{warnings:?}");
@@ -221,7 +224,7 @@ fn an_operation_that_cannot_run_concurrently_runs_once() {
 /// The caller sees both the dropped futures and the winner.
 #[test]
 fn the_losers_are_dropped_before_the_result_is_returned() {
-    let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
+    let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).idempotent(true).max_attempts(3));
     let held = Arc::new(());
     let started = AtomicU32::new(0);
     // The third attempt wins, then the first, then the second.
@@ -247,7 +250,7 @@ fn the_losers_are_dropped_before_the_result_is_returned() {
 // Guarantee: hedge 7.
 #[test]
 fn a_push_back_stops_hedging_for_the_stated_time() {
-    let config = HedgeConfig::after(MS(10)).max_attempts(5);
+    let config = HedgeConfig::after(MS(10)).idempotent(true).max_attempts(5);
     let (hedge, service, clock, time) = world("ok in 1s, 429 retry-after 3s, ok in 100ms", config);
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
@@ -264,7 +267,7 @@ fn a_push_back_stops_hedging_for_the_stated_time() {
     time.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 8);
     // A hint to a lone first attempt ends the call.
-    let (hedge, service, _, time) = world("429 retry-after 3s", HedgeConfig::after(MS(10)));
+    let (hedge, service, _, time) = world("429 retry-after 3s", HedgeConfig::after(MS(10)).idempotent(true));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let error = time.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3))));
@@ -279,7 +282,7 @@ fn the_delay_is_a_percentile_once_there_are_enough_samples() {
         .window(Duration::from_secs(60))
         .floor(MS(5))
         .until_known(MS(80));
-    let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
+    let config = HedgeConfig::default().idempotent(true).delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, time) = world("ok", config);
     let call = |takes| {
         time.block_on(hedge.call(|| async {
@@ -316,7 +319,7 @@ fn hedging_does_not_lower_the_percentile() {
         .window(Duration::from_secs(3600))
         .floor(MS(1))
         .until_known(MS(1000));
-    let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
+    let config = HedgeConfig::default().idempotent(true).delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, time) = world("ok", config);
     let (calls, hedges) = (AtomicU32::new(0), AtomicU32::new(0));
     // First attempts take from 10 ms to 110 ms, hedged ones 10 ms.
@@ -353,7 +356,9 @@ fn a_hedge_works_in_the_standard_order_of_policies() {
         .then(Timeout::builder(MS(5000)).clock(&clock).build())
         .then(limiter.clone())
         .then(Retry::builder(RetryConfig::default().idempotent(true)).clock(&clock).budget(&budget).build().unwrap())
-        .then(Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).budget(&budget).build().unwrap())
+        .then(
+            Hedge::builder(HedgeConfig::after(MS(50)).idempotent(true)).clock(&clock).budget(&budget).build().unwrap(),
+        )
         .then(breaker.clone())
         .then(Timeout::builder(MS(100)).clock(&clock).build())
         .classify(ScriptedService::classify);
@@ -373,7 +378,7 @@ fn a_hedge_works_in_the_standard_order_of_policies() {
 // Guarantee: hedge 3.
 #[test]
 fn the_time_out_of_an_attempt_starts_the_next_attempt() {
-    let (hedge, service, clock, time) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
+    let (hedge, service, clock, time) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)).idempotent(true));
     let pipeline = Pipeline::new().then(hedge).then(Timeout::builder(MS(100)).clock(&clock).build());
     let warnings = pipeline.explain().warnings();
     assert!(warnings.iter().any(|w| w.contains("fires first")), "{warnings:?}");
@@ -390,7 +395,7 @@ fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
     breaker.force_open(MS(1));
     time.advance(MS(1));
     let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(50))).clock(&clock).build().unwrap();
+    let hedge = Hedge::builder(HedgeConfig::after(MS(50)).idempotent(true)).clock(&clock).build().unwrap();
     let pipeline = Pipeline::new().then(hedge).then(breaker.clone());
     time.block_on(pipeline.call(|| service.call())).unwrap();
     // Both permits were taken, one success was recorded, and the dropped attempt returned its
@@ -408,7 +413,8 @@ fn a_rejection_inside_stops_hedging_but_hides_no_result() {
         .clock(&clock)
         .build()
         .unwrap();
-    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(3)).clock(&clock).build().unwrap();
+    let hedge =
+        Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true).max_attempts(3)).clock(&clock).build().unwrap();
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).then(places);
     let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
@@ -428,7 +434,7 @@ fn a_rejection_inside_stops_hedging_but_hides_no_result() {
 // Guarantee: hedge 1.
 #[test]
 fn an_operation_can_read_the_number_of_its_attempt() {
-    let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
+    let (hedge, _, clock, time) = world("ok", HedgeConfig::after(MS(10)).idempotent(true).max_attempts(3));
     let retry = Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2))
         .clock(&clock)
         .delays(|| [Duration::ZERO].into_iter())
@@ -506,7 +512,7 @@ proptest! {
         let (clock, time) = Clock::manual();
         let script: Vec<_> = acts.iter().enumerate().map(|(n, act)| format!("{} in {}ns", act.does, act.takes(n))).collect();
         let service = ScriptedService::new(&script.join(", "), &clock).unwrap();
-        let hedge = Hedge::builder(HedgeConfig::after(MS(delay)).max_attempts(max as u32)).clock(&clock).build().unwrap();
+        let hedge = Hedge::builder(HedgeConfig::after(MS(delay)).idempotent(true).max_attempts(max as u32)).clock(&clock).build().unwrap();
         let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
         let start = time.now();
         let result = time.block_on(pipeline.call(|| service.call()));
@@ -525,4 +531,24 @@ proptest! {
             prop_assert_eq!(error.attempts() as usize, attempts);
         }
     }
+}
+
+// Guarantee: hedge 5.
+/// By each door, an operation without a mark runs once, however slow it is or fails.
+#[test]
+fn an_unmarked_operation_is_never_hedged_by_default() {
+    let (hedge, service, clock, time) = world("ok in 2s", HedgeConfig::after(MS(50)));
+    let pipeline = steadfast::Pipeline::new().then(hedge.clone());
+    let answer = time.block_on(hedge.call(|| service.call()));
+    assert_eq!((answer.unwrap(), service.calls()), (200, 1));
+    time.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 2);
+    time.block_on(pipeline.boxed::<u16, steadfast::testing::ScriptedError>().call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 3);
+    let config = steadfast::standard::StandardConfig::default().hedge(HedgeConfig::after(MS(50)));
+    let standard = steadfast::standard::Standard::builder(config).clock(&clock).build().unwrap().into_pipeline();
+    time.block_on(standard.call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 4);
+    time.block_on(standard.call(steadfast::call::idempotent(|| service.call()))).unwrap();
+    assert_eq!(service.calls(), 6);
 }

@@ -155,7 +155,7 @@ fn explain_warns_if_hedge_and_retry_treat_unmarked_operations_differently() {
         .unwrap();
         charges.load(SeqCst)
     };
-    let config = HedgeConfig::after(MS(50));
+    let config = HedgeConfig::after(MS(50)).idempotent(true);
     let runs = |config| [None, Some(true), Some(false)].map(|mark| hedged(config, mark));
     assert_eq!((runs(config), runs(config.idempotent(false))), ([2, 2, 1], [1, 2, 1]));
     let retry = Retry::new(RetryConfig::default()).unwrap();

@@ -173,7 +173,7 @@ fn timeout() -> Vec<Subject> {
 fn hedge() -> Vec<Subject> {
     vec![
         ours("steadfast PipelineLayer", || {
-            let config = HedgeConfig::after(LATE).max_attempts(2);
+            let config = HedgeConfig::after(LATE).idempotent(true).max_attempts(2);
             layered(Pipeline::new().then(Hedge::new(config).expect("a valid configuration")))
         }),
         rival("tower-resilience 0.13", || {
