@@ -178,6 +178,8 @@ struct Stored {
     deliveries: u32,
     attempts: u32,
     expiries: u32,
+    crashes: u32,
+    begun: bool,
     receipt: u64,
     visible: Instant,
     reason: Option<String>,
@@ -197,12 +199,13 @@ impl Stored {
     fn deliver(&mut self, receipt: u64, now: Instant, visible: Instant) -> Delivery {
         let expired = u32::from(self.receipt != 0);
         (self.attempts, self.expiries) = (self.attempts + expired, self.expiries + expired);
+        self.crashes += u32::from(self.receipt != 0 && std::mem::take(&mut self.begun));
         (self.deliveries, self.receipt, self.visible) = (self.deliveries + 1, receipt, visible);
         let receipt = Receipt::from_numbers(self.number, receipt);
         let mut delivery = Delivery::new(self.id(), receipt, self.message.body.clone(), self.deliveries, self.sent_at);
         delivery.headers = self.message.headers.clone();
         (delivery.attempts, delivery.expiries, delivery.age) = (self.attempts, self.expiries, now - self.accepted);
-        (delivery.reason, delivery.errors) = (self.reason.clone(), self.history());
+        (delivery.reason, delivery.errors, delivery.crashes) = (self.reason.clone(), self.history(), self.crashes);
         delivery.age = now - self.accepted;
         delivery
     }
@@ -211,7 +214,7 @@ impl Stored {
         let body = self.message.body.clone();
         let mut peeked = Peeked::new(self.id(), body, self.deliveries, self.sent_at, self.visible > now);
         peeked.headers = self.message.headers.clone();
-        (peeked.attempts, peeked.expiries) = (self.attempts, self.expiries);
+        (peeked.attempts, peeked.expiries, peeked.crashes) = (self.attempts, self.expiries, self.crashes);
         (peeked.reason, peeked.errors) = (self.reason.clone(), self.history());
         peeked
     }
@@ -259,11 +262,23 @@ impl ForeignQueue {
         if taken.is_empty() { Err(next()) } else { Ok(taken) }
     }
 
+    fn extend_to(&self, receipt: &Receipt, visibility: Duration, begun: Option<bool>) -> Result<(), QueueError> {
+        check_visibility(visibility)?;
+        let mut lists = self.lists();
+        let held = |stored: &&mut Stored| receipt.as_numbers() == Some((stored.number, stored.receipt));
+        let stored = lists[self.list].iter_mut().find(held).ok_or(QueueError::LeaseLost)?;
+        stored.visible = self.clock.now() + visibility;
+        stored.begun = begun.unwrap_or(stored.begun);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
     fn settle_one(&self, receipt: &Receipt, how: Settle) -> Result<(), QueueError> {
         let (mut lists, now) = (self.lists(), self.clock.now());
         let held = |stored: &Stored| receipt.as_numbers() == Some((stored.number, stored.receipt));
         let at = lists[self.list].iter().position(held).ok_or(QueueError::LeaseLost)?;
         let stored = &mut lists[self.list][at];
+        stored.begun = false;
         let fails = |stored: &mut Stored, error: Option<Box<_>>| {
             let mut errors = stored.history();
             error.into_iter().for_each(|error| errors.push(*error));
@@ -273,7 +288,7 @@ impl ForeignQueue {
             Settle::Complete => drop(lists[self.list].remove(at)),
             Settle::Abandon { after, error } => {
                 fails(stored, error);
-                (stored.attempts, stored.expiries) = (stored.attempts + 1, 0);
+                (stored.attempts, stored.expiries, stored.crashes) = (stored.attempts + 1, 0, 0);
                 (stored.receipt, stored.visible) = (0, now + after);
             }
             Settle::Release { after } => (stored.receipt, stored.visible) = (0, now + after),
@@ -314,6 +329,8 @@ impl Queue for ForeignQueue {
                 deliveries: 0,
                 attempts: 0,
                 expiries: 0,
+                crashes: 0,
+                begun: false,
                 receipt: 0,
                 visible: self.clock.now(),
                 reason: None,
@@ -360,15 +377,16 @@ impl Queue for ForeignQueue {
     }
 
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        Box::pin(async move {
-            check_visibility(visibility)?;
-            let mut lists = self.lists();
-            let held = |stored: &&mut Stored| receipt.as_numbers() == Some((stored.number, stored.receipt));
-            let stored = lists[self.list].iter_mut().find(held).ok_or(QueueError::LeaseLost)?;
-            stored.visible = self.clock.now() + visibility;
-            self.changed.notify_waiters();
-            Ok(())
-        })
+        Box::pin(async move { self.extend_to(receipt, visibility, None) })
+    }
+
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move { self.extend_to(receipt, visibility, Some(begun)) })
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {

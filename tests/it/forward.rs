@@ -108,6 +108,7 @@ macro_rules! forward_queue {
             self.$to.receive(receive)
         }
     };
+    // Also `mark_begun`, which is an extension.
     (@extend $to:tt) => {
         fn extend<'a>(
             &'a self,
@@ -115,6 +116,14 @@ macro_rules! forward_queue {
             visibility: std::time::Duration,
         ) -> steadfast::port::BoxFuture<'a, Result<(), steadfast::queue::QueueError>> {
             self.$to.extend(receipt, visibility)
+        }
+        fn mark_begun<'a>(
+            &'a self,
+            receipt: &'a steadfast::queue::Receipt,
+            visibility: std::time::Duration,
+            begun: bool,
+        ) -> steadfast::port::BoxFuture<'a, Result<(), steadfast::queue::QueueError>> {
+            self.$to.mark_begun(receipt, visibility, begun)
         }
     };
     (@depth $to:tt) => {

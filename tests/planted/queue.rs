@@ -88,6 +88,9 @@ struct Row {
     deliveries: u32,
     attempts: u32,
     expiries: u32,
+    crashes: u32,
+    /// `true` if the handling of the delivery was recorded as begun.
+    begun: bool,
     /// Number of the delivery that may settle the message; 0 is none.
     receipt: u64,
     /// Handle that received the message last.
@@ -306,6 +309,8 @@ impl NaiveQueue {
             deliveries: 0,
             attempts: 0,
             expiries: 0,
+            crashes: 0,
+            begun: false,
             receipt: 0,
             handle: 0,
             reason: None,
@@ -465,6 +470,11 @@ impl NaiveQueue {
             // The receipt is still valid, so the last delivery expired.
             row.attempts += u32::from(!self.is(Fault::AnExpiryIsFree));
             row.expiries += u32::from(!self.is(Fault::AnExpiryIsNotTold));
+            let crashed = row.begun || self.is(Fault::EachExpiryIsACrash);
+            row.crashes += u32::from(crashed && !self.is(Fault::ACrashIsNotTold));
+            if !self.is(Fault::AMarkIsOfAllLaterDeliveries) {
+                row.begun = false;
+            }
         }
         row.deliveries += 1;
         match self.core.fault {
@@ -496,7 +506,7 @@ impl NaiveQueue {
             _ => receipt,
         };
         let mut delivery = Delivery::new(self.id(row.id), receipt, row.body.clone(), row.deliveries, row.sent_at);
-        (delivery.attempts, delivery.expiries) = (row.attempts, row.expiries);
+        (delivery.attempts, delivery.expiries, delivery.crashes) = (row.attempts, row.expiries, row.crashes);
         delivery.headers.clone_from(&row.headers);
         delivery.group.clone_from(&row.group);
         delivery.reason.clone_from(&row.reason);
@@ -785,6 +795,7 @@ impl NaiveQueue {
                     self.add_error(&mut row, error);
                 }
                 (row.receipt, row.visible_at, row.reason) = (0, now, Some(reason.clone()));
+                row.begun = self.is(Fault::ADeadLetterKeepsTheMark);
                 match self.core.fault {
                     Fault::ADeadLetterIsInBothQueues => {
                         let row = Row { visible_at: now, ..row.clone() };
@@ -794,6 +805,7 @@ impl NaiveQueue {
                     Fault::ADeadLetterWithAKnownIdIsLost if row.deduplication_id.is_some() => return Ok(()),
                     Fault::DeadLettersStayHidden => row.visible_at = now + Duration::from_secs(10),
                     Fault::DeadLettersForgetTheirCounts => (row.attempts, row.expiries) = (0, 0),
+                    Fault::DeadLettersForgetTheirCrashes => row.crashes = 0,
                     Fault::DeadLettersAreNewMessages => row.deliveries = 0,
                     Fault::DeadLettersLoseTheirHeaders => row.headers.clear(),
                     Fault::DeadLettersLoseTheirGroup => row.group = None,
@@ -940,6 +952,12 @@ impl NaiveQueue {
         let expired = row.visible_at <= now;
         let counts = if abandons { fault != Fault::AnAbandonIsFree } else { fault == Fault::AReleaseIsAnAttempt };
         row.attempts += u32::from(counts);
+        if fault != Fault::AReleaseKeepsTheMark {
+            row.begun = false;
+        }
+        if abandons && fault != Fault::AnAbandonKeepsCrashes || fault == Fault::AReleaseEndsCrashes {
+            row.crashes = 0;
+        }
         if abandons && fault != Fault::AnAbandonKeepsExpiries || fault == Fault::AReleaseEndsExpiries {
             row.expiries = 0;
         }
@@ -1145,6 +1163,29 @@ impl Queue for NaiveQueue {
         })
     }
 
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            self.extend_to(receipt, if self.is(Fault::AMarkDoesNotExtend) { HOUR } else { visibility })?;
+            let state = &mut *self.state();
+            let is_ignored = match begun {
+                true => self.is(Fault::AMarkIsIgnored),
+                false => self.is(Fault::AMarkIsNeverTakenBack),
+            };
+            if let (Some((line, at)), false) = (self.find(state, receipt), is_ignored) {
+                let row = &mut state.lines[line][at];
+                row.begun = begun;
+                row.crashes += u32::from(self.is(Fault::AMarkIsACrash));
+            }
+            self.wake(self.line);
+            Ok(())
+        })
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(async move {
             let (now, state) = (self.now(), &*self.state());
@@ -1200,7 +1241,7 @@ impl Queue for NaiveQueue {
                     Fault::APeekOmitsReasons => row.reason = None,
                     Fault::APeekOmitsErrors => row.errors = ErrorHistory::default(),
                     Fault::APeekOmitsSentAt => row.sent_at = Timestamp::from_millis(0),
-                    Fault::APeekOmitsCounts => (row.attempts, row.expiries) = (0, 0),
+                    Fault::APeekOmitsCounts => (row.attempts, row.expiries, row.crashes) = (0, 0, 0),
                     Fault::APeekCutsBodies => row.body.truncate(1 << 10),
                     _ => {}
                 }
@@ -1210,7 +1251,7 @@ impl Queue for NaiveQueue {
                     _ => hidden,
                 };
                 let mut peeked = Peeked::new(self.id(row.id), row.body.clone(), row.deliveries, row.sent_at, hidden);
-                (peeked.attempts, peeked.expiries) = (row.attempts, row.expiries);
+                (peeked.attempts, peeked.expiries, peeked.crashes) = (row.attempts, row.expiries, row.crashes);
                 (peeked.headers, peeked.group) = (row.headers, row.group);
                 (peeked.reason, peeked.errors) = (row.reason, row.errors);
                 peeked

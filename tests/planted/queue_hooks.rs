@@ -197,6 +197,14 @@ impl Queue for Planted {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         self.queue.extend(receipt, visibility)
     }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        self.queue.mark_begun(receipt, visibility, begun)
+    }
 }
 
 #[test]

@@ -121,6 +121,15 @@ impl Queue for Line {
         let visibility = if self.planted == Planted::HidesTooShort { visibility / 3 } else { visibility };
         Box::pin(self.pass(self.queue.extend(receipt, visibility)))
     }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        let visibility = if self.planted == Planted::HidesTooShort { visibility / 3 } else { visibility };
+        Box::pin(self.pass(self.queue.mark_begun(receipt, visibility, begun)))
+    }
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(self.pass(self.queue.depth()))
     }

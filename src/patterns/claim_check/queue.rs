@@ -279,6 +279,15 @@ impl Queue for ClaimCheck {
         Box::pin(async move { self.0.queue.extend(&plain(receipt).0, visibility).await })
     }
 
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move { self.0.queue.mark_begun(&plain(receipt).0, visibility, begun).await })
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         self.0.queue.depth()
     }

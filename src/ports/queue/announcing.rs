@@ -139,6 +139,14 @@ impl Queue for AnnouncingQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         self.0.queue.extend(receipt, visibility)
     }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        self.0.queue.mark_begun(receipt, visibility, begun)
+    }
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         self.0.queue.depth()
     }

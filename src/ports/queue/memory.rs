@@ -209,6 +209,20 @@ impl Queue for InMemoryQueue {
         })
     }
 
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            check_visibility(visibility)?;
+            self.0.state().hide(receipt, Some(self.0.clock.now() + visibility), Hide::Mark(begun))?;
+            self.0.wake();
+            Ok(())
+        })
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(async move { Ok(self.0.state().depth(self.0.clock.now())) })
     }

@@ -220,6 +220,9 @@ pub struct Delivery {
     /// Number of consecutive deliveries that expired without being settled: the process died, or
     /// the lease was lost. An abandoned delivery resets the count; a released one keeps it.
     pub expiries: u32,
+    /// Number of these [`expiries`](Self::expiries) whose handling had
+    /// [begun](super::Queue::mark_begun), as far as a receiver recorded it.
+    pub crashes: u32,
     /// Wall-clock time at which the message was accepted, for people.
     pub sent_at: Timestamp,
     /// Time from the acceptance of the message to this delivery, by the queue's own clock. Setting
@@ -251,6 +254,7 @@ impl Delivery {
             deliveries,
             attempts: deliveries.saturating_sub(1),
             expiries: 0,
+            crashes: 0,
             sent_at,
             age: Duration::ZERO,
             reason: None,
@@ -300,6 +304,8 @@ pub struct Peeked {
     /// Number of consecutive deliveries that expired without being settled, as in
     /// [`Delivery::expiries`].
     pub expiries: u32,
+    /// Number of expired deliveries whose handling had begun, as in [`Delivery::crashes`].
+    pub crashes: u32,
     /// Wall-clock time at which the message was accepted, for people.
     pub sent_at: Timestamp,
     /// `true` if the message is hidden now: in flight, or delayed.
@@ -323,6 +329,7 @@ impl Peeked {
             deliveries,
             attempts: deliveries.saturating_sub(1),
             expiries: 0,
+            crashes: 0,
             sent_at,
             hidden,
             reason: None,

@@ -37,7 +37,9 @@
 //!    those that expired: they ended without being settled, and the message was delivered again. It
 //!    does not count [released](Settle::Release) ones. [`expiries`](Delivery::expiries) counts
 //!    those that expired since the last abandoned one: above 0, the end of an earlier delivery is
-//!    unexplained. A release changes neither count; an extension changes none of the three.
+//!    unexplained. A release changes neither count; an extension changes none of the three. A
+//!    fourth, [`crashes`](Delivery::crashes), counts those of `expiries` whose handling was
+//!    [recorded as begun](Queue::mark_begun) when they expired.
 //! 3. **A stale receipt has no effect.** Settling or extending with it returns
 //!    [`QueueError::LeaseLost`], and changes nothing. A receipt is stale once its message was
 //!    delivered again, or settled: of two settlements with one receipt, one takes effect. A receipt
@@ -115,6 +117,7 @@ mod redrive;
 mod requester;
 mod settle;
 pub(crate) mod state;
+mod unexplained;
 
 pub use address::Address;
 pub use announcing::AnnouncingQueue;
@@ -129,6 +132,7 @@ pub use partitioned::PartitionedQueue;
 pub use redrive::redrive;
 pub use requester::{ReplyTo, RequestError, Requester};
 pub use settle::{Receive, Settle, check_visibility};
+pub(crate) use unexplained::Unexplained;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -209,6 +213,22 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// The message is extended or not, and the caller cannot tell which.
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>>;
 
+    /// [Extends](Self::extend), and records whether the handling of the message has begun. If the
+    /// delivery then expires, it counts as one of the [`crashes`](Delivery::crashes). `false` takes
+    /// the record back. Every settlement ends it.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Cancel safety
+    /// The record is made or not, and the caller cannot tell which.
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>>;
+
     /// Returns the number of messages by state. A backend may count roughly while others send and
     /// receive, and counts exactly otherwise.
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>>;
@@ -250,6 +270,14 @@ impl<Q: Queue + ?Sized> Queue for Arc<Q> {
     }
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         (**self).extend(receipt, visibility)
+    }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        (**self).mark_begun(receipt, visibility, begun)
     }
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         (**self).depth()

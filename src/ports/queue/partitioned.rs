@@ -292,6 +292,18 @@ impl Queue for PartitionedQueue {
         })
     }
 
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            let (_, queue, receipt) = self.receipt(receipt)?;
+            queue.mark_begun(&receipt, visibility, begun).await
+        })
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(async move {
             let mut all = Depth::default();

@@ -10,7 +10,9 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{AttemptError, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, QueueError, Receipt};
+use super::{
+    AttemptError, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, QueueError, Receipt, Unexplained,
+};
 use crate::time::{Instant, Timestamp};
 
 /// The messages of a queue.
@@ -44,7 +46,7 @@ pub(crate) struct StoredMessage {
     group: Option<String>,
     deliveries: u32,
     attempts: u32,
-    expiries: u32,
+    unexplained: Unexplained,
     /// Time of acceptance on the queue's clock, and on the wall clock.
     accepted: Instant,
     sent_at: Timestamp,
@@ -62,6 +64,8 @@ pub(crate) struct StoredMessage {
 pub(crate) enum Hide {
     /// The delivery continues: its message is hidden for longer.
     Extend,
+    /// The same, and it is recorded whether the handling of the message has begun.
+    Mark(bool),
     /// The delivery ends, and counts as an attempt.
     Abandon,
     /// The delivery ends, and does not count as an attempt.
@@ -86,7 +90,7 @@ impl StoredMessage {
             group,
             deliveries: 0,
             attempts: 0,
-            expiries: 0,
+            unexplained: Unexplained::default(),
             accepted,
             sent_at,
             reason: None,
@@ -101,6 +105,7 @@ impl StoredMessage {
     pub(crate) fn into_dead_letter(mut self, reason: String, error: Option<Box<AttemptError>>) -> Self {
         self.add_error(error);
         (self.reason, self.delayed, self.receipt) = (Some(reason), None, 0);
+        self.unexplained = self.unexplained.marked(false);
         self
     }
 
@@ -187,7 +192,7 @@ impl QueueState {
             if stored.receipt != 0 {
                 // The receipt is still set, so the last delivery expired without being settled.
                 stored.attempts = stored.attempts.saturating_add(1);
-                stored.expiries = stored.expiries.saturating_add(1);
+                stored.unexplained = stored.unexplained.expired();
             }
             stored.receipt = self.handed_out;
             stored.deliveries = stored.deliveries.saturating_add(1);
@@ -196,7 +201,8 @@ impl QueueState {
             let receipt = Receipt::from_numbers(place.1 as u64, stored.receipt);
             let mut delivery =
                 Delivery::new(stored.id(), receipt, stored.body.clone(), stored.deliveries, stored.sent_at);
-            (delivery.attempts, delivery.expiries) = (stored.attempts, stored.expiries);
+            delivery.attempts = stored.attempts;
+            (delivery.expiries, delivery.crashes) = (stored.unexplained.expiries(), stored.unexplained.crashes());
             delivery.age = now - stored.accepted;
             delivery.headers.clone_from(&stored.headers);
             delivery.group.clone_from(&stored.group);
@@ -291,11 +297,14 @@ impl QueueState {
         self.detach(slot);
         let Some(stored) = &mut self.slots[slot] else { return Ok(()) };
         let place = (stored.number, slot);
-        if reason != Hide::Extend {
-            stored.receipt = 0;
-        }
-        if reason == Hide::Abandon {
-            (stored.attempts, stored.expiries) = (stored.attempts.saturating_add(1), 0);
+        match reason {
+            Hide::Extend => {}
+            Hide::Mark(begun) => stored.unexplained = stored.unexplained.marked(begun),
+            Hide::Release => (stored.receipt, stored.unexplained) = (0, stored.unexplained.marked(false)),
+            Hide::Abandon => {
+                (stored.receipt, stored.unexplained) = (0, Unexplained::default());
+                stored.attempts = stored.attempts.saturating_add(1);
+            }
         }
         match until {
             Some(until) => {
@@ -361,7 +370,8 @@ impl QueueState {
         let peeked = all.into_iter().take(max).map(|stored| {
             let hidden = matches!(stored.position, Position::Hidden(until) if until > now);
             let mut peeked = Peeked::new(stored.id(), stored.body.clone(), stored.deliveries, stored.sent_at, hidden);
-            (peeked.attempts, peeked.expiries) = (stored.attempts, stored.expiries);
+            peeked.attempts = stored.attempts;
+            (peeked.expiries, peeked.crashes) = (stored.unexplained.expiries(), stored.unexplained.crashes());
             peeked.headers.clone_from(&stored.headers);
             peeked.group.clone_from(&stored.group);
             peeked.reason.clone_from(&stored.reason);

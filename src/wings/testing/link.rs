@@ -151,6 +151,15 @@ impl<L: Link> Queue for Behind<L, dyn Queue> {
         pass!(self, Request::write("extend", self.port.identity()),
             [r = receipt.clone()], port => port.extend(&r, visibility))
     }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        pass!(self, Request::write("mark_begun", self.port.identity()),
+            [r = receipt.clone()], port => port.mark_begun(&r, visibility, begun))
+    }
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         pass!(self, Request::read("depth", self.port.identity()), [], port => port.depth())
     }

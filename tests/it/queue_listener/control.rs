@@ -647,6 +647,14 @@ impl Queue for SlowRenewals {
             self.0.extend(receipt, visibility).await
         })
     }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        self.0.mark_begun(receipt, visibility, begun)
+    }
 }
 
 /// A waiting message is outside the backlog during its renewal, and was put back after the pause.

@@ -187,6 +187,14 @@ impl Queue for Line {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(self.pass("extend", self.queue.extend(receipt, visibility)))
     }
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(self.pass("extend", self.queue.mark_begun(receipt, visibility, begun)))
+    }
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(self.pass("depth", self.queue.depth()))
     }

@@ -2,7 +2,7 @@
 use bytes::Bytes;
 
 use super::{
-    super::{ErrorHistory, MessageId},
+    super::{ErrorHistory, MessageId, Unexplained},
     Position, QueueState, StoredMessage,
 };
 use crate::{
@@ -62,7 +62,9 @@ impl StoredMessage {
             out.text(value);
         });
         out.option(self.group.as_deref(), Out::text);
-        [self.deliveries, self.attempts, self.expiries].iter().for_each(|count| out.number(u64::from(*count)));
+        [self.deliveries, self.attempts, self.unexplained.number()]
+            .iter()
+            .for_each(|count| out.number(u64::from(*count)));
         out.number(self.accepted.as_nanos());
         out.number(self.sent_at.as_millis());
         out.option(self.reason.as_deref(), Out::text);
@@ -88,7 +90,7 @@ impl StoredMessage {
             group: input.option(In::text)?,
             deliveries: count(input)?,
             attempts: count(input)?,
-            expiries: count(input)?,
+            unexplained: Unexplained::from_number(count(input)?),
             accepted: Instant::from_nanos(input.number()?),
             sent_at: Timestamp::from_millis(input.number()?),
             reason: input.option(In::text)?,

@@ -284,6 +284,18 @@ impl PostgresQueue {
     }
 }
 
+impl PostgresQueue {
+    async fn extend_as(&self, receipt: &Receipt, visibility: Duration, begun: Option<bool>) -> Result<(), QueueError> {
+        check_visibility(visibility)?;
+        let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
+        let effect = Settlement::Extend(micros(visibility).max(1), begun);
+        match self.settle_ready(vec![Ready { id, receipt, has_group, effect }]).await?[..] {
+            [true] => Ok(()),
+            _ => Err(QueueError::LeaseLost),
+        }
+    }
+}
+
 impl Queue for PostgresQueue {
     fn capabilities(&self) -> Capabilities {
         let can = CAN.deduplicating_for(self.0.core.config.deduplication_window);
@@ -356,15 +368,16 @@ impl Queue for PostgresQueue {
     }
 
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        Box::pin(async move {
-            check_visibility(visibility)?;
-            let (id, receipt, has_group) = self.0.receiver.delivery_of(receipt).ok_or(QueueError::LeaseLost)?;
-            let effect = Settlement::Extend(micros(visibility).max(1));
-            match self.settle_ready(vec![Ready { id, receipt, has_group, effect }]).await?[..] {
-                [true] => Ok(()),
-                _ => Err(QueueError::LeaseLost),
-            }
-        })
+        Box::pin(self.extend_as(receipt, visibility, None))
+    }
+
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(self.extend_as(receipt, visibility, Some(begun)))
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {

@@ -26,7 +26,8 @@ DO $$ BEGIN
 END $$;
 
 -- Dead letters have the negative number of their queue. `receipt` is the number of the delivery that may settle the
--- message, 0 for none: if it is not 0 at the next delivery, that earlier one expired.
+-- message, 0 for none: if it is not 0 at the next delivery, that earlier one expired. `expiries` counts these below
+-- 65536, and above that twice those whose handling had begun, plus 1 while that of the current delivery has.
 CREATE TABLE IF NOT EXISTS {s}.messages (
     queue bigint NOT NULL,
     id bigint NOT NULL,
@@ -320,7 +321,8 @@ BEGIN
         deliveries = m.deliveries + 1,
         receipt = m.deliveries + 1,
         attempts = m.attempts + (m.receipt <> 0)::integer,
-        expiries = m.expiries + (m.receipt <> 0)::integer
+        expiries = CASE WHEN m.receipt = 0 THEN m.expiries ELSE
+            least((m.expiries >> 16) + (m.expiries >> 16 & 1), 32766) * 65536 + least((m.expiries & 65535) + 1, 65535) END
     WHERE m.ctid = ANY (taken)
     RETURNING m.id, now_us - m.accepted_at, m.accepted_at, m.deliveries, m.attempts, m.expiries, m.body, m.headers,
         m.grp, m.reason, m.errors;

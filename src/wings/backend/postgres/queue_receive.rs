@@ -23,7 +23,7 @@ use super::{
 use crate::{
     gather::SendBatch,
     port::{BoxFuture, PortError},
-    queue::{Delivery, Receipt},
+    queue::{Delivery, Receipt, Unexplained},
     sync::Mutex,
     time::{Instant, Timestamp},
 };
@@ -126,7 +126,9 @@ impl Receiver {
         let receipt = self.receipt(id, deliveries, group.is_some());
         let mut delivery = Delivery::new(message_id(id), receipt, body, deliveries, timestamp(accepted_at));
         delivery.age = Duration::from_micros(self.link.column::<i64>(row, 1)?.max(0).unsigned_abs());
-        (delivery.attempts, delivery.expiries) = (number(4)?, number(5)?);
+        let unexplained = Unexplained::from_number(number(5)?);
+        delivery.attempts = number(4)?;
+        (delivery.expiries, delivery.crashes) = (unexplained.expiries(), unexplained.crashes());
         delivery.headers = decode(self.link.column(row, 7)?);
         delivery.group = group;
         delivery.reason = text(self.link.column(row, 9)?);

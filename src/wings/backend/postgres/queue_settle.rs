@@ -33,8 +33,8 @@ pub(super) enum Settlement {
     Settle(Settle),
     /// A forward, with the number of the queue of each message.
     Forward(Vec<(i64, Message)>),
-    /// An extension by these microseconds.
-    Extend(i64),
+    /// An extension by these microseconds. It may record whether the handling has begun.
+    Extend(i64, Option<bool>),
 }
 
 impl Ready {
@@ -53,7 +53,9 @@ impl Settlement {
             Self::Settle(Settle::Abandon { .. }) => 1,
             Self::Settle(Settle::Release { .. }) => 2,
             Self::Settle(Settle::DeadLetter { .. }) => 3,
-            Self::Extend(_) => 4,
+            Self::Extend(_, None) => 4,
+            Self::Extend(_, Some(true)) => 5,
+            Self::Extend(_, Some(false)) => 6,
             Self::Settle(Settle::Forward { .. }) => {
                 return Err(PortError::new(PortErrorKind::Unsupported, "a forward without the numbers of its queues"));
             }
@@ -63,7 +65,7 @@ impl Settlement {
     fn after(&self) -> i64 {
         match self {
             Self::Settle(Settle::Abandon { after, .. } | Settle::Release { after }) => micros(*after),
-            Self::Extend(after) => *after,
+            Self::Extend(after, _) => *after,
             _ => 0,
         }
     }
@@ -130,7 +132,7 @@ impl PostgresQueue {
         let mut wakes = BTreeSet::new();
         for Ready { effect, .. } in &ready {
             match effect {
-                Settlement::Settle(Settle::Abandon { .. } | Settle::Release { .. }) | Settlement::Extend(_) => {
+                Settlement::Settle(Settle::Abandon { .. } | Settle::Release { .. }) | Settlement::Extend(..) => {
                     wakes.insert(self.0.id);
                 }
                 Settlement::Settle(Settle::DeadLetter { .. }) => drop(wakes.insert(-self.0.id)),

@@ -26,7 +26,8 @@ BEGIN
     RETURN shown;
 END $$;
 
--- Settles and extends messages. Kinds: 0 complete or forward, 1 abandon, 2 release, 3 dead letter, 4 extend. Forwarded
+-- Settles and extends messages. Kinds: 0 complete or forward, 1 abandon, 2 release, 3 dead letter, 4 extend, 5 extend
+-- and mark as begun, 6 extend and take that mark back. Forwarded
 -- messages have the place of their settlement (`p_of`), which is null without any. Returns true for each settlement
 -- with a valid receipt, and behind them true if the next message of a group was shown.
 CREATE OR REPLACE FUNCTION {s}.queue_settle(
@@ -71,7 +72,7 @@ BEGIN
         LEFT JOIN unnest(gone_ids, gone_receipts) g(id, receipt) ON g.id = u.id AND g.receipt = u.receipt),
     judged AS (
         SELECT b.*, b.valid AND b.at <= coalesce(b.ends, b.at) AS done FROM (
-            SELECT a.*, min(a.at) FILTER (WHERE a.valid AND a.kind <> 4) OVER (PARTITION BY a.id) AS ends,
+            SELECT a.*, min(a.at) FILTER (WHERE a.valid AND a.kind < 4) OVER (PARTITION BY a.id) AS ends,
                 max(a.at) FILTER (WHERE a.valid) OVER (PARTITION BY a.id) AS latest
             FROM matched a) b)
     SELECT array_agg(d.done ORDER BY d.at),
@@ -92,14 +93,15 @@ BEGIN
         CROSS JOIN LATERAL (SELECT 1 FROM {s}.message_groups g WHERE g.queue = w.q AND g.key = w.g FOR UPDATE) l;
     END IF;
     -- `tids` has the place of the message at the settlement that takes effect on it, and nothing elsewhere.
-    IF 4 = ANY (p_kinds) THEN
-        UPDATE {s}.messages m SET visible_at = now_us + s.after
-        FROM unnest(tids, p_kinds, p_afters) s(tid, kind, after) WHERE s.kind = 4 AND m.ctid = s.tid;
+    IF p_kinds && '{4,5,6}' THEN
+        UPDATE {s}.messages m SET visible_at = now_us + s.after,
+            expiries = CASE s.kind WHEN 5 THEN m.expiries | 65536 WHEN 6 THEN m.expiries & ~65536 ELSE m.expiries END
+        FROM unnest(tids, p_kinds, p_afters) s(tid, kind, after) WHERE s.kind >= 4 AND m.ctid = s.tid;
     END IF;
     IF p_kinds && '{1,2}' THEN
         UPDATE {s}.messages m SET visible_at = now_us + s.after, receipt = 0,
             attempts = m.attempts + (s.kind = 1)::integer,
-            expiries = CASE WHEN s.kind = 1 THEN 0 ELSE m.expiries END,
+            expiries = CASE WHEN s.kind = 1 THEN 0 ELSE m.expiries & ~65536 END,
             errors = CASE WHEN s.error IS NULL THEN m.errors
                 WHEN cardinality(m.errors) > 10 THEN m.errors[1:1] || m.errors[3:] || s.error
                 ELSE m.errors || s.error END
@@ -153,7 +155,7 @@ BEGIN
         SELECT count(*) INTO locked FROM unnest(wanted) u(g) CROSS JOIN LATERAL (
             SELECT 1 FROM {s}.message_groups g WHERE g.queue = -p_queue AND g.key = u.g FOR UPDATE) l;
     END LOOP;
-    UPDATE {s}.messages m SET queue = -p_queue, receipt = 0, reason = s.reason, due = 0,
+    UPDATE {s}.messages m SET queue = -p_queue, receipt = 0, expiries = m.expiries & ~65536, reason = s.reason, due = 0,
         visible_at = CASE WHEN s.grp IS NOT NULL AND (s.grp <> ALL (new_groups) OR s.place > 1)
             THEN 9223372036854775807 ELSE p_now END,
         errors = CASE WHEN s.error IS NULL THEN m.errors

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     port::PortError,
-    queue::{Depth, Peeked},
+    queue::{Depth, Peeked, Unexplained},
 };
 
 /// Number of messages that one statement purges, and their size: large values are in many rows.
@@ -64,7 +64,9 @@ impl Views {
         let (id, body) = (message_id(self.link.column(row, 0)?), Bytes::copy_from_slice(self.link.column(row, 5)?));
         let sent_at = timestamp(self.link.column(row, 2)?);
         let mut peeked = Peeked::new(id, body, number(1)?, sent_at, self.link.column(row, 10)?);
-        (peeked.attempts, peeked.expiries) = (number(3)?, number(4)?);
+        let unexplained = Unexplained::from_number(number(4)?);
+        peeked.attempts = number(3)?;
+        (peeked.expiries, peeked.crashes) = (unexplained.expiries(), unexplained.crashes());
         peeked.headers = decode(self.link.column(row, 6)?);
         peeked.group = text(self.link.column(row, 7)?);
         peeked.reason = text(self.link.column(row, 8)?);

@@ -7,7 +7,7 @@ use super::{PostgresConfig, lease_schema::LEASE, link::Effect, link::Link, queue
 use crate::port::{PortError, PortErrorKind};
 
 /// Version of the tables and functions. A handle refuses a schema with a higher one.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// A migration may wait for another one, and for the locks of running requests.
 const MIGRATION: Duration = Duration::from_secs(60);

@@ -176,7 +176,20 @@ impl Queue for SqliteQueue {
         Box::pin(async move {
             check_visibility(visibility)?;
             let (id, receipt) = (self.id, receipt.clone());
-            self.write(move |c, now| queue_sql::extend(c, now, id, &receipt, visibility)).await
+            self.write(move |c, now| queue_sql::extend(c, now, id, &receipt, visibility, None)).await
+        })
+    }
+
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            check_visibility(visibility)?;
+            let (id, receipt) = (self.id, receipt.clone());
+            self.write(move |c, now| queue_sql::extend(c, now, id, &receipt, visibility, Some(begun))).await
         })
     }
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     port::{PortError, PortErrorKind},
-    queue::{AttemptError, Delivery, Depth, ErrorHistory, MessageId, Peeked, QueueError, Receipt, Settle},
+    queue::{AttemptError, Delivery, Depth, ErrorHistory, MessageId, Peeked, QueueError, Receipt, Settle, Unexplained},
     time::Timestamp,
 };
 
@@ -97,17 +97,19 @@ pub(super) fn receive(
         let age = now.saturating_sub(row.get(11)?).max(0);
         delivery.age = Duration::from_micros(age.unsigned_abs());
         // The receipt was never settled, so the last delivery expired.
-        let expired = u32::from(row.get::<_, bool>(9)?);
-        delivery.attempts = row.get::<_, u32>(7)?.saturating_add(expired);
-        delivery.expiries = row.get::<_, u32>(8)?.saturating_add(expired);
-        taken.push((id, delivery));
+        let expired = row.get::<_, bool>(9)?;
+        delivery.attempts = row.get::<_, u32>(7)?.saturating_add(expired.into());
+        let before = Unexplained::from_number(row.get(8)?);
+        let unexplained = if expired { before.expired() } else { before };
+        (delivery.expiries, delivery.crashes) = (unexplained.expiries(), unexplained.crashes());
+        taken.push((id, unexplained, delivery));
     }
     let until = time_after(now, visibility);
-    for (id, delivery) in &taken {
-        let Delivery { deliveries, attempts, expiries, .. } = delivery;
-        hide.execute(params![until, deliveries, attempts, expiries, id])?;
+    for (id, unexplained, delivery) in &taken {
+        let Delivery { deliveries, attempts, .. } = delivery;
+        hide.execute(params![until, deliveries, attempts, unexplained.number(), id])?;
     }
-    Ok(Ok(taken.into_iter().map(|(_, delivery)| delivery).collect()))
+    Ok(Ok(taken.into_iter().map(|(_, _, delivery)| delivery).collect()))
 }
 
 /// Returns the id and the delivery number of a receipt.
@@ -145,7 +147,8 @@ pub(super) fn settle(
             }
             Settle::Release { after } => {
                 let until = time_after(now, *after);
-                let sql = "UPDATE messages SET visible_at = ?, receipt = 0 WHERE id = ? AND receipt = ? AND queue = ?";
+                let sql = "UPDATE messages SET visible_at = ?, receipt = 0, expiries = expiries & ~65536
+                    WHERE id = ? AND receipt = ? AND queue = ?";
                 settled_or_lost(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
             }
             Settle::DeadLetter { reason, error } => {
@@ -226,7 +229,7 @@ fn dead_letter(connection: &Connection, now: i64, queue: i64, (id, delivery): (i
     };
     // `due` may have been the time of acceptance, as in `receive`.
     let sql = "UPDATE messages SET queue = ?, visible_at = ?, accepted_at = coalesce(accepted_at, due), due = ?,
-        receipt = 0, reason = ? WHERE id = ?";
+        receipt = 0, expiries = expiries & ~65536, reason = ? WHERE id = ?";
     connection.prepare_cached(sql)?.execute(params![dead(queue), visible_at, now, reason, id])?;
     show_next_of_group(connection, queue, group.as_deref())?;
     Ok(Ok(()))
@@ -248,10 +251,22 @@ pub(super) fn extend(
     queue: i64,
     receipt: &Receipt,
     visibility: Duration,
+    begun: Option<bool>,
 ) -> Answer<()> {
     let until = time_after(now, visibility);
     let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
-    let sql = "UPDATE messages SET visible_at = ? WHERE id = ? AND receipt = ? AND queue = ?";
+    let sql = match begun {
+        None => "UPDATE messages SET visible_at = ? WHERE id = ? AND receipt = ? AND queue = ?",
+        // The mark of `Unexplained`.
+        Some(true) => {
+            "UPDATE messages SET visible_at = ?, expiries = expiries | 65536
+                WHERE id = ? AND receipt = ? AND queue = ?"
+        }
+        Some(false) => {
+            "UPDATE messages SET visible_at = ?, expiries = expiries & ~65536
+                WHERE id = ? AND receipt = ? AND queue = ?"
+        }
+    };
     settled_or_lost(connection.prepare_cached(sql)?.execute([until, id, delivery, queue])?)
 }
 
@@ -291,7 +306,9 @@ pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) ->
         let mut peeked = Peeked::new(id, body, row.get(1)?, timestamp(row, 2)?, hidden);
         peeked.headers = decode(headers);
         (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
-        (peeked.attempts, peeked.expiries) = (row.get(8)?, row.get(9)?);
+        let unexplained = Unexplained::from_number(row.get(9)?);
+        (peeked.attempts, peeked.expiries, peeked.crashes) =
+            (row.get(8)?, unexplained.expiries(), unexplained.crashes());
         peeked.errors = errors_in(row, 10)?;
         all.push(peeked);
     }

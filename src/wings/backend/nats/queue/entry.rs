@@ -39,6 +39,8 @@ pub(super) enum Call {
     Extend {
         receipt: Stub,
         visibility: Duration,
+        /// Whether the handling of the message has begun, if that is to be recorded.
+        begun: Option<bool>,
     },
     Purge,
     /// Changes nothing, and comes behind all calls that were accepted before.
@@ -175,8 +177,8 @@ impl Call {
                     add_settle(out, how);
                 });
             }
-            Self::Extend { receipt, visibility } => {
-                out.number(3);
+            Self::Extend { receipt, visibility, begun } => {
+                out.number(begun.map_or(3, |begun| if begun { 7 } else { 8 }));
                 add_receipt(&mut out, *receipt);
                 out.number(nanos(*visibility));
             }
@@ -195,7 +197,10 @@ impl Call {
             0 => Self::Send { window: duration(input)?, messages: input.list(message)? },
             1 => Self::Take { max: input.number()?.try_into().ok()?, visibility: duration(input)? },
             2 => Self::Settle { settlements: input.list(|input| Some((receipt(input)?, settle(input)?)))? },
-            3 => Self::Extend { receipt: receipt(input)?, visibility: duration(input)? },
+            3 => Self::Extend { receipt: receipt(input)?, visibility: duration(input)?, begun: None },
+            kind @ (7 | 8) => {
+                Self::Extend { receipt: receipt(input)?, visibility: duration(input)?, begun: Some(kind == 7) }
+            }
             4 => Self::Purge,
             5 => Self::Depth,
             6 => Self::Peek { max: input.number()?.try_into().ok()? },
@@ -310,7 +315,9 @@ mod tests {
             Call::Send { messages: vec![message, Message::new("")], window: second },
             Call::Take { max: 10, visibility: Duration::MAX },
             Call::Settle { settlements },
-            Call::Extend { receipt: (1, 2), visibility: second },
+            Call::Extend { receipt: (1, 2), visibility: second, begun: None },
+            Call::Extend { receipt: (1, 2), visibility: second, begun: Some(true) },
+            Call::Extend { receipt: (1, 2), visibility: second, begun: Some(false) },
             Call::Purge,
             Call::Depth,
             Call::Peek { max: 3 },

@@ -115,9 +115,13 @@ impl Machine {
             Call::Settle { settlements } => Outcome::Settled(
                 settlements.into_iter().map(|(receipt, how)| self.settle(part, receipt, how)).collect(),
             ),
-            Call::Extend { receipt, visibility } => {
+            Call::Extend { receipt, visibility, begun } => {
                 let until = Some(now + visibility);
-                Outcome::Extended(self.part(part).hide(&receipt_of(receipt), until, Hide::Extend))
+                Outcome::Extended(self.part(part).hide(
+                    &receipt_of(receipt),
+                    until,
+                    begun.map_or(Hide::Extend, Hide::Mark),
+                ))
             }
             Call::Purge => Outcome::Purged(self.part(part).purge()),
             Call::Depth if is_own => Outcome::Depth(self.seen(part).depth(now)),
@@ -215,7 +219,7 @@ mod tests {
                 Call::Send { messages: (0..entropy.up_to(3)).map(message).collect(), window: span(entropy) }
             }
             3..=5 => Call::Take { max: 1 + entropy.up_to(3) as usize, visibility },
-            6 => Call::Extend { receipt: receipt(), visibility },
+            6 => Call::Extend { receipt: receipt(), visibility, begun: None },
             7 if entropy.up_to(20) == 0 => Call::Purge,
             _ => {
                 let how = match entropy.up_to(3) {

@@ -288,7 +288,23 @@ impl Queue for NatsQueue {
         Box::pin(async move {
             check_visibility(visibility)?;
             let receipt = self.stub(receipt)?;
-            match self.call(&Call::Extend { receipt, visibility }).await? {
+            match self.call(&Call::Extend { receipt, visibility, begun: None }).await? {
+                Outcome::Extended(extended) => extended,
+                _ => Err(self.unexpected()),
+            }
+        })
+    }
+
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            check_visibility(visibility)?;
+            let receipt = self.stub(receipt)?;
+            match self.call(&Call::Extend { receipt, visibility, begun: Some(begun) }).await? {
                 Outcome::Extended(extended) => extended,
                 _ => Err(self.unexpected()),
             }

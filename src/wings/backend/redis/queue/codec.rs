@@ -11,7 +11,7 @@ use redis::{RedisWrite, ToRedisArgs, Value};
 use super::{Call, Part, micros};
 use crate::{
     hash::stable_hash,
-    queue::{AttemptError, Delivery, ErrorHistory, Message, MessageId, Peeked, Receipt, Settle},
+    queue::{AttemptError, Delivery, ErrorHistory, Message, MessageId, Peeked, Receipt, Settle, Unexplained},
     time::Timestamp,
 };
 
@@ -151,7 +151,7 @@ pub(super) struct Found {
     second: u64,
     deliveries: u32,
     attempts: u32,
-    expiries: u32,
+    unexplained: Unexplained,
     group: Option<String>,
     headers: BTreeMap<String, String>,
     body: Bytes,
@@ -183,11 +183,12 @@ impl Decoder {
         let mut number = || head.next()?.parse::<u64>().ok();
         let (id, second) = (number()?, number()?);
         let mut count = || number().map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        let (deliveries, attempts, expiries, flags) = (count()?, count()?, count()?, count()?);
+        let (deliveries, attempts) = (count()?, count()?);
+        let (unexplained, flags) = (Unexplained::from_number(count()?), count()?);
         let (group, headers, body) = decode(Bytes::from(self.bytes()?))?;
         let errors = if flags & 1 == 0 { ErrorHistory::default() } else { ErrorHistory::decode(&self.text()?) };
         let reason = if flags & 2 == 0 { None } else { Some(self.text()?) };
-        Some(Found { id, second, deliveries, attempts, expiries, group, headers, body, errors, reason })
+        Some(Found { id, second, deliveries, attempts, unexplained, group, headers, body, errors, reason })
     }
 }
 
@@ -214,7 +215,8 @@ impl Found {
         let receipt = tag.receipt(self.id, self.second);
         let (id, sent_at) = (self.message_id(), self.sent_at());
         let mut delivery = Delivery::new(id, receipt, self.body, self.deliveries, sent_at);
-        (delivery.attempts, delivery.expiries) = (self.attempts, self.expiries);
+        delivery.attempts = self.attempts;
+        (delivery.expiries, delivery.crashes) = (self.unexplained.expiries(), self.unexplained.crashes());
         // A delivery has the number of its time.
         delivery.age = Duration::from_micros(self.second.saturating_sub(self.id));
         (delivery.group, delivery.headers) = (self.group, self.headers);
@@ -225,7 +227,8 @@ impl Found {
     pub(super) fn into_peeked(self) -> Peeked {
         let (id, sent_at) = (self.message_id(), self.sent_at());
         let mut peeked = Peeked::new(id, self.body, self.deliveries, sent_at, self.second == 1);
-        (peeked.attempts, peeked.expiries) = (self.attempts, self.expiries);
+        peeked.attempts = self.attempts;
+        (peeked.expiries, peeked.crashes) = (self.unexplained.expiries(), self.unexplained.crashes());
         (peeked.group, peeked.headers) = (self.group, self.headers);
         (peeked.errors, peeked.reason) = (self.errors, self.reason);
         peeked

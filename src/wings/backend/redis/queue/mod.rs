@@ -287,7 +287,16 @@ impl Queue for RedisQueue {
     }
 
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        Box::pin(self.extend_one(receipt, visibility))
+        Box::pin(self.extend_one(receipt, visibility, "x"))
+    }
+
+    fn mark_begun<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        visibility: Duration,
+        begun: bool,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(self.extend_one(receipt, visibility, if begun { "b" } else { "u" }))
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {

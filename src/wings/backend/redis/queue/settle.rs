@@ -111,12 +111,17 @@ impl RedisQueue {
         parts.filter_map(|part| Some((rest.strip_prefix(&format!("-{}-", part.as_str()))?, part))).next()
     }
 
-    pub(super) async fn extend_one(&self, receipt: &Receipt, visibility: Duration) -> Result<(), QueueError> {
+    pub(super) async fn extend_one(
+        &self,
+        receipt: &Receipt,
+        visibility: Duration,
+        how: &str,
+    ) -> Result<(), QueueError> {
         check_visibility(visibility)?;
         let (id, delivery) = self.0.tag.numbers(receipt).ok_or(QueueError::LeaseLost)?;
         let mut call = self.call(&SETTLE);
         call.arg(self.window()).items(1).arg(id).second_list();
-        call.arg("x").arg(delivery).arg(micros(visibility));
+        call.arg(how).arg(delivery).arg(micros(visibility));
         match self.0.redis.link.call(call).await? {
             Value::BulkString(made) if made == b"1" => Ok(()),
             Value::BulkString(_) => Err(QueueError::LeaseLost),

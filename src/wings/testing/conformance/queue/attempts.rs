@@ -57,6 +57,111 @@ pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &
     assert_eq!(counts(&delivery), (5, 4, 0), "the last delivery was settled");
 }
 
+/// Receives the only message, by either handle, and returns its expiries and crashes.
+async fn ended(queue: &dyn Queue, visibility: Duration) -> (Receipt, (u32, u32)) {
+    let delivery = one(queue, visibility).await;
+    (delivery.receipt, (delivery.expiries, delivery.crashes))
+}
+
+/// Lets a delivery of `SHORT` expire.
+async fn expires(fixture: &Fixture<dyn Queue>) {
+    fixture.pass(SHORT + SHORT / 10).await;
+}
+
+// Guarantee: queue 2.
+/// A delivery that expires is a crash only if its handling was recorded as begun. The record also
+/// extends the delivery.
+pub async fn only_a_delivery_whose_handling_had_begun_is_a_crash(fixture: &Fixture<dyn Queue>) {
+    let (queue, other) = (fixture.port(), fixture.other());
+    send(queue, &["a"]).await;
+    one(queue, SHORT).await;
+    expires(fixture).await;
+    let (receipt, counts) = ended(other, MINUTE).await;
+    assert_eq!(counts, (1, 0), "nothing tells that its handling began");
+    ok(other.mark_begun(&receipt, SHORT, true).await);
+    expires(fixture).await;
+    let (receipt, counts) = ended(queue, MINUTE).await;
+    assert_eq!(counts, (2, 1));
+    ok(queue.extend(&receipt, SHORT).await);
+    expires(fixture).await;
+    let (receipt, counts) = ended(queue, SHORT).await;
+    assert_eq!(counts, (3, 1), "an extension is no record, and the record was of the delivery before");
+    ok(queue.mark_begun(&receipt, SHORT, true).await);
+    ok(queue.extend(&receipt, SHORT).await);
+    expires(fixture).await;
+    assert_eq!(ended(other, MINUTE).await.1, (4, 2));
+    let peeked = ok(queue.peek(1).await);
+    assert_eq!((peeked[0].expiries, peeked[0].crashes), (4, 2));
+}
+
+// Guarantee: queue 2.
+/// The record ends with each settlement, and can be taken back.
+pub async fn a_mark_ends_with_its_delivery_or_is_taken_back(fixture: &Fixture<dyn Queue>) {
+    let (queue, other) = (fixture.port(), fixture.other());
+    send(queue, &["a"]).await;
+    let (receipt, _) = ended(queue, MINUTE).await;
+    ok(queue.mark_begun(&receipt, SHORT, true).await);
+    ok(other.mark_begun(&receipt, SHORT, false).await);
+    expires(fixture).await;
+    let (receipt, counts) = ended(queue, MINUTE).await;
+    assert_eq!(counts, (1, 0), "it was taken back");
+    ok(queue.mark_begun(&receipt, MINUTE, true).await);
+    ok(queue.release(&receipt, Duration::ZERO).await);
+    one(queue, SHORT).await;
+    expires(fixture).await;
+    let (receipt, counts) = ended(other, MINUTE).await;
+    assert_eq!(counts, (2, 0), "a released delivery ended without a crash");
+    ok(other.mark_begun(&receipt, SHORT, true).await);
+    expires(fixture).await;
+    let (receipt, counts) = ended(queue, MINUTE).await;
+    assert_eq!(counts, (3, 1));
+    ok(queue.release(&receipt, Duration::ZERO).await);
+    let (receipt, counts) = ended(queue, MINUTE).await;
+    assert_eq!(counts, (3, 1), "a release keeps the count");
+    ok(queue.mark_begun(&receipt, MINUTE, true).await);
+    ok(queue.abandon(&receipt, Duration::ZERO).await);
+    assert_eq!(ended(queue, MINUTE).await.1, (0, 0), "an attempt that was told resets it");
+}
+
+// Guarantee: queue 2.
+/// A dead letter keeps the count, and begins without a record.
+pub async fn dead_letters_keep_crashes_and_no_mark(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    let (receipt, _) = ended(queue, MINUTE).await;
+    ok(queue.mark_begun(&receipt, SHORT, true).await);
+    expires(fixture).await;
+    let (receipt, _) = ended(queue, MINUTE).await;
+    ok(queue.mark_begun(&receipt, MINUTE, true).await);
+    ok(queue.dead_letter(&receipt, "bad").await);
+    let dead = queue.dead_letters().expect("the queue has dead letters");
+    assert_eq!(ended(&*dead, SHORT).await.1, (1, 1));
+    expires(fixture).await;
+    assert_eq!(ended(&*dead, MINUTE).await.1, (2, 1), "no receiver recorded a beginning");
+}
+
+// Guarantee: queue 3.
+/// A record with a stale receipt is refused and changes nothing; so is one for no time.
+pub async fn a_stale_receipt_marks_nothing(fixture: &Fixture<dyn Queue>) {
+    let (queue, other) = (fixture.port(), fixture.other());
+    send(queue, &["a"]).await;
+    let (first, _) = ended(queue, SHORT).await;
+    assert!(queue.mark_begun(&first, Duration::ZERO, true).await.is_err(), "a visibility of zero");
+    expires(fixture).await;
+    let (second, counts) = ended(other, SHORT).await;
+    assert_eq!(counts, (1, 0));
+    let stale = queue.mark_begun(&first, MINUTE, true).await;
+    assert!(stale.is_err_and(|error| error.is_lease_lost()), "another delivery has the message");
+    expires(fixture).await;
+    let (third, counts) = ended(queue, MINUTE).await;
+    assert_eq!(counts, (2, 0));
+    ok(queue.complete(&third).await);
+    for stale in [second, third] {
+        let marked = other.mark_begun(&stale, MINUTE, true).await;
+        assert!(marked.is_err_and(|error| error.is_lease_lost()), "the message is settled");
+    }
+}
+
 // Guarantee: queue 2.
 /// A release neither adds to the counts nor resets them.
 pub async fn a_release_keeps_the_counts_as_they_were(fixture: &Fixture<dyn Queue>) {

@@ -6,7 +6,8 @@
 --   h  zset   ids of hidden messages that were delivered, by the time of their return
 --   l  zset   ids of delayed messages that were never delivered, by the end of the delay
 --   s  hash   id -> delivery, deliveries, attempts, expiries, flags, group; from the first delivery on.
---             A delivery below zero has ended; flags: 1 has errors, 2 has a reason
+--             A delivery below zero has ended; flags: 1 has errors, 2 has a reason; expiries: below 65536 those
+--             without a settlement, above that twice the crashes, plus 1 while the handling has begun
 --   e  hash   id -> errors;  r  hash   id -> reason
 --   t  hash   group -> its last message;  n  hash   id -> next message of its group, and the end of its delay
 --   z  string set once a message of more than 16 KiB was sent, until the queue is found empty
@@ -45,6 +46,18 @@ local function scored(ids, score)
 end
 
 local function parse(state) return string.match(state, '^(%-?)(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$') end
+
+-- Returns the expiries with or without the mark of a delivery whose handling has begun.
+local function marked(expiries, begun)
+  local crashes = math.floor(expiries / 65536)
+  return expiries + (crashes % 2 == 1 and (begun and 0 or -65536) or (begun and 65536 or 0))
+end
+
+-- Returns the expiries after the delivery has expired.
+local function expired(expiries)
+  local crashes = math.floor(expiries / 65536)
+  return math.min(crashes + crashes % 2, 32766) * 65536 + math.min(expiries % 65536 + 1, 65535)
+end
 
 -- State of a message in its first delivery, without a group: the most frequent one.
 local FIRST = ' 1 0 0 0 '

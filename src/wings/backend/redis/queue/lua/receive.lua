@@ -69,7 +69,7 @@ for receive = 1, receives do
         local ended, earlier, deliveries, attempts, expiries
         ended, earlier, deliveries, attempts, expiries, flags, group = parse(state)
         -- The delivery did not end, so it expired.
-        if ended == '' then attempts, expiries = attempts + 1, expiries + 1 end
+        if ended == '' then attempts, expiries = attempts + 1, expired(expiries) end
         local delivery = text(math.max(now, earlier + 1))
         counts = table.concat({ delivery, deliveries + 1, attempts, expiries, flags .. ' ' }, ' ')
       else

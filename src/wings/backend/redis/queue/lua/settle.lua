@@ -1,6 +1,6 @@
 -- ARGV: part, de-duplication window (ms), number of settlements, their ids; of each settlement: how, the delivery, and
 --   c (complete)
---   x (extend), r (release): time (us)
+--   x (extend), b (extend, handling has begun), u (extend, it has not), r (release): time (us)
 --   a (abandon): time (us), error
 --   d (dead-letter): reason, error
 --   f (forward): number of messages; of each: place of its root in KEYS, part, message, delay (us), de-duplication id
@@ -95,7 +95,8 @@ local function any()
     if #message > LARGE then call('SET', d .. 'z', 1) end
     call('HSET', d .. 'r', id, reason)
     if errors then call('HSET', d .. 'e', id, errors) end
-    local counts = table.concat({ '-' .. delivery, deliveries, attempts, expiries, errors and '3' or '2', group }, ' ')
+    local number = marked(expiries, false)
+    local counts = table.concat({ '-' .. delivery, deliveries, attempts, number, errors and '3' or '2', group }, ' ')
     call('HSET', d .. 's', id, counts)
     local tail = group ~= '' and call('HGET', d .. 't', group)
     if group ~= '' then call('HSET', d .. 't', group, id) end
@@ -164,8 +165,10 @@ local function any()
           flags = flagged(flags, '1')
         end
         if how ~= 'x' then
-          if how == 'a' then attempts, expiries = attempts + 1, 0 end
-          states[id] = table.concat({ '-' .. delivery, deliveries, attempts, expiries, flags, group }, ' ')
+          local ends = how == 'a' or how == 'r'
+          if how == 'a' then attempts, expiries = attempts + 1, 0 else expiries = marked(expiries, how == 'b') end
+          local number = ends and '-' .. delivery or delivery
+          states[id] = table.concat({ number, deliveries, attempts, expiries, flags, group }, ' ')
           call('HSET', p .. 's', id, states[id])
         end
         show(id, p .. 'h', after == 0 and 0 or math.min(now + after, FOREVER))
