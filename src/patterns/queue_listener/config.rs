@@ -46,8 +46,9 @@ pub struct QueueListenerConfig {
     /// which with the default delays takes more than an hour. A released delivery is not an
     /// attempt.
     pub max_attempts: u32,
-    /// Number of consecutive deliveries that ended without a settlement after which a message
-    /// becomes a dead letter. 5 by default.
+    /// Number of consecutive deaths of its process after which a message becomes a dead letter:
+    /// deliveries that ended without a settlement after their handler had begun. From the second
+    /// one on, the beginning is recorded. 5 by default.
     pub max_expiries: u32,
     /// Delays before a failed message is delivered again, by its attempts. 1 s to 60 s with equal
     /// jitter by default.

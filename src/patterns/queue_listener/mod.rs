@@ -20,7 +20,7 @@
 //! | `busy` | 100 ms to 20 s, full jitter | delays after requests that failed |
 //! | `handler_timeout` | none | |
 //! | `max_attempts` | 128 | attempts after which a failed message becomes a dead letter |
-//! | `max_expiries` | 5 | consecutive deliveries without a settlement, as by a process that dies, after which a message becomes a dead letter |
+//! | `max_expiries` | 5 | deaths of its process, consecutive and with a recorded beginning except the first, after which a message becomes a dead letter |
 //! | `retry` | 1 s to 60 s, equal jitter | delays before a failed message is delivered again |
 //! | `rescale` | 5 s | interval between two requests for the depth while every poll is full |
 //! | `drain_timeout`, `kill_timeout` | 25 s, 30 s | after a shutdown: when handlers are asked to stop, and when they are dropped |
@@ -136,11 +136,21 @@
 //! behind its own breaker becomes a dead letter in the end.
 //!
 //! **A delivery that ended without a settlement** makes its message suspect: its handler may have
-//! killed the process. A suspect message is handled alone. All other messages of this listener are
-//! finished or released before its handler begins, and nothing is taken meanwhile. A message that
-//! kills its process therefore affects others once, is found after `max_expiries` deaths, and is
-//! the only one that becomes a dead letter. The price: after a crash each listener handles the
-//! affected messages one at a time, and a suspect message waits for the handlers that run.
+//! killed the process, or an answer of the queue was lost. Only a recorded beginning tells the two
+//! apart. So before the handler of a suspect message begins, the listener records that in the queue
+//! ([`mark_begun`](crate::queue::Queue::mark_begun)): one request more, for suspect messages alone.
+//! If the delivery ends without a settlement again, that is a death. A message becomes a dead letter
+//! after `max_expiries` deaths, of which the first, before it was suspect, is not recorded. However
+//! often its deliveries are lost, a message whose handler did not begin is never a dead letter.
+//!
+//! Suspect messages begin one at a time, so that a death has one cause, and each is alone for a
+//! while, so that it takes no other message with it. The listener waits for the handlers that run,
+//! for a third of `visibility` at most, and releases all messages that wait. After a further third
+//! (10 s) other messages flow beside it, for at least as long as they were kept waiting. After a
+//! whole `visibility` the next suspect message begins in its place. Each recorded death of a message
+//! doubles these two times. The price: a message that kills its process affects others once, or
+//! more often if it takes longer than it is alone; and while suspect messages wait, others are
+//! handled half of the time.
 //!
 //! Several listeners of one process do not know of each other. A message that kills its process
 //! also ends the deliveries of the other listeners of that process, and makes their messages
@@ -151,8 +161,8 @@
 //! its handler had killed the process. The listener remembers the decisions on the latest 4,096
 //! such messages. It completes the message, returns it or makes it a dead letter by that decision,
 //! and no handler sees it twice. A message without a decision (refused, released) is not suspect
-//! for this listener. Other processes, and this one after a restart, do not know of it: there, a
-//! message with `max_expiries` such deliveries becomes a dead letter.
+//! for this listener. Other processes, and this one after a restart, do not know of it: there it is
+//! suspect, and handled again.
 //!
 //! # Pause and cancellation from any process
 //!
@@ -196,8 +206,13 @@
 //! at once. A handler begins milliseconds after another process has sent its message, and an idle
 //! listener makes as many requests as one that polls. When the wait of a lower priority ends, its
 //! messages are taken: at most those of one poll come before messages of higher priority. A pause,
-//! a stop or a suspect message ends a wait within 50 ms. A message that was taken meanwhile is
-//! released; if the request for it is still under way, it returns after its visibility time-out.
+//! a stop or a suspect message ends a wait within four times the time of the slowest recent answer,
+//! 50 ms at least and `call_timeout` at most. A message that was taken meanwhile is released; if
+//! the request for it is still under way, it returns after its visibility time-out.
+//!
+//! **A slow queue.** Each request that times out doubles the time limit of the next ones, up to half
+//! of `visibility`; an answer within `call_timeout` resets it. So a queue whose answers take longer
+//! than `call_timeout` is slow, but its messages are handled.
 //!
 //! # Prefetch
 //!
@@ -243,8 +258,9 @@
 //! 4. A handler is asked to stop before its lease ends and is dropped at its end. A later
 //!    settlement is reported as `LeaseLost`.
 //! 5. Leases of waiting messages are renewed. No handler begins with less lease left than `margin`.
-//! 6. A message becomes a dead letter after `max_attempts` failed attempts or `max_expiries`
-//!    deliveries without a settlement. A panic is a failure of its message alone.
+//! 6. A message becomes a dead letter after `max_attempts` failed attempts or `max_expiries` deaths
+//!    of its process, and never if its handler did not begin. A suspect message delays others, and
+//!    other suspect ones, for a bounded time. A panic is a failure of its message alone.
 //! 7. A crash while a message is moved to the dead letters leaves exactly one dead letter.
 //! 8. A stop releases waiting messages at once, asks handlers to stop after `drain_timeout`, drops
 //!    them after `kill_timeout`, and settles what was handled.

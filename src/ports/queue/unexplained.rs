@@ -14,10 +14,12 @@ const BEGUN: u32 = 1 << 16;
 const MOST: u32 = 16_383;
 
 impl Unexplained {
+    #[allow(dead_code, reason = "used by the backends that store it")]
     pub(crate) const fn from_number(number: u32) -> Self {
         Self(number)
     }
 
+    #[allow(dead_code, reason = "used by the backends that store it")]
     pub(crate) const fn number(self) -> u32 {
         self.0
     }

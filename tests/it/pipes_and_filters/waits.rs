@@ -212,5 +212,10 @@ fn held_results_are_not_suspected_of_what_kills_the_process() {
         });
     }
     came.sort();
-    assert_eq!((came.join(" "), world.dead(&input).len(), world.depth(&input)), ("a b full".to_owned(), 1, 0));
+    assert_eq!(
+        (came.join(" "), world.dead(&input).len(), world.depth(&input)),
+        ("a b full".to_owned(), 1, 0),
+        "{:?}",
+        world.dead(&input)
+    );
 }

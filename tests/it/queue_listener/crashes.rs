@@ -98,9 +98,12 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
     let expected: Vec<_> = (0..killers).map(|i| format!("kills-{i}")).collect();
     assert_eq!(dead, expected, "{messages} {killers} {processes} {takes} {by:?} {seed}");
     // A batch may contain two killers, one of which dies of the other.
-    assert!(deaths <= 5 * killers as u64, "{deaths} deaths");
+    // One that takes longer than a lease may die after it has left its probation to another.
+    let most = if takes > 30_000 { 10 } else { 5 };
+    assert!(deaths <= most * killers as u64, "{deaths} deaths");
     for (body, began) in &*lives.began.borrow() {
-        let most = if body.starts_with("kills") { 5 } else { 2 };
+        // Others flow beside a suspect message that takes longer than a third of a lease.
+        let most = if body.starts_with("kills") || takes > 10_000 { 8 } else { 2 };
         assert!(*began <= most, "{body} began {began} times: {messages} {killers} {processes} {takes} {by:?} {seed}");
     }
 }
@@ -127,7 +130,7 @@ fn several_killing_messages_in_several_processes_make_no_other_dead_letter() {
 }
 
 #[test]
-fn a_suspect_message_is_handled_alone_and_its_lease_is_renewed_meanwhile() {
+fn a_suspect_message_is_handled_alone_for_a_bounded_time_and_its_lease_is_renewed_meanwhile() {
     let world = World::new();
     world.send("suspect");
     // Its first receiver dies.
@@ -141,12 +144,14 @@ fn a_suspect_message_is_handled_alone_and_its_lease_is_renewed_meanwhile() {
     let run = listener.run(world.clock.sleep(S(2_000)), async |work: Work| {
         now.set(now.get() + 1);
         if &work.body[..] == b"suspect" {
-            assert_eq!((work.attempt(), work.expiries, now.get()), (2, 1, 1));
+            assert_eq!((work.attempt(), work.expiries, work.crashes, now.get()), (2, 1, 0, 1));
             alone.set(Some(()));
-            world.clock.sleep(S(100)).await;
+            world.clock.sleep(S(9)).await;
             assert_eq!(now.get(), 1, "nothing began beside it");
             let depth = world.queue.depth().await.unwrap();
             assert_eq!(depth.in_flight, 1, "and nothing else is in hand");
+            world.clock.sleep(S(91)).await;
+            assert!(now.get() > 1, "the others do not wait for its end");
         } else {
             // Much longer than a lease.
             world.clock.sleep(S(90)).await;

@@ -10,6 +10,7 @@ mod outages;
 mod room;
 mod slowness;
 mod snooze;
+mod suspects;
 mod unsettled;
 mod waits;
 pub(crate) mod world;

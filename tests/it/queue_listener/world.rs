@@ -44,6 +44,8 @@ struct State {
     failing_renewals: f64,
     /// Duration of requests, by kind.
     takes: BTreeMap<&'static str, Duration>,
+    /// Time from the effect of requests to their answers, by kind.
+    answers_after: BTreeMap<&'static str, Duration>,
     /// A body whose messages cannot be settled, the failure, and the receipts of their deliveries.
     unsettleable: Option<(&'static str, Mode, Vec<Receipt>)>,
     /// The queue returns at once, whatever wait is requested.
@@ -84,6 +86,11 @@ impl Line {
         self.state().takes.insert(what, time);
     }
 
+    /// Sets the time from the effect of requests of this kind to their answers.
+    pub(crate) fn answers_after(&self, what: &'static str, time: Duration) {
+        self.state().answers_after.insert(what, time);
+    }
+
     /// Makes a request fail as a whole if it settles a message with this body.
     pub(crate) fn cannot_settle(&self, body: &'static str, mode: Mode) {
         self.state().unsettleable = Some((body, mode, Vec::new()));
@@ -122,7 +129,14 @@ impl Line {
             return Err(PortError::new(PortErrorKind::Unavailable, "the line is down").into());
         }
         match mode {
-            Mode::Well => request.await,
+            Mode::Well => {
+                let answer = request.await;
+                let after = self.state().answers_after.get(what).copied();
+                if let Some(after) = after {
+                    self.clock.sleep(after).await;
+                }
+                answer
+            }
             Mode::Refuses => Err(PortError::new(PortErrorKind::Unavailable, "the line is down").into()),
             Mode::Denied => Err(PortError::new(PortErrorKind::Denied, "no permission").into()),
             Mode::Hangs => pending().await,

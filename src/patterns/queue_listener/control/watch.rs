@@ -198,8 +198,9 @@ impl RunState {
 
     /// Releases the messages of one queue that no handler has begun.
     fn release_waiting_of(&self, source: usize) {
-        let (out, stay): (Vec<_>, Vec<_>) =
-            self.backlog(|backlog| backlog.drain()).into_iter().partition(|leased| leased.lease.source == source);
+        let all = self.backlog(|backlog| backlog.drain());
+        self.taken_out(&all);
+        let (out, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|leased| leased.lease.source == source);
         stay.into_iter().for_each(|leased| self.put_back(leased));
         self.send_out(out.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }

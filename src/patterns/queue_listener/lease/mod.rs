@@ -25,6 +25,15 @@ pub(crate) struct Lease {
     /// Consecutive earlier deliveries that ended without a settlement, except those that this
     /// process explains.
     pub(crate) expiries: u32,
+    /// Those of them whose handler had begun.
+    pub(crate) crashes: u32,
+    /// Number of attempts before this one of which nothing tells that their handlers began. The first
+    /// one before a recorded death is taken for a death, too.
+    pub(crate) untried: u32,
+    /// `true` if a suspect message has begun, so that its probation ends with this lease.
+    pub(crate) begun: bool,
+    /// Time from which on a suspect message kept others from beginning.
+    pub(crate) alone_since: Instant,
     /// End of the lease.
     pub(crate) until: Instant,
     /// Time of the next renewal.
@@ -38,7 +47,7 @@ pub(crate) struct Lease {
 /// Durations derived from the visibility time-out, divided once.
 pub(crate) struct Parts {
     whole: Duration,
-    third: Duration,
+    pub(crate) third: Duration,
     /// Time that must be left of a lease for its handler to begin, besides the time that the
     /// handler takes.
     pub(crate) margin: Duration,
@@ -86,6 +95,10 @@ impl Lease {
             deliveries: delivery.deliveries,
             attempt: delivery.attempts.saturating_add(1),
             expiries: delivery.expiries,
+            crashes: delivery.crashes,
+            untried: delivery.expiries.saturating_sub(delivery.crashes).saturating_sub(u32::from(delivery.crashes > 0)),
+            begun: false,
+            alone_since: term.received,
             until: term.until,
             renew_at: term.renew_at,
             received: term.received,
@@ -102,6 +115,19 @@ impl Lease {
     /// Records a renewal whose request was sent at this time.
     pub(crate) fn renewed(&mut self, since: Instant, visibility: Duration) {
         (self.until, self.renew_at) = (since + visibility, since + visibility / 3);
+    }
+
+    /// Returns `true` if the end of an earlier delivery is unexplained: its handler may have ended
+    /// its process.
+    #[inline]
+    pub(crate) const fn is_suspect(&self) -> bool {
+        self.expiries > 0
+    }
+
+    /// Returns `true` if the attempts before this one are used up, as far as their handlers began.
+    #[inline]
+    pub(crate) const fn exceeds(&self, max_attempts: u32) -> bool {
+        self.attempt.saturating_sub(self.untried) > max_attempts
     }
 
     /// Returns `true` if the message was released before.

@@ -20,6 +20,10 @@ use crate::{
     time::{Instant, scaled},
 };
 
+/// Maximum number of times that recorded deaths double the time for which a suspect message is
+/// alone.
+const DOUBLINGS: u32 = 4;
+
 /// Reason for which a handler was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dropped {
@@ -46,15 +50,58 @@ impl RunState {
     fn renewal(&self, lease: &Lease, by: Instant) -> impl Future<Output = Renewal> + '_ {
         let config = &self.inner.config;
         let sent = self.now();
-        let within = config.call_limit().min(by - sent);
-        let (source, receipt) = (lease.source, lease.receipt.clone());
+        let within = self.call_limit().min(by - sent);
+        let (queue, receipt) = (&self.inner.sources[lease.source].queue, lease.receipt.clone());
+        let mark = if lease.begun { self.new_mark(lease) } else { None };
+        let suspect = mark.map(|_| lease.clone());
         async move {
-            let extended = self.inner.sources[source].queue.extend(&receipt, config.visibility);
+            let extended = match mark {
+                None => queue.extend(&receipt, config.visibility),
+                Some(begun) => queue.mark_begun(&receipt, config.visibility, begun),
+            };
             match self.request(QueueCall::Extend, within, extended).await {
-                Some(Ok(())) => Renewal::Renewed(sent),
+                Some(Ok(())) => {
+                    if let (Some(false), Some(suspect)) = (mark, &suspect) {
+                        self.end_probation(suspect);
+                    }
+                    Renewal::Renewed(sent)
+                }
                 Some(Err(error)) if error.is_lease_lost() => Renewal::Lost,
                 _ => Renewal::Failed,
             }
+        }
+    }
+
+    /// Returns the record that the renewal of a suspect message changes.
+    ///
+    /// After a third of the visibility time-out other messages flow beside it. After the whole it
+    /// leaves the probation to a suspect message that waits: the handler that begins now is the more
+    /// likely one to end the process. It returns to the probation when none waits. Each recorded
+    /// death doubles both times, so that a handler that ends its process late is found, too.
+    #[cold]
+    fn new_mark(&self, lease: &Lease) -> Option<bool> {
+        if !self.backlog(|backlog| backlog.is_on_probation(lease)) {
+            return self.backlog(|backlog| backlog.try_probation(lease)).then_some(true);
+        }
+        let doubled = |time: Duration| time.saturating_mul(1 << lease.crashes.min(DOUBLINGS));
+        let lasts = self.now() - lease.alone_since;
+        if lasts >= doubled(self.parts.third) {
+            self.end_alone(lease.alone_since);
+        }
+        let leaves = lasts >= doubled(self.inner.config.visibility);
+        self.backlog(|backlog| leaves && backlog.has_waiting_suspects()).then_some(false)
+    }
+
+    /// Records that the handler of a suspect message begins, or has ended. Returns the time of the
+    /// request, or `None` if the record was not confirmed.
+    pub(crate) async fn mark_begun(&self, lease: &Lease, begun: bool) -> Option<Instant> {
+        let (sent, config) = (self.now(), &self.inner.config);
+        let within = (lease.until - sent).saturating_sub(config.lease_margin());
+        let queue = &self.inner.sources[lease.source].queue;
+        let marked = queue.mark_begun(&lease.receipt, config.visibility, begun);
+        match self.request(QueueCall::Extend, within, marked).await {
+            Some(Ok(())) => Some(sent),
+            _ => None,
         }
     }
 
@@ -202,7 +249,7 @@ impl RunState {
         let sent = self.now();
         let arrived = std::mem::take(deliveries).into_iter().map(async |delivery| {
             let lease = Lease::of(&delivery, Term::since(at, source, &self.parts));
-            let renewal = self.renewal(&lease, sent + self.inner.config.call_limit()).await;
+            let renewal = self.renewal(&lease, sent + self.call_limit()).await;
             (delivery, lease, renewal)
         });
         for (delivery, lease, renewal) in join_all(arrived).await {
@@ -231,10 +278,11 @@ impl RunState {
             // Not after each of many renewals: it looks at all waiting messages.
             let looks_now = now >= look_at;
             look_at = if looks_now { now + look } else { look_at };
-            let (due, taken, is_empty) = self.backlog(|backlog| {
+            let (due, taken, is_empty, holds_none) = self.backlog(|backlog| {
                 let due = if looks_now { backlog.due(now) } else { Vec::new() };
-                (due, backlog.taken(), backlog.is_empty())
+                (due, backlog.taken(), backlog.is_empty(), backlog.holds_none())
             });
+            self.taken_out(&due);
             renewals.extend(due.into_iter().map(|leased| async move {
                 let renewal = self.renewal(&leased.lease, leased.lease.until).await;
                 (leased, renewal)
@@ -243,12 +291,12 @@ impl RunState {
             if !is_empty && seen.replace(taken) == Some(taken) {
                 self.share(0);
             }
-            self.keeper_looks.store(!is_empty, Ordering::SeqCst);
+            self.keeper_looks.store(!holds_none, Ordering::SeqCst);
             let looks = async {
                 // `enqueue` sets `waits` before it reads `keeper_looks`; this task writes them in
                 // the other order. All four accesses are `SeqCst`, so that one of both sees the
                 // other.
-                if is_empty && !self.has_waiting() {
+                if holds_none && !self.has_waiting() {
                     self.to_keep.notified().await;
                 } else {
                     self.inner.clock.sleep_until(look_at).await;

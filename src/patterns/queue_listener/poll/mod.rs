@@ -26,10 +26,6 @@ use crate::{
     time::Instant,
 };
 
-/// Time after a shutdown for which a pending poll is awaited. Its messages are released at once
-/// instead of after their visibility time-out.
-const LAST_POLL: Duration = Duration::from_secs(1);
-
 /// Interval at which a task that waits for capacity checks by itself.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -60,8 +56,6 @@ pub(crate) struct Asked<'a> {
 pub(crate) enum Next {
     /// Messages wait for a task.
     Look,
-    /// A suspect message, to be handled alone.
-    Exclusive(Box<LeasedDelivery>),
     /// The task ends.
     End,
 }
@@ -101,8 +95,8 @@ impl Poller {
         Some(Asked { at, intake, receive })
     }
 
-    /// Takes the messages of a request that completed at once. Returns the time of the request, and
-    /// a suspect message if there is one. The only message of a poll goes to `next`.
+    /// Takes the messages of a request that completed at once. Returns the time of the request. The
+    /// only message of a poll goes to `next`.
     #[inline]
     pub(crate) fn took(
         &mut self,
@@ -110,23 +104,25 @@ impl Poller {
         mut deliveries: Vec<Delivery>,
         asked: Asked<'_>,
         next: &mut Option<LeasedDelivery>,
-    ) -> (Instant, Option<Box<LeasedDelivery>>) {
+    ) -> Instant {
         let Asked { at, mut intake, .. } = asked;
         self.found(run, deliveries.len(), at);
         let reserved = intake.used();
         *next = run.admit_one(0, at, &mut deliveries, reserved);
-        let exclusive = if next.is_some() { None } else { run.took(0, at, deliveries, reserved) };
-        (at, exclusive)
+        if next.is_none() {
+            run.took(0, at, deliveries, reserved);
+        }
+        at
     }
 
     /// Waits until there are messages, continuing this request if there is one.
     pub(crate) async fn find(&mut self, run: &RunState, mut asked: Option<Asked<'_>>) -> Next {
         loop {
             if let Some(Asked { at, mut intake, receive }) = asked.take() {
-                let request = run.bounded(QueueCall::Receive, run.inner.config.call_limit(), receive);
+                let request = run.timed(QueueCall::Receive, run.call_limit(), receive);
                 let answer = self.unless_stopped(run, request).await;
                 match self.answered(run, answer, (0, at), &mut intake) {
-                    Answer::Messages(leased) => return leased.map_or(Next::Look, Next::Exclusive),
+                    Answer::Messages => return Next::Look,
                     Answer::Nothing => self.came_to_nothing(run),
                     Answer::Failed => {}
                 }
@@ -180,10 +176,8 @@ impl Poller {
                 }
                 continue;
             };
-            match self.poll(run, intake).await {
-                Some(Some(leased)) => return Next::Exclusive(leased),
-                Some(None) => return Next::Look,
-                None => {}
+            if self.poll(run, intake).await {
+                return Next::Look;
             }
         }
     }
@@ -246,8 +240,8 @@ impl Poller {
     }
 
     /// Polls the queues in turn until one has messages, except those in which a waiter waits.
-    /// Returns `None` if none has, and a suspect message if there is one.
-    async fn poll(&mut self, run: &RunState, mut intake: Reserved<'_>) -> Option<Option<Box<LeasedDelivery>>> {
+    /// Returns `true` if one has.
+    async fn poll(&mut self, run: &RunState, mut intake: Reserved<'_>) -> bool {
         let inner = &run.inner;
         self.knew = run.calls();
         let mut order = std::mem::take(&mut self.order);
@@ -260,7 +254,7 @@ impl Poller {
             run.turns.lock().next(now, &mut order);
         }
         order.retain(|source| !run.is_source_paused(*source) && !run.is_waited_in(*source));
-        let (mut failed, mut found) = (false, None);
+        let (mut failed, mut found) = (false, false);
         for &source in &order {
             if !single {
                 run.turns.lock().asked(source, now);
@@ -268,21 +262,21 @@ impl Poller {
             inner.counters.polls.add(1);
             inner.counters.requests.add(1);
             let request = inner.sources[source].queue.receive(Receive::new(intake.1, inner.config.visibility));
-            let request = run.bounded(QueueCall::Receive, inner.config.call_limit(), request);
+            let request = run.timed(QueueCall::Receive, run.call_limit(), request);
             let answer = self.unless_stopped(run, request).await;
             let stops = answer.is_none();
             match self.answered(run, answer, (source, now), &mut intake) {
-                Answer::Messages(leased) => found = Some(leased),
+                Answer::Messages => found = true,
                 Answer::Nothing => {}
                 Answer::Failed => failed = true,
             }
-            if found.is_some() || stops {
+            if found || stops {
                 break;
             }
             now = run.now();
         }
         self.order = order;
-        if found.is_none() && !failed {
+        if !found && !failed {
             self.came_to_nothing(run);
         }
         found
@@ -299,7 +293,8 @@ impl Poller {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
                 self.found(run, deliveries.len(), since);
-                Answer::Messages(run.took(source, since, deliveries, intake.used()))
+                run.took(source, since, deliveries, intake.used());
+                Answer::Messages
             }
             Some(Some(Ok(_))) => {
                 run.inner.counters.empty_polls.add(1);
@@ -362,7 +357,9 @@ impl Poller {
                     break;
                 }
             }
-            run.inner.clock.sleep(LAST_POLL).await;
+            // The poll may have taken messages, which are then released at once instead of after
+            // their visibility time-out. It has a time limit of its own.
+            run.inner.clock.sleep(run.call_limit()).await;
         };
         match race(request, stopped).await {
             First::One(answer) => Some(answer),
@@ -373,8 +370,7 @@ impl Poller {
 
 /// Result of a request for messages.
 pub(crate) enum Answer {
-    /// Messages, with a suspect one if there is one.
-    Messages(Option<Box<LeasedDelivery>>),
+    Messages,
     Nothing,
     Failed,
 }

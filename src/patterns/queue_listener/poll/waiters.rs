@@ -1,5 +1,5 @@
 //! Waits in the queues that wake their receivers, beside the tasks.
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
 use crate::{
     in_progress::InProgressGuard,
@@ -15,10 +15,6 @@ use crate::{
     race::{First, race},
     time::Instant,
 };
-
-/// Time for which a wait goes on after it has to end. A request that it has made may take messages,
-/// which are then released at once instead of after their visibility time-out.
-const LAST_WAIT: Duration = Duration::from_millis(50);
 
 /// The answer to a waiting request: none if the wait had to end, or if the request timed out.
 type Arrival = Option<Option<Result<Vec<Delivery>, QueueError>>>;
@@ -78,16 +74,17 @@ impl Poller {
             // A poll that finds messages resets the delays.
             let (wait, _) = self.idle.found_nothing(&config.idle, inner.entropy.unit());
             let request = inner.sources[source].queue.receive(Receive::new(room, config.visibility).wait(wait));
-            let request = run.bounded(QueueCall::Receive, config.call_limit().saturating_add(wait), request);
+            let request = run.bounded(QueueCall::Receive, run.call_limit().saturating_add(wait), request);
             let answer = self.while_wanted(run, source, request).await;
+            if let Some(None) = answer {
+                run.answers.timed_out();
+            }
             let (answer, since) = run.arrived(source, now, answer).await;
             let answer = self.answered(run, answer, (source, since), &mut Reserved::nothing(run));
             drop(waits);
             run.intake.notify_fewer();
             match answer {
-                // Only a task can handle a suspect message.
-                Answer::Messages(Some(leased)) => run.decline_exclusive(*leased).await,
-                Answer::Messages(None) => run.share(0),
+                Answer::Messages => run.share(0),
                 Answer::Nothing => {
                     self.failures = None;
                     run.found_nothing();
@@ -105,7 +102,9 @@ impl Poller {
         let ends = async {
             // An error means that the run was dropped.
             while run.may_wait_in(source) && stage.changed().await.is_ok() {}
-            run.inner.clock.sleep(LAST_WAIT).await;
+            // A request that it has made may take messages, which are then released at once instead
+            // of after their visibility time-out.
+            run.inner.clock.sleep(run.answers.patience(run.call_limit())).await;
         };
         match race(request, ends).await {
             First::One(answer) => Some(answer),
@@ -124,8 +123,10 @@ impl RunState {
     /// Returns `true` if messages of this queue may be taken beside the tasks. While all are
     /// refused they return at known times, when the tasks poll for several at once.
     fn may_wait_in(&self, source: usize) -> bool {
-        let is_open = !self.intake.is_closed() && !self.intake.is_one_by_one();
-        is_open && self.stage() == Stage::Running && !self.is_source_paused(source) && !self.refuses_all()
+        !self.intake.is_closed()
+            && self.stage() == Stage::Running
+            && !self.is_source_paused(source)
+            && !self.refuses_all()
     }
 
     /// Prepares messages that arrived in a wait. Returns the time from which their leases count.

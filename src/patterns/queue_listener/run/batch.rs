@@ -13,7 +13,7 @@ use crate::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery},
         poll::Next,
-        run::{caught::Caught, worker::Worker},
+        run::{caught::Caught, guards::Probation, worker::Worker},
         settle::Decision,
     },
 };
@@ -26,22 +26,18 @@ impl Worker {
         H: Future<Output = Vec<Disposition>>,
     {
         let run = self.run.clone();
-        let mut next = None;
         loop {
             if run.is_halted() {
                 self.release_all();
             }
-            if let Some(leased) = next.take() {
-                if let Some((guard, leased)) = self.exclusive(&run, leased).await {
-                    self.handle_batch(&handler, vec![*leased]).await;
-                    self.settle().await;
-                    drop(guard);
-                }
-                continue;
-            }
-            let batch = std::iter::from_fn(|| run.take_waiting());
-            let batch: Vec<_> = batch.take(run.inner.config.batch).collect();
-            if !batch.is_empty() {
+            let batch = run.take_batch();
+            if let [LeasedDelivery { lease, .. }] = &batch[..]
+                && lease.is_suspect()
+            {
+                let probation = Probation(&run, lease.clone());
+                self.handle_batch(&handler, batch).await;
+                self.end_suspect(probation).await;
+            } else if !batch.is_empty() {
                 run.share(0);
                 self.handle_batch(&handler, batch).await;
             } else if !self.done.is_empty() {
@@ -49,7 +45,6 @@ impl Worker {
             } else {
                 match self.poller.find(&run, None).await {
                     Next::Look => {}
-                    Next::Exclusive(leased) => next = Some(leased),
                     Next::End => return,
                 }
             }
@@ -65,7 +60,7 @@ impl Worker {
             self.done.push(lease.clone().settlement(run.cancelled(lease)));
             return false;
         }
-        if lease.attempt > run.inner.config.max_attempts {
+        if lease.exceeds(run.inner.config.max_attempts) {
             let decision = run.dead_letter(lease, "exceeded max attempts without being settled", None);
             self.done.push(lease.clone().settlement(decision));
             return false;
@@ -116,7 +111,14 @@ impl Worker {
             leases.push(lease);
         }
         self.begun = leases.len();
+        // A suspect message is a batch of its own.
+        if let [lease] = &mut leases[..]
+            && !self.begins(lease).await
+        {
+            leases.clear();
+        }
         if leases.is_empty() {
+            self.begun = 0;
             return;
         }
         let cancelled = self.cancel.next();
@@ -175,7 +177,7 @@ impl Worker {
             if run.is_cancelled(&lease) {
                 let decision = run.cancelled(&lease);
                 self.done.push(lease.settlement(decision));
-            } else if lease.attempt > run.inner.config.max_attempts {
+            } else if lease.exceeds(run.inner.config.max_attempts) {
                 let decision = run.dead_letter(&lease, "exceeded max attempts without being settled", None);
                 self.done.push(lease.settlement(decision));
             } else {

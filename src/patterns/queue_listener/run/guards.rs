@@ -1,5 +1,5 @@
 //! Guards of the capacity of a run: each returns on drop what it stands for.
-use crate::queue_listener::run::state::RunState;
+use crate::queue_listener::{lease::Lease, run::state::RunState};
 
 /// Capacity reserved for a poll; returned on drop.
 pub(crate) struct Reserved<'a>(&'a RunState, pub(crate) usize);
@@ -24,16 +24,16 @@ impl<'a> Reserved<'a> {
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         if self.1 > 0 {
-            self.0.admit_nothing(self.1);
+            self.0.intake.ended(self.1);
         }
     }
 }
 
-/// Exclusive handling of a suspect message; ends on drop.
-pub(crate) struct Exclusive<'a>(pub(crate) &'a RunState);
+/// The probation of a suspect message; ends on drop.
+pub(crate) struct Probation<'a>(pub(crate) &'a RunState, pub(crate) Lease);
 
-impl Drop for Exclusive<'_> {
+impl Drop for Probation<'_> {
     fn drop(&mut self) {
-        self.0.reopen();
+        self.0.end_probation(&self.1);
     }
 }

@@ -1,18 +1,16 @@
 //! The capacity of a run: how many messages it may receive. It depends on the number of tasks and
-//! on the recent time per message. A suspect message is handled alone.
+//! on the recent time per message. A suspect message closes it to others for a while.
 //
 // Concurrency. Tasks of one run may be on several threads (`run_on`).
 //
 // - Capacity: a poll adds to `outstanding` by compare-exchange and only then reads `closed`. A task
-//   that closes the run sets `closed` and only then reads `outstanding`. All four accesses are
+//   that closes the intake sets `closed` and only then reads `outstanding`. All four accesses are
 //   `SeqCst`, so that at least one of both sees the other: the poll returns its reservation, or the
 //   closing task waits for it in `fewer_than`. A waiter in a queue reserves nothing; in the same
 //   way it raises its count of `waited_in` and then reads `closed`.
 // - Wake-ups: a task that waits for capacity adds to `watched`, creates the future of `fewer`, and
 //   then reads the counts. A task that frees capacity lowers a count and then reads `watched`. All
 //   are `SeqCst`, so that the waiting task sees the lower count or the other one notifies it.
-// - `one_by_one` only lowers the number of messages of a poll. A stale read costs one poll of the
-//   usual size, in which `took` finds suspect messages by itself.
 // - `pace`, `is_parallel`, `wakes` and `paced_to` are estimates and hints. No other data is read on
 //   the strength of them, so `Relaxed` suffices.
 use std::{
@@ -30,6 +28,7 @@ use crate::{
         run::state::RunState,
         settle::Decision,
     },
+    race::race,
     time::{Instant, nanos},
 };
 
@@ -56,8 +55,6 @@ pub(crate) struct Intake {
     is_batched: bool,
     /// `true` while a suspect message is handled alone, or is about to be.
     closed: AtomicBool,
-    /// `true` while suspect messages arrive: then only one message is outstanding at a time.
-    one_by_one: AtomicBool,
     /// Notified when `outstanding` or `unsettled` falls and `watched` is not 0.
     pub(crate) fewer: Notify,
     watched: InProgress,
@@ -76,7 +73,6 @@ impl Intake {
             is_parallel: AtomicBool::new(true),
             is_batched,
             closed: AtomicBool::new(false),
-            one_by_one: AtomicBool::new(false),
             fewer: Notify::new(),
             watched: InProgress::default(),
             wakes: AtomicU64::new(0),
@@ -86,10 +82,6 @@ impl Intake {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_one_by_one(&self) -> bool {
-        self.one_by_one.load(Ordering::Acquire)
     }
 
     /// Records that messages are no longer outstanding.
@@ -194,15 +186,12 @@ impl RunState {
             (slots + ahead, u64::from(is_parallel))
         };
         let most = limit + (UNSETTLED + slots) * batch;
-        let one_by_one = intake.one_by_one.load(Ordering::Acquire);
         let (held, mut outstanding) = (self.inner.counters.held(), intake.outstanding.load(Ordering::SeqCst));
         loop {
             // Held results occupy the tasks that would handle other messages.
             let is_held_up = held >= u64::from(config.max_tasks);
             let n = if is_held_up || intake.is_closed() || outstanding >= most || intake.unsettled() >= most {
                 0
-            } else if one_by_one {
-                u64::from(outstanding == 0)
             } else {
                 limit.saturating_sub(outstanding + held).min(batch).max(least)
             };
@@ -216,7 +205,7 @@ impl RunState {
                 Ordering::SeqCst,
             ) {
                 // Closed in between: the task that closed it waits for the outstanding messages.
-                Ok(_) if intake.closed.load(Ordering::SeqCst) => intake.ended(n as usize),
+                Ok(_) if intake.is_closed() => intake.ended(n as usize),
                 Ok(_) => return n as usize,
                 Err(now) => outstanding = now,
             }
@@ -230,15 +219,8 @@ impl RunState {
         room
     }
 
-    /// Takes the messages of a poll into reserved capacity. Returns the suspect message to be
-    /// handled alone, if there is one.
-    pub(crate) fn took(
-        &self,
-        source: usize,
-        since: Instant,
-        deliveries: Vec<Delivery>,
-        reserved: usize,
-    ) -> Option<Box<LeasedDelivery>> {
+    /// Takes the messages of a poll into reserved capacity.
+    pub(crate) fn took(&self, source: usize, since: Instant, deliveries: Vec<Delivery>, reserved: usize) {
         let n = deliveries.len();
         // A backend may return more messages than requested.
         match n.checked_sub(reserved) {
@@ -246,22 +228,15 @@ impl RunState {
             Some(more) => drop(self.intake.outstanding.fetch_add(more as u64, Ordering::SeqCst)),
             None => self.intake.ended(reserved - n),
         }
-        let intake = &self.intake;
         if self.is_source_paused(source) {
-            self.decline(source, since, deliveries);
-            return None;
+            return self.decline(source, since, deliveries);
         }
-        let is_suspect = |delivery: &Delivery| delivery.expiries > 0;
-        if n > 0 && !intake.is_closed() && !deliveries.iter().any(is_suspect) {
-            if intake.one_by_one.load(Ordering::Relaxed) {
-                intake.one_by_one.store(false, Ordering::Release);
-                intake.fewer.notify_waiters();
-            }
-            let term = Term::since(since, source, &self.parts);
+        let term = Term::since(since, source, &self.parts);
+        if deliveries.iter().any(|delivery| delivery.expiries > 0) {
+            self.admit_suspects(term, deliveries);
+        } else {
             self.enqueue(Batch { deliveries: deliveries.into_iter(), term });
-            return None;
         }
-        self.admit_suspects(source, since, deliveries)
     }
 
     /// Takes the only message of a poll for the task that polled, unless it needs more care.
@@ -275,12 +250,8 @@ impl RunState {
     ) -> Option<LeasedDelivery> {
         let intake = &self.intake;
         let [delivery] = &deliveries[..] else { return None };
-        if delivery.expiries > 0
-            || intake.is_closed()
-            || intake.is_one_by_one()
-            || self.is_halted()
-            || self.is_source_paused(source)
-        {
+        let waits = self.intake.is_closed() || self.is_halted() || self.is_source_paused(source);
+        if delivery.expiries > 0 || waits {
             return None;
         }
         let delivery = deliveries.pop()?;
@@ -288,45 +259,65 @@ impl RunState {
         Some(LeasedDelivery { lease: Lease::of(&delivery, Term::since(since, source, &self.parts)), delivery })
     }
 
-    /// Closes the run for all but the first suspect message, and releases the others.
+    /// Takes messages of which some are suspect. Those that ended their processes too often become
+    /// dead letters without a handler.
     #[cold]
-    fn admit_suspects(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) -> Option<Box<LeasedDelivery>> {
-        let intake = &self.intake;
-        let max = self.inner.config.max_expiries;
-        let term = Term::since(since, source, &self.parts);
+    fn admit_suspects(&self, term: Term, deliveries: Vec<Delivery>) {
+        // The first death is not recorded: until then nothing made the message suspect.
+        let max = self.inner.config.max_expiries.saturating_sub(1).max(1);
         let mut leased: Vec<LeasedDelivery> = deliveries
             .into_iter()
             .map(|delivery| LeasedDelivery { lease: Lease::of(&delivery, term), delivery })
             .collect();
         let mut out = self.recall(&mut leased);
-        // These become dead letters without a handler.
-        let (over, mut rest) = leased.into_iter().partition::<Vec<_>, _>(|leased| leased.lease.expiries >= max);
+        let (over, rest) = leased.into_iter().partition::<Vec<_>, _>(|leased| leased.lease.crashes >= max);
         for leased in over {
-            let why = "exceeded max expiries: its deliveries ended without a settlement";
+            let why = "exceeded max expiries: its handler began, and its deliveries ended without a settlement";
             let decision = self.dead_letter(&leased.lease, why, None);
             out.push(leased.lease.settlement(decision));
         }
-        let suspect = rest.iter().position(|leased| leased.lease.expiries > 0);
-        let exclusive = match suspect {
-            Some(at) => {
-                intake.one_by_one.store(true, Ordering::Release);
-                let wins = intake.closed.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-                // Waiters in queues give back the capacity that they hold.
-                self.nudge();
-                wins.then(|| rest.remove(at))
-            }
-            None => None,
-        };
-        if suspect.is_none() && !intake.is_closed() {
-            self.backlog(|backlog| rest.into_iter().for_each(|leased| backlog.put_back(leased)));
-        } else {
-            out.extend(rest.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
-        }
         self.send_out(out);
-        if exclusive.is_some() {
-            self.release_waiting();
+        self.hold(rest);
+    }
+
+    /// Lets messages wait for a task. Suspect ones that find no place are released for a while.
+    pub(crate) fn hold(&self, leased: Vec<LeasedDelivery>) {
+        let (mut suspects, mut crowded) = (0, Vec::new());
+        self.backlog(|backlog| {
+            for leased in leased {
+                if !leased.lease.is_suspect() {
+                    backlog.put_back(leased);
+                } else if let Some(leased) = backlog.push_suspect(leased) {
+                    crowded.push(leased);
+                } else {
+                    suspects += 1;
+                }
+            }
+        });
+        // They take no capacity from others.
+        self.intake.ended(suspects);
+        let put_off = |leased: LeasedDelivery| leased.lease.settlement(self.put_off());
+        self.send_out(crowded.into_iter().map(put_off));
+        // As in `enqueue`.
+        if self.is_halted() {
+            return self.release_waiting();
         }
-        exclusive.map(Box::new)
+        if self.intake.is_closed() {
+            self.release_trusted();
+        }
+        if !self.keeper_looks.load(Ordering::SeqCst) {
+            self.intake.woke();
+            self.to_keep.notify_one();
+        }
+    }
+
+    /// Counts messages that are taken out of the backlog, of which suspect ones were not counted.
+    #[inline]
+    pub(crate) fn taken_out(&self, leased: &[LeasedDelivery]) {
+        let suspects = leased.iter().filter(|leased| leased.lease.is_suspect()).count() as u64;
+        if suspects > 0 {
+            self.intake.outstanding.fetch_add(suspects, Ordering::SeqCst);
+        }
     }
 
     /// Releases the messages of a poll whose queue was paused meanwhile.
@@ -336,47 +327,40 @@ impl RunState {
         self.send_out(deliveries.iter().map(|delivery| Lease::of(delivery, term).settlement(Decision::RELEASE)));
     }
 
-    /// Returns the capacity of a poll that found nothing or failed.
-    pub(crate) fn admit_nothing(&self, reserved: usize) {
-        if self.intake.one_by_one.swap(false, Ordering::AcqRel) {
-            self.intake.fewer.notify_waiters();
-        }
-        self.intake.ended(reserved);
-    }
-
     /// Enables wake-ups of tasks that wait for capacity, while the result lives.
     pub(crate) fn watches(&self) -> InProgressGuard<'_> {
         self.intake.watched.enter(1)
     }
 
-    /// Waits until fewer than `n` messages are outstanding, none is held, and no waiter takes any.
-    pub(crate) async fn fewer_than(&self, n: u64) {
+    /// Closes the intake for a suspect message, and releases the messages that wait. Returns after
+    /// those that are outstanding have ended, or after this time.
+    pub(crate) async fn close(&self, most: Duration) {
+        self.intake.closed.store(true, Ordering::SeqCst);
+        // Waiters in queues end their waits.
+        self.nudge();
+        self.release_trusted();
+        race(self.fewer_than(2), self.inner.clock.sleep(most)).await;
+    }
+
+    /// Opens the intake after a suspect message was handled, or after its time alone.
+    pub(crate) fn reopen(&self) {
+        if self.intake.closed.swap(false, Ordering::SeqCst) {
+            self.intake.fewer.notify_waiters();
+            self.call();
+        }
+    }
+
+    /// Waits until fewer than `n` messages are outstanding, and no waiter takes any.
+    async fn fewer_than(&self, n: u64) {
         let _watched = self.watches();
         loop {
             let fewer = self.intake.fewer.notified();
             let no_waiter = self.waited_in.iter().all(|waiters| waiters.get() == 0);
-            if no_waiter && !self.holds_any() && self.intake.outstanding.load(Ordering::SeqCst) < n {
+            if no_waiter && self.intake.outstanding.load(Ordering::SeqCst) < n {
                 return;
             }
             fewer.await;
         }
-    }
-
-    /// Releases a suspect message that was received where no task can handle it. A task receives it
-    /// again: it is called after the release, because a task that finds nothing lets a waiter
-    /// receive the message once more.
-    pub(crate) async fn decline_exclusive(&self, leased: LeasedDelivery) {
-        let mut released = vec![leased.lease.settlement(Decision::RELEASE)];
-        self.settle_once(&mut released).await;
-        self.send_out(released);
-        self.reopen();
-    }
-
-    /// Allows polls again after a suspect message was handled.
-    pub(crate) fn reopen(&self) {
-        self.intake.closed.store(false, Ordering::SeqCst);
-        self.intake.fewer.notify_waiters();
-        self.call();
     }
 
     /// Returns `true` while consecutive messages are refused.

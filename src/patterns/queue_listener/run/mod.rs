@@ -1,4 +1,5 @@
 //! The run of a listener: its tasks, and the futures beside them.
+mod answers;
 mod batch;
 pub(crate) mod caught;
 mod filter;

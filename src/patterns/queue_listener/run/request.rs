@@ -18,9 +18,34 @@ impl RunState {
         if !matches!(call, QueueCall::Filter | QueueCall::Notify | QueueCall::Control) {
             self.inner.counters.requests.add(1);
         }
-        let answer = self.bounded(call, within, request).await;
+        let answer = match call {
+            QueueCall::Extend | QueueCall::Depth => self.timed(call, within, request).await,
+            _ => self.bounded(call, within, request).await,
+        };
         if let Some(Err(error)) = &answer {
             self.report_failure(call, error);
+        }
+        answer
+    }
+
+    /// Returns the time limit of one request to the queue.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.answers.limit(self.inner.config.call_limit(), self.parts.half)
+    }
+
+    /// Applies the time limit to a request to the queue that is already counted, and records how
+    /// long it took.
+    pub(crate) async fn timed<T>(
+        &self,
+        call: QueueCall,
+        within: Duration,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
+        let sent = self.now();
+        let answer = self.bounded(call, within, request).await;
+        match answer {
+            Some(_) => self.answers.came_after(self.now() - sent, self.inner.config.call_limit()),
+            None => self.answers.timed_out(),
         }
         answer
     }

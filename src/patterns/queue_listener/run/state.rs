@@ -30,10 +30,10 @@ use crate::{
     queue::Depth,
     queue_listener::{
         QueueListenerEvent as Event,
-        lease::{Batch, LeasedDelivery, Parts, backlog::Backlog},
+        lease::{Batch, Lease, LeasedDelivery, Parts, backlog::Backlog},
         listener::Inner,
         priority::Turns,
-        run::{intake::Intake, scaler::Scaler},
+        run::{answers::Answers, intake::Intake, scaler::Scaler},
         settle::{
             Decision,
             outage::{Outage, Returns},
@@ -77,6 +77,7 @@ pub(crate) struct RunState {
     /// `true` if the backlog is not empty. Read for each message, without its lock.
     waits: AtomicBool,
     pub(crate) intake: Intake,
+    pub(crate) answers: Answers,
     pub(crate) parts: Parts,
     pub(crate) outage: Mutex<Outage>,
     /// `true` while an outage is open. Read for each message, without a lock.
@@ -129,6 +130,7 @@ impl RunState {
             backlog: Mutex::default(),
             waits: AtomicBool::new(false),
             intake: Intake::new(is_batched),
+            answers: Answers::default(),
             parts: Parts::of(config),
             outage: Mutex::default(),
             in_outage: AtomicBool::new(false),
@@ -314,6 +316,9 @@ impl RunState {
         if self.is_halted() {
             return self.release_waiting();
         }
+        if self.intake.is_closed() {
+            return self.release_trusted();
+        }
         if !self.keeper_looks.load(Ordering::SeqCst) {
             self.intake.woke();
             self.to_keep.notify_one();
@@ -351,7 +356,48 @@ impl RunState {
         if backlog.is_empty() {
             self.waits.store(false, Ordering::Release);
         }
+        drop(backlog);
+        self.taken_out(next.as_slice());
         next
+    }
+
+    /// Takes waiting messages for a handler of batches: a suspect one alone, or others.
+    pub(crate) fn take_batch(&self) -> Vec<LeasedDelivery> {
+        let Some(first) = self.take_waiting() else { return Vec::new() };
+        let is_suspect = first.lease.is_suspect();
+        let mut batch = vec![first];
+        if !is_suspect {
+            let more = self.inner.config.batch.saturating_sub(1);
+            batch.extend(self.backlog(|backlog| (0..more).map_while(|_| backlog.next_trusted()).collect::<Vec<_>>()));
+        }
+        batch
+    }
+
+    /// Ends the probation of a suspect message, if it is on probation: the next one may begin, and
+    /// messages flow.
+    #[cold]
+    pub(crate) fn end_probation(&self, lease: &Lease) {
+        if self.backlog(|backlog| backlog.end_probation(lease)) {
+            self.reopen();
+            self.share(0);
+        }
+    }
+
+    /// Lets messages flow beside a suspect one that is on probation, because it was alone for long
+    /// enough. The next one is alone only after as long a time.
+    #[cold]
+    pub(crate) fn end_alone(&self, since: Instant) {
+        if self.intake.is_closed() {
+            let now = self.now();
+            self.backlog(|backlog| backlog.rest_until(now + (now - since)));
+            self.reopen();
+        }
+    }
+
+    /// Releases the waiting messages that are not suspect.
+    pub(crate) fn release_trusted(&self) {
+        let waiting = self.backlog(|backlog| std::iter::from_fn(|| backlog.next_trusted()).collect::<Vec<_>>());
+        self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }
 
     /// Returns `true` if messages wait for a task.
@@ -369,16 +415,17 @@ impl RunState {
     /// Puts back a message that was taken out to be renewed.
     pub(crate) fn put_back(&self, leased: LeasedDelivery) {
         let is_paused = self.is_source_paused(leased.lease.source);
-        if is_paused || self.is_halted() || self.intake.is_closed() {
+        if is_paused || self.is_halted() || self.intake.is_closed() && !leased.lease.is_suspect() {
             return self.send_out([leased.lease.settlement(Decision::RELEASE)]);
         }
-        self.backlog(|backlog| backlog.put_back(leased));
+        self.hold(vec![leased]);
         self.offered.notify_one();
     }
 
     /// Releases all messages that no handler has begun.
     pub(crate) fn release_waiting(&self) {
         let waiting = self.backlog(|backlog| backlog.drain());
+        self.taken_out(&waiting);
         self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }
 

@@ -1,4 +1,4 @@
-//! Waits of a task: for settlements, for a handler, for a store, and for exclusive handling.
+//! Waits of a task: for settlements, for a handler, for a store, and for the record of a suspect message.
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -10,10 +10,10 @@ use crate::{
     queue::AttemptErrorKind,
     queue_listener::{
         Disposition, QueueCall, QueueListenerEvent as Event,
-        lease::{Lease, LeasedDelivery, renewal::Dropped},
+        lease::{Lease, renewal::Dropped},
         run::{
-            guards::Exclusive,
-            state::{RunState, Stage},
+            guards::Probation,
+            state::RunState,
             worker::{Worker, once},
         },
         settle::{Decision, PendingSettlement, SettleRequest},
@@ -33,7 +33,7 @@ impl Worker {
         // The time of the request is not that of a handler.
         self.looks.look(run, run.now());
         self.looks.forget();
-        match run.bounded(QueueCall::Settle, run.inner.config.call_limit(), request).await {
+        match run.timed(QueueCall::Settle, run.call_limit(), request).await {
             Some(answer) => run.answered_all(&mut self.done, answer),
             None => run.unanswered(&mut self.done),
         }
@@ -64,31 +64,51 @@ impl Worker {
         }
     }
 
-    /// Waits until no other message is outstanding, so that a suspect message cannot take others
-    /// with it. Returns `None` if the run halts before, or the lease is lost.
-    pub(crate) async fn exclusive<'a>(
-        &mut self,
-        run: &'a RunState,
-        mut leased: Box<LeasedDelivery>,
-    ) -> Option<(Exclusive<'a>, Box<LeasedDelivery>)> {
-        let guard = Exclusive(run);
-        self.begun = 1;
+    /// Lets a suspect message begin alone, so that it takes no other one with it: waits for handlers
+    /// that run, at most for a third of the visibility time-out, and records that its handler
+    /// begins. Returns `false` if it must not begin: the record was not confirmed, so that a death
+    /// could not be told from a lost answer.
+    pub(crate) async fn begins(&mut self, lease: &mut Lease) -> bool {
+        if !lease.is_suspect() {
+            return true;
+        }
+        let run = self.run.clone();
+        lease.alone_since = run.now();
         self.settle().await;
-        let drained = async {
-            let mut stage = run.watch();
-            let is_halted = async { drop(stage.wait_for(|stage| *stage != Stage::Running).await) };
-            matches!(race(run.fewer_than(2), is_halted).await, First::One(()))
-        };
-        let is_drained = self.keep(std::slice::from_mut(&mut leased.lease), pin!(drained)).await;
-        self.begun = 0;
-        if leased.lease.lost {
-            return None;
+        let closed = self.keep(std::slice::from_mut(lease), pin!(run.close(run.parts.third))).await;
+        if closed.is_err() || run.is_halted() {
+            if !lease.lost {
+                self.done.push(lease.clone().settlement(Decision::RELEASE));
+            }
+            return false;
         }
-        if is_drained != Ok(true) {
-            self.done.push(leased.lease.settlement(Decision::RELEASE));
-            return None;
+        let asked = lease.clone();
+        let marked = self.keep(std::slice::from_mut(lease), pin!(run.mark_begun(&asked, true))).await;
+        match marked {
+            _ if lease.lost => false,
+            Ok(Some(sent)) => {
+                lease.renewed(sent, run.inner.config.visibility);
+                lease.begun = true;
+                true
+            }
+            Ok(None) => {
+                self.done.push(lease.clone().settlement(run.put_off()));
+                false
+            }
+            Err(_) => {
+                self.done.push(lease.clone().settlement(Decision::RELEASE));
+                false
+            }
         }
-        Some((guard, leased))
+    }
+
+    /// Settles a suspect message whose handler has ended, and lets the next one begin.
+    pub(crate) async fn end_suspect(&mut self, probation: Probation<'_>) {
+        if self.done.iter().any(|settlement| matches!(settlement.decision, Decision::Forward(_))) {
+            // It may wait long for room in its target, and its handler no longer ends the process.
+            self.run.mark_begun(&probation.1, false).await;
+        }
+        self.settle().await;
     }
 
     /// Waits for a handler and renews its leases. Finished and waiting messages are left to others

@@ -17,7 +17,7 @@ use crate::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
         poll::{Next, Poller},
-        run::{caught::Caught, state::RunState},
+        run::{caught::Caught, guards::Probation, state::RunState},
         settle::{Decision, PendingSettlement},
         work::Cancel,
     },
@@ -122,19 +122,10 @@ impl Worker {
         let run = self.run.clone();
         let mut call = pin!(Caught::new());
         let mut next = None;
-        let mut exclusive: Option<Box<LeasedDelivery>> = None;
         loop {
             if run.is_halted() {
                 self.done.extend(next.take().map(|leased: LeasedDelivery| leased.lease.settlement(Decision::RELEASE)));
                 self.release_all();
-            }
-            if let Some(leased) = exclusive.take() {
-                if let Some((guard, leased)) = self.exclusive(&run, leased).await {
-                    self.handle(call.as_mut(), &handler, leased).await;
-                    self.settle().await;
-                    drop(guard);
-                }
-                continue;
             }
             match poll_fn(|cx| Poll::Ready(self.fast_path(cx, &run, &mut next, call.as_mut(), &handler))).await {
                 FastPath::Empty => {}
@@ -154,7 +145,11 @@ impl Worker {
                     continue;
                 }
                 FastPath::Asks(leased) => {
+                    let probation = leased.lease.is_suspect().then(|| Probation(&run, leased.lease.clone()));
                     self.handle(call.as_mut(), &handler, leased).await;
+                    if let Some(probation) = probation {
+                        self.end_suspect(probation).await;
+                    }
                     self.give_way(&run).await;
                     continue;
                 }
@@ -182,8 +177,7 @@ impl Worker {
                 match (answer, asked.take()) {
                     (Ok(deliveries), Some(asked)) if !deliveries.is_empty() => {
                         let n = deliveries.len();
-                        let at;
-                        (at, exclusive) = self.poller.took(&run, deliveries, asked, &mut next);
+                        let at = self.poller.took(&run, deliveries, asked, &mut next);
                         self.looks.look(&run, at);
                         self.share(&run, n);
                         continue;
@@ -198,7 +192,6 @@ impl Worker {
             self.looks.forget();
             match self.poller.find(&run, asked).await {
                 Next::Look => self.share(&run, 0),
-                Next::Exclusive(leased) => exclusive = Some(leased),
                 Next::End => return,
             }
         }
@@ -230,7 +223,7 @@ impl Worker {
             }
             let lease = &leased.lease;
             let is_fresh = lease.until > self.looks.enough;
-            if !is_fresh || lease.attempt > config.max_attempts || run.inner.filter.is_some() {
+            if !is_fresh || lease.is_suspect() || lease.exceeds(config.max_attempts) || run.inner.filter.is_some() {
                 return FastPath::Asks(Box::new(leased));
             }
             let LeasedDelivery { mut delivery, lease } = leased;
@@ -290,7 +283,7 @@ impl Worker {
         let run = self.run.clone();
         let LeasedDelivery { mut delivery, mut lease } = *leased;
         self.begun = 1;
-        if !self.admit(&delivery, &mut lease).await {
+        if !self.admit(&delivery, &mut lease).await || !self.begins(&mut lease).await {
             self.begun = 0;
             return;
         }

@@ -27,6 +27,9 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// Maximum random delay that is added to that of a refusal.
 const LATEST: Duration = Duration::from_secs(1);
 
+/// Mean delay of a suspect message that could not begin.
+const PUT_OFF: Duration = Duration::from_secs(2);
+
 #[derive(Clone)]
 pub(crate) enum Decision {
     /// The handler completed.
@@ -228,6 +231,11 @@ impl RunState {
         let after = SHORTEST_DELAY.saturating_mul(1 << earlier).min(Disposition::LONGEST_REFUSAL);
         let jitter = scaled((after / 10).min(LATEST), self.inner.entropy.unit());
         Decision::Release { after: after.saturating_add(jitter) }
+    }
+
+    /// Returns the decision on a suspect message that cannot begin now.
+    pub(crate) fn put_off(&self) -> Decision {
+        Decision::Release { after: scaled(PUT_OFF, 0.5 + self.inner.entropy.unit()) }
     }
 
     /// Returns the delay before the next attempt.

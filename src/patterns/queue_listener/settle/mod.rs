@@ -67,6 +67,10 @@ impl PendingSettlement {
             deliveries: *deliveries,
             attempt: *attempt,
             expiries: *expiries,
+            crashes: 0,
+            untried: 0,
+            begun: false,
+            alone_since: *until,
             until: *until,
             renew_at: *until,
             received: *until,
@@ -95,7 +99,7 @@ impl RunState {
     /// Settles these deliveries, all of one source. Leaves those to be tried again.
     pub(crate) async fn settle_once(&self, settlements: &mut Vec<PendingSettlement>) {
         let request = self.settle_request(settlements);
-        match self.bounded(QueueCall::Settle, self.inner.config.call_limit(), request).await {
+        match self.timed(QueueCall::Settle, self.call_limit(), request).await {
             Some(answer) => self.answered_all(settlements, answer),
             None => self.unanswered(settlements),
         }

@@ -42,12 +42,6 @@ impl RunState {
         }
     }
 
-    /// Returns `true` if the results of a message may be held. The death of the process would be an
-    /// expiry of that message.
-    pub(crate) fn holds_any(&self) -> bool {
-        self.inner.holds && self.intake.unsettled() > 0
-    }
-
     /// Records settlements that were made or given up.
     pub(crate) fn settled(&self, n: usize) {
         self.intake.settled(n);

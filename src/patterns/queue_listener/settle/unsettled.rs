@@ -113,6 +113,7 @@ impl RunState {
         for LeasedDelivery { delivery, mut lease } in leased.drain(..) {
             let (explained, decision) = unsettled.recall(lease.source, &lease.id, lease.deliveries, lease.expiries);
             lease.expiries -= explained;
+            lease.crashes = lease.crashes.saturating_sub(explained);
             match decision {
                 Some(decision) => decided.push(lease.settlement(decision)),
                 None => rest.push(LeasedDelivery { delivery, lease }),
