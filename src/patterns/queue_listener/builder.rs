@@ -157,6 +157,7 @@ impl Component for QueueListener {
             name,
             counters: Counters::default(),
             depth: Default::default(),
+            depth_at: Default::default(),
             unsettled: Default::default(),
             paused: watch::Sender::new(Paused { is_unknown: control.is_some(), ..Paused::default() }),
             control,

@@ -22,8 +22,12 @@ pub struct ListenerState {
     /// Number of handled messages whose results wait for room in a full queue. Only a
     /// [filter](crate::pipes_and_filters::Filter) holds them.
     pub held: u64,
-    /// Depth of the queue at the last request for it.
+    /// Depth of the queues together at the last request for it. A run makes one when its poll finds
+    /// nothing for the first time, and each minute while messages come or this state is read. An
+    /// idle listener whose state nobody reads makes none.
     pub depth: Option<Depth>,
+    /// Number of dead letters of the queues together at the last request for it, as for `depth`.
+    pub dead_letters: Option<u64>,
     /// Number of requests for messages.
     pub polls: u64,
     /// Number of requests for messages that returned none.
@@ -136,7 +140,7 @@ impl Counters {
     pub(super) fn state(
         &self,
         buffered: u64,
-        depth: Option<Depth>,
+        (depth, dead_letters): (Option<Depth>, Option<u64>),
         (paused, paused_queues): (bool, usize),
     ) -> ListenerState {
         ListenerState {
@@ -146,6 +150,7 @@ impl Counters {
             buffered,
             held: self.held(),
             depth,
+            dead_letters,
             polls: self.polls.get(),
             empty_polls: self.empty_polls.get(),
             requests: self.requests.get(),

@@ -1,7 +1,7 @@
 //! The listener: its parts, and its control while it runs.
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicU64},
 };
 
 use tokio::sync::{Notify, watch};
@@ -11,7 +11,7 @@ use super::{
     control::{state::ControlState, watch::Paused},
     counters::Counters,
     poll::hints::Hints,
-    run::state::RunState,
+    run::state::{MINUTE, RunState},
     settle::unsettled::Unsettled,
 };
 use crate::{
@@ -42,7 +42,11 @@ pub(super) struct Inner {
     pub(super) rule: Rule,
     pub(super) name: Option<Name>,
     pub(super) counters: Counters,
-    pub(super) depth: Mutex<Option<Depth>>,
+    /// Depth of the queues, and number of their dead letters, at the last request.
+    pub(super) depth: Mutex<(Option<Depth>, Option<u64>)>,
+    /// Nanoseconds at which the depth was requested last, zero if never. It decides only whether it is requested
+    /// again, so `Relaxed` suffices.
+    pub(super) depth_at: AtomicU64,
     /// Messages that runs of this listener could not settle.
     pub(super) unsettled: Mutex<Unsettled>,
     pub(super) paused: watch::Sender<Paused>,
@@ -103,6 +107,7 @@ impl QueueListener {
     pub fn state(&self) -> ListenerState {
         let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
         let buffered = runs.iter().map(|run| run.backlog(|backlog| backlog.len()) as u64).sum();
+        runs.iter().take(1).for_each(|run| run.refresh_depth(MINUTE));
         let paused = *self.0.paused.borrow();
         let paused_queues = self.0.control.as_ref().and_then(|control| control.paused()).unwrap_or_default();
         let paused = (paused.by_listener || paused.by_control, paused_queues);

@@ -98,6 +98,7 @@
 //! | `steadfast_queue_listener_buffered` | gauge |  | received messages that wait for a handler |
 //! | `steadfast_queue_listener_held` | gauge |  | handled messages whose results wait for room in a full queue |
 //! | `steadfast_queue_listener_depth` | gauge | `state` | messages in the queue at the last check: visible, delayed, in_flight |
+//! | `steadfast_queue_listener_dead_letters` | gauge |  | dead letters of the queue at the last check |
 //! | `steadfast_queue_listener_paused` | gauge |  | 1 while the listener is paused or all its queues are, else 0 |
 //! | `steadfast_queue_listener_polls_total` | counter |  | receive requests |
 //! | `steadfast_queue_listener_empty_polls_total` | counter |  | receive requests that returned no message |

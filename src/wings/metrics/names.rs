@@ -171,6 +171,7 @@ pub const NAMES: &[Series] = &[
         "state",
         "messages in the queue at the last check: visible, delayed, in_flight",
     ),
+    gauge("steadfast_queue_listener_dead_letters", "", "dead letters of the queue at the last check"),
     gauge("steadfast_queue_listener_paused", "", "1 while the listener is paused or all its queues are, else 0"),
     counter("steadfast_queue_listener_polls_total", "", "receive requests"),
     counter("steadfast_queue_listener_empty_polls_total", "", "receive requests that returned no message"),

@@ -69,9 +69,12 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
         let world = World::new();
         let notifier = Arc::new(InMemoryNotifier::new());
         let listener = world.builder(config.tasks(0, 16), 1).notifier(notifier, "jobs").build().unwrap();
-        let run = listener.run(world.clock.sleep(DAY + S(3600)), nothing);
+        let run = listener.run(world.clock.sleep(DAY + S(3601)), nothing);
         let counts = async {
             world.clock.sleep(S(3600)).await;
+            // A look at the state costs a request for the depth, at most each minute.
+            listener.state();
+            world.clock.sleep(S(1)).await;
             let before = listener.state();
             assert_eq!(before.tasks, 0);
             world.clock.sleep(DAY).await;

@@ -11,7 +11,7 @@ use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notices, Notifier},
     port::{BoxFuture, Capabilities, PortError},
-    queue::{AnnouncingQueue, InMemoryQueue, Message, Queue, QueueExt, RequestError, Requester, redrive},
+    queue::{AnnouncingQueue, Depth, InMemoryQueue, Message, Queue, QueueExt, RequestError, Requester, redrive},
     queue_listener::{Disposition, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Clock,
@@ -109,6 +109,50 @@ fn redrive_sends_each_selected_dead_letter_again_once() {
     let again = world.time.block_on(world.queue.receive_one(S(1))).unwrap().unwrap();
     assert_eq!((again.deliveries, again.reason), (1, None));
     assert!(world.time.block_on(redrive(&*dead, 10, |_| true)).is_err(), "dead letters have none");
+}
+
+#[test]
+fn the_depth_and_the_dead_letters_are_a_minute_old_at_most_and_cost_nothing_unread() {
+    let world = World::polled();
+    (0..200).for_each(|n| drop(world.send(&n.to_string())));
+    let listener = world.listener(QueueListenerConfig::default().tasks(2, 2), 1);
+    let run = listener.run(world.clock.sleep(S(8_000)), async |work: Work| {
+        world.clock.sleep(S(2)).await;
+        let n: u64 = text(&work.body).parse().unwrap();
+        if n.is_multiple_of(20) { Disposition::dead_letter("no") } else { Disposition::Complete }
+    });
+    let scrapes = async {
+        let mut seen = Vec::new();
+        for n in 0..30_usize {
+            world.clock.sleep(S(15)).await;
+            let state = listener.state();
+            let dead = world.queue.dead_letters().unwrap().depth().await.unwrap().total();
+            let left = world.queue.depth().await.unwrap().total();
+            seen.push((left, dead));
+            // The oldest value is that of a minute and one scrape ago.
+            if let Some((most_left, least_dead)) = n.checked_sub(5).map(|before| seen[before]) {
+                assert!((left..=most_left).contains(&state.depth.unwrap().total()), "scrape {n}: {state:?}");
+                assert!((least_dead..=dead).contains(&state.dead_letters.unwrap()), "scrape {n}: {state:?}");
+            }
+        }
+        assert_eq!((listener.state().depth.unwrap(), listener.state().dead_letters), (Depth::default(), Some(10)));
+        world.clock.sleep(S(1)).await;
+        let asked = world.line.calls("depth").len();
+        world.clock.sleep(S(3_600)).await;
+        assert_eq!(world.line.calls("depth").len(), asked, "a listener that nobody looks at makes no request");
+    };
+    world.time.block_on(async { tokio::join!(run, scrapes) }).0.unwrap();
+}
+
+#[test]
+fn the_depth_is_read_again_when_the_queue_is_found_empty() {
+    let world = World::polled();
+    (0..5_000).for_each(|n| drop(world.send(&n.to_string())));
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let run = listener.run(world.clock.sleep(S(60)), async |_| world.clock.sleep(MS(1)).await);
+    world.time.block_on(run).unwrap();
+    let state = listener.state();
+    assert_eq!((state.handled, state.depth.unwrap().visible), (5_000, 0), "{state:?}");
 }
 
 #[test]

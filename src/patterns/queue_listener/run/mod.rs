@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     port::{BoxFuture, PortError},
-    queue::Depth,
+    queue::{Depth, Queue},
     queue_listener::{
         Disposition, QueueCall, QueueListener, Work,
         poll::Poller,
@@ -235,31 +235,44 @@ impl RunState {
         over.store(true, Ordering::Relaxed);
     }
 
-    /// Requests the depth of the queues when notified, and starts as many tasks as the rule asks
-    /// for.
+    /// Requests the depth of the queues when notified, and starts as many tasks as the rule asks for
+    /// if that was the reason.
     async fn scale(&self) {
         loop {
             self.to_scale.notified().await;
-            let mut depth = Depth::default();
-            let mut knows = false;
+            let wants_tasks = self.wants_tasks.swap(false, Ordering::AcqRel);
+            self.inner.depth_at.store(self.now().as_nanos(), Ordering::Relaxed);
+            let mut depth = None;
             for source in &self.inner.sources {
-                let asked = self.request(QueueCall::Depth, self.inner.config.call_limit(), source.queue.depth()).await;
-                if let Some(Ok(one)) = asked {
-                    depth.visible += one.visible;
-                    depth.delayed += one.delayed;
-                    depth.in_flight += one.in_flight;
-                    knows = true;
+                if let Some(one) = self.depth_of(&*source.queue).await {
+                    let all = depth.get_or_insert_with(Depth::default);
+                    all.visible += one.visible;
+                    all.delayed += one.delayed;
+                    all.in_flight += one.in_flight;
                 }
             }
-            if knows {
-                *self.inner.depth.lock() = Some(depth);
+            if let Some(depth) = depth {
+                self.inner.depth.lock().0 = Some(depth);
                 let waiting = depth.visible + self.backlog(|backlog| backlog.len()) as u64;
-                if waiting > 0 {
+                if wants_tasks && waiting > 0 {
                     let wanted = (self.inner.rule)(waiting);
                     self.grow(Some(depth), |_| wanted);
                 }
             }
+            let mut dead_letters = None;
+            for dead in self.inner.sources.iter().filter_map(|source| source.queue.dead_letters()) {
+                if let Some(depth) = self.depth_of(&*dead).await {
+                    *dead_letters.get_or_insert(0) += depth.total();
+                }
+            }
+            if dead_letters.is_some() {
+                self.inner.depth.lock().1 = dead_letters;
+            }
         }
+    }
+
+    async fn depth_of(&self, queue: &dyn Queue) -> Option<Depth> {
+        self.request(QueueCall::Depth, self.call_limit(), queue.depth()).await?.ok()
     }
 
     /// Wakes the run when another thread asks for more tasks.

@@ -17,9 +17,12 @@
 //   reads `idle`, so that it misses no change.
 // - `busy` decides events alone. No data is read on the strength of the time `rescale_at`, so
 //   `Relaxed` suffices.
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::sync::{Notify, watch};
@@ -43,6 +46,9 @@ use crate::{
     sync::Mutex,
     time::Instant,
 };
+
+/// Minimum interval between two requests for the depth that only readers of the state want.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +111,10 @@ pub(crate) struct RunState {
     pub(crate) handling: InProgress,
     /// `true` if the latest poll found messages.
     busy: AtomicBool,
+    /// Notified when the depth is to be requested; `wants_tasks` is `true` if that is to decide on
+    /// more tasks.
     pub(crate) to_scale: Notify,
+    pub(crate) wants_tasks: AtomicBool,
     /// Nanoseconds at which the depth may be requested again.
     rescale_at: AtomicU64,
     pub(crate) turns: Mutex<Turns>,
@@ -147,6 +156,7 @@ impl RunState {
             handling: InProgress::default(),
             busy: AtomicBool::new(false),
             to_scale: Notify::new(),
+            wants_tasks: AtomicBool::new(false),
             rescale_at: AtomicU64::new(0),
             without_hints: AtomicBool::new(inner.hints.is_none()),
             failed: Mutex::default(),
@@ -282,6 +292,7 @@ impl RunState {
         let counters = &self.inner.counters;
         counters.received.add(messages as u64);
         let config = &self.inner.config;
+        self.refresh_depth(MINUTE);
         if !self.busy.load(Ordering::Acquire) && !self.busy.swap(true, Ordering::AcqRel) {
             self.event(|| Event::WorkDetected { messages });
         } else if messages < config.batch || self.rescale_at.load(Ordering::Relaxed) > now.as_nanos() {
@@ -290,6 +301,7 @@ impl RunState {
         self.rescale_at.store((now + config.rescale).as_nanos(), Ordering::Relaxed);
         if self.scaler(|scaler| scaler.tasks < scaler.max) {
             self.intake.woke();
+            self.wants_tasks.store(true, Ordering::Release);
             self.to_scale.notify_one();
         }
     }
@@ -298,6 +310,15 @@ impl RunState {
     pub(crate) fn found_nothing(&self) {
         if self.busy.load(Ordering::Acquire) && self.busy.swap(false, Ordering::AcqRel) {
             self.event(|| Event::QueueEmpty);
+            self.refresh_depth(Duration::ZERO);
+        }
+    }
+
+    /// Requests the depth of the queues, if the last request for it is older than this.
+    pub(crate) fn refresh_depth(&self, older_than: Duration) {
+        let (now, at) = (self.now(), self.inner.depth_at.load(Ordering::Relaxed));
+        if at == 0 || now >= Instant::from_nanos(at) + older_than {
+            self.to_scale.notify_one();
         }
     }
 

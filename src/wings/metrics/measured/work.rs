@@ -48,6 +48,7 @@ impl Measured for QueueListener {
         let paused = gauge("steadfast_queue_listener_paused");
         let depth = |state| scope.gauge("steadfast_queue_listener_depth", &[("state", state)]);
         let depths = ["visible", "delayed", "in_flight"].map(depth);
+        let dead_letters = gauge("steadfast_queue_listener_dead_letters");
         let counter = |metric| scope.counter(metric, &[]);
         let polls = counter("steadfast_queue_listener_polls_total");
         let empty_polls = counter("steadfast_queue_listener_empty_polls_total");
@@ -78,6 +79,9 @@ impl Measured for QueueListener {
                 for (gauge, n) in depths.iter().zip([depth.visible, depth.delayed, depth.in_flight]) {
                     gauge.set(n as f64);
                 }
+            }
+            if let Some(n) = now.dead_letters {
+                dead_letters.set(n as f64);
             }
             polls.absolute(now.polls);
             empty_polls.absolute(now.empty_polls);
