@@ -131,9 +131,14 @@
 //! consecutive messages are refused, polls are [`IdleConfig::min`] apart. Messages for other
 //! services are still found, because refused messages are hidden meanwhile. When the breaker admits
 //! a probe and the probe fails, that is not an attempt either, if the message was refused before in
-//! the same outage: a single message in the queue may be the probe of a whole night. An outage ends
-//! when a message that was refused succeeds. It lasts six hours at most, so that a poisoned message
-//! behind its own breaker becomes a dead letter in the end.
+//! the same outage: a single message in the queue may be the probe of a whole night. It is then
+//! delivered again after the delay of the [schedule](QueueListenerConfig::retry). An outage ends
+//! when a message that was refused succeeds, and lasts six hours at most. A message that failed in
+//! an outage and fails again in a later one fails by itself, so that attempt is counted. So a
+//! poisoned message becomes a dead letter in the end. In each process it costs
+//! [`max_attempts`](QueueListenerConfig::max_attempts) runs and one more where other messages
+//! succeed, as behind a limit that refuses most calls. Behind a breaker of its own it costs those
+//! and six hours of the schedule, about 500 by default.
 //!
 //! **A delivery that ended without a settlement** makes its message suspect: its handler may have
 //! killed the process, or an answer of the queue was lost. Only a recorded beginning tells the two

@@ -166,8 +166,8 @@ impl RunState {
 
     #[cold]
     fn failed(&self, lease: &Lease, after: Option<Duration>, (kind, error): (AttemptErrorKind, String)) -> Decision {
-        if self.in_outage(|outage, now| outage.failed(lease.was_released(), now)) {
-            return self.refused(None, error);
+        if let Some(failures) = self.in_outage(|outage, now| outage.failed(&lease.id, lease.was_released(), now)) {
+            return Decision::Refused { after: self.pause(failures), error };
         }
         self.attempt_failed(lease, after, (kind, error))
     }

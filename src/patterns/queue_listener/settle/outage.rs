@@ -1,8 +1,11 @@
 //! The outage of the services behind the handlers, and the return of refused messages. State
 //! machines that take `now` as an argument.
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use crate::time::Instant;
+use crate::{queue::MessageId, time::Instant};
 
 /// Maximum length of an outage in which failures of refused messages are not counted. After it they
 /// are, because a poisoned message behind its own circuit breaker looks the same.
@@ -14,6 +17,9 @@ const APART: Duration = Duration::from_secs(600);
 /// Consecutive refusals after which polls are paced.
 const IN_A_ROW: u32 = 8;
 
+/// Maximum number of messages whose uncounted failures are kept.
+const MOST_FAILING: usize = 1024;
+
 /// An outage of a service behind the handlers. It begins with a refusal and ends when a message
 /// that was refused succeeds. Other successes say nothing: they may concern another service.
 #[derive(Debug, Default)]
@@ -22,6 +28,10 @@ pub(crate) struct Outage {
     /// Time of the last refusal.
     last: Instant,
     in_a_row: u32,
+    /// Number of outages that have begun.
+    begun: u64,
+    /// Messages with uncounted failures: the outage of the first one, and their number.
+    failing: BTreeMap<MessageId, (u64, u32)>,
 }
 
 impl Outage {
@@ -29,9 +39,13 @@ impl Outage {
         if now - self.last > APART {
             // Another listener may have handled the messages that ended the last outage.
             self.since = None;
+            self.failing.clear();
         }
         self.last = now;
-        self.since.get_or_insert(now);
+        if self.since.is_none() {
+            self.since = Some(now);
+            self.begun += 1;
+        }
         self.in_a_row = self.in_a_row.saturating_add(1);
     }
 
@@ -42,11 +56,24 @@ impl Outage {
         }
     }
 
-    /// Records a failure. Returns `true` if it is not an attempt: the message was refused in this
-    /// outage and may have been its probe.
-    pub(crate) fn failed(&mut self, was_released: bool, now: Instant) -> bool {
+    /// Records a failure. Returns the number of failures of the message in this outage if it is not
+    /// an attempt: the message was refused in this outage and may have been its probe. A message that
+    /// failed so in an earlier outage, and now fails again though others succeeded since, fails by
+    /// itself.
+    pub(crate) fn failed(&mut self, message: &MessageId, was_released: bool, now: Instant) -> Option<u32> {
         self.in_a_row = 0;
-        was_released && self.since.is_some_and(|since| now - since < LONGEST)
+        if !was_released || self.since.is_none_or(|since| now - since >= LONGEST) {
+            return None;
+        }
+        if self.failing.len() >= MOST_FAILING && !self.failing.contains_key(message) {
+            self.failing.retain(|_, (outage, _)| *outage == self.begun);
+            if self.failing.len() >= MOST_FAILING {
+                return None;
+            }
+        }
+        let (outage, failures) = self.failing.entry(message.clone()).or_insert((self.begun, 0));
+        *failures += 1;
+        (*outage == self.begun).then_some(*failures)
     }
 
     /// Returns `true` if no outage is open, so that successes need not be recorded.
