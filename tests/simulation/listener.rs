@@ -1,6 +1,7 @@
 //! A simulated day of the listener. The service behind it is in turn away, slow and refusing; there
-//! is poison among the messages; processes are killed and redeployed; the stores of claims and of
-//! the filter are slow or away; notices are lost. At the end only poison is among the dead letters,
+//! is poison among the messages; processes are killed and redeployed; the answers of the queue take
+//! longer than their limit; the stores of claims and of the filter are slow or away; notices are
+//! lost. At the end only poison is among the dead letters,
 //! and each further run of a handler has a recorded cause. Controls show that a missing guard of
 //! the queue is found.
 use std::{
@@ -31,7 +32,7 @@ use steadfast::{
 };
 
 use crate::{
-    listener_world::{Cause, End, Health, Ledger, Line, Planted, Service, UnderWay, drive},
+    listener_world::{Cause, End, Health, Ledger, Line, Planted, Service, Slowness, UnderWay, drive},
     moody_store::{Mode, Moody},
 };
 
@@ -85,6 +86,7 @@ struct World {
     planted: Planted,
     /// One for each process, and one for the sender.
     queues: Vec<Arc<dyn Queue>>,
+    slowness: Arc<Slowness>,
     claims: Arc<Moody>,
     handled: Arc<Moody>,
     notices: FaultClient,
@@ -125,6 +127,7 @@ impl World {
         Self {
             service: Service { health, asked, clock: clock.clone(), entropy: Entropy::from_seed(entropy.next_u64()) },
             notifier: notices.notifier(Arc::new(InMemoryNotifier::new())),
+            slowness: Arc::default(),
             claims: Arc::new(Moody::new(&clock)),
             handled: Arc::new(Moody::new(&clock)),
             under_way: Arc::new(AtomicUsize::new(0)),
@@ -157,6 +160,7 @@ impl World {
             under_way: self.under_way.clone(),
             planted: self.planted,
             lost: (0.001, 0.0),
+            slowness: self.slowness.clone(),
         };
         let config = ClaimCheckConfig::default().threshold(100).compress(false);
         let claims = ClaimCheck::builder(Arc::new(line), self.claims.clone(), config)
@@ -307,6 +311,25 @@ impl World {
         }
     }
 
+    /// Makes the answers of the queue slow for some time: those to `receive`, to all other requests,
+    /// and to all. A control has none: its deviation is to be seen alone.
+    async fn answers_are_slow(&self, until: Instant) {
+        if self.planted != Planted::Nothing {
+            return;
+        }
+        for (receive, others) in [(6_000, 0), (0, 1_500), (12_000, 6_000)].into_iter().cycle() {
+            self.clock.sleep(self.between(900, 5400)).await;
+            if self.clock.now() > until {
+                break;
+            }
+            self.slowness.receive.store(receive, SeqCst);
+            self.slowness.others.store(others, SeqCst);
+            self.clock.sleep(self.between(60, 2400)).await;
+            self.slowness.receive.store(0, SeqCst);
+            self.slowness.others.store(0, SeqCst);
+        }
+    }
+
     async fn notices_are_lost(&self, until: Instant) {
         while self.clock.now() < until {
             self.clock.sleep(self.between(600, 7200)).await;
@@ -330,6 +353,7 @@ impl World {
                 self.weather(until),
                 self.moods(&self.claims, until),
                 self.moods(&self.handled, until),
+                self.answers_are_slow(until),
                 self.notices_are_lost(until),
             );
         };

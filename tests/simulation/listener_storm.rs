@@ -33,8 +33,15 @@ fn messages() -> u64 {
 }
 
 fn line(queue: &Arc<InMemoryQueue>, clock: &Clock, entropy: &Entropy, lost: (f64, f64)) -> Arc<dyn Queue> {
-    let (entropy, under_way) = (Entropy::from_seed(entropy.next_u64()), UnderWay::new(AtomicUsize::new(0)));
-    Arc::new(Line { queue: queue.clone(), clock: clock.clone(), entropy, under_way, planted: Planted::Nothing, lost })
+    Arc::new(Line {
+        queue: queue.clone(),
+        clock: clock.clone(),
+        entropy: Entropy::from_seed(entropy.next_u64()),
+        under_way: UnderWay::new(AtomicUsize::new(0)),
+        planted: Planted::Nothing,
+        lost,
+        slowness: Arc::default(),
+    })
 }
 
 #[expect(clippy::print_stderr, reason = "the counts are what is to be seen")]

@@ -46,6 +46,14 @@ pub(crate) struct Line {
     pub(crate) planted: Planted,
     /// Shares of requests lost before they are applied, and of lost replies.
     pub(crate) lost: (f64, f64),
+    pub(crate) slowness: Arc<Slowness>,
+}
+
+/// Milliseconds from the effect of a request to its answer.
+#[derive(Debug, Default)]
+pub(crate) struct Slowness {
+    pub(crate) receive: AtomicU64,
+    pub(crate) others: AtomicU64,
 }
 
 impl std::fmt::Debug for Line {
@@ -64,6 +72,14 @@ impl Drop for Passing<'_> {
 
 impl Line {
     async fn pass<T>(&self, request: BoxFuture<'_, Result<T, QueueError>>) -> Result<T, QueueError> {
+        self.pass_with(&self.slowness.others, request).await
+    }
+
+    async fn pass_with<T>(
+        &self,
+        slowness: &AtomicU64,
+        request: BoxFuture<'_, Result<T, QueueError>>,
+    ) -> Result<T, QueueError> {
         self.clock.sleep(Duration::from_micros(500 + self.entropy.up_to(10_000))).await;
         if self.entropy.unit() < self.lost.0 {
             return Err(PortError::new(PortErrorKind::Unavailable, "the request was lost").into());
@@ -77,7 +93,8 @@ impl Line {
             });
             request.await?
         };
-        self.clock.sleep(Duration::from_micros(500 + self.entropy.up_to(10_000))).await;
+        let slow = Duration::from_millis(slowness.load(Ordering::SeqCst));
+        self.clock.sleep(slow + Duration::from_micros(500 + self.entropy.up_to(10_000))).await;
         if self.entropy.unit() < self.lost.1 {
             return Err(PortError::new(PortErrorKind::Unavailable, "the reply was lost").outcome_unknown().into());
         }
@@ -97,7 +114,7 @@ impl Queue for Line {
             receive.visibility /= 10;
         }
         Box::pin(async move {
-            let mut taken = self.pass(self.queue.receive(receive)).await?;
+            let mut taken = self.pass_with(&self.slowness.receive, self.queue.receive(receive)).await?;
             if self.planted == Planted::DeliveriesCount {
                 taken.iter_mut().for_each(|delivery| delivery.attempts = delivery.deliveries - 1);
             }
