@@ -9,7 +9,7 @@ use steadfast::{
 };
 
 use super::world::{MS, S, Way, World, by_group, text};
-use crate::engines::Engine;
+use crate::engines::{Engine, Uncounted};
 
 /// Runs a chain of three filters in a process that ends somewhere, and then in another one.
 fn chain(engine: Engine, way: Way, process: &CrashingProcess) {
@@ -41,7 +41,7 @@ fn chain(engine: Engine, way: Way, process: &CrashingProcess) {
         )
         .unwrap();
     };
-    world.run(process.run(async { run(&|queue| process.queue(queue), 50).await }));
+    world.run(process.run(async { run(&|queue| Arc::new(Uncounted(process.queue(queue))), 50).await }));
     world.run(run(&|queue| queue, 100));
     let taken = world.take(&queues[3]);
     assert_eq!(by_group(&taken), BTreeMap::from([("g".into(), ["a", "a", "b", "b"].map(str::to_owned).into())]));
