@@ -287,12 +287,28 @@ impl World {
         config: SagaConfig,
     ) -> Result<Node, ConfigError> {
         let client = self.network.client(name);
+        let saga = self.saga_over(name, client.store(self.store.clone()), plan, config)?;
+        Ok(Node { saga, client })
+    }
+
+    /// A node that reaches this store in place of the network's.
+    pub(crate) fn node_over<P>(&self, name: &str, store: Arc<dyn Store>, plan: Plan<State, P>) -> Node {
+        let saga = self.saga_over(name, store, plan, Self::config()).unwrap();
+        Node { saga, client: self.network.client(name) }
+    }
+
+    fn saga_over<P>(
+        &self,
+        name: &str,
+        store: Arc<dyn Store>,
+        plan: Plan<State, P>,
+        config: SagaConfig,
+    ) -> Result<Saga<State>, ConfigError> {
         let seed = name.bytes().fold(7, |seed: u64, byte| seed * 31 + u64::from(byte));
-        let saga = Saga::builder("trip", client.store(self.store.clone()), codec(), plan, config)
+        Saga::builder("trip", store, codec(), plan, config)
             .clock(&self.clock)
             .entropy(&Entropy::from_seed(seed))
-            .build()?;
-        Ok(Node { saga, client })
+            .build()
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {

@@ -3,4 +3,4 @@ mod agents;
 mod attacks;
 mod crashes;
 mod lives;
-mod world;
+pub(crate) mod world;

@@ -26,7 +26,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let saga = Services::new();
+        Self::over(Services::new())
+    }
+
+    pub(crate) fn over(saga: Services) -> Self {
         let queue = Arc::new(InMemoryQueue::builder("orders").clock(&saga.clock).build());
         let replies = Arc::new(InMemoryQueue::builder("web-1").clock(&saga.clock).build());
         let clock = saga.clock.clone();
