@@ -1,14 +1,14 @@
-//! Processes of a chain that end at any request or await, and requests that fail.
-use std::{cell::Cell, collections::BTreeMap, sync::Arc};
+//! Processes of a chain that end at any request, and requests that fail.
+use std::{collections::BTreeMap, sync::Arc};
 
 use steadfast::{
     pipes_and_filters::{Emit, LINEAGE},
     queue::{Message, Queue},
     queue_listener::Work,
-    testing::{CrashingProcess, crash_at_every_write, drop_at_every_await, fail_at_every_write},
+    testing::{CrashingProcess, crash_at_every_write, fail_at_every_write},
 };
 
-use super::world::{MS, S, Way, World, by_group, text};
+use super::world::{S, Way, World, by_group};
 use crate::engines::{Engine, Uncounted};
 
 /// Runs a chain of three filters in a process that ends somewhere, and then in another one.
@@ -70,36 +70,5 @@ fn a_chain_delivers_each_message_once_and_in_order_whichever_request_fails() {
         for way in Way::ALL {
             fail_at_every_write(|process| chain(engine, way, process));
         }
-    }
-}
-
-// Guarantee: pipes_and_filters 2, 3.
-#[test]
-fn a_run_dropped_at_any_await_loses_and_doubles_nothing() {
-    for way in Way::ALL {
-        let world = World::new();
-        let (input, output) = (world.queue("in"), world.queue("out"));
-        // A message is in flight in many of the runs that are dropped.
-        let config = World::config().max_expiries(1_000).max_attempts(6);
-        let filter = || world.filter_with("f", &input, config).output(way.to(&output)).build().unwrap();
-        let handler = async |work: Work| {
-            world.clock.sleep(MS(10)).await;
-            Emit::one(Message::new(work.body.clone()))
-        };
-        let sent = Cell::new(0);
-        drop_at_every_await(
-            &world.time,
-            || {
-                world.send(&input, [Message::new(sent.replace(sent.get() + 1).to_string())]);
-                let (filter, stop) = (filter(), world.clock.sleep(S(1)));
-                async move { filter.run(stop, handler).await }
-            },
-            |_| {},
-        );
-        world.run(filter().run(world.clock.sleep(S(100)), handler)).unwrap();
-        let mut bodies: Vec<u32> = world.take(&output).iter().map(|taken| text(&taken.body).parse().unwrap()).collect();
-        bodies.sort_unstable();
-        assert!(sent.get() > 3);
-        assert_eq!((bodies, world.depth(&input)), ((0..sent.get()).collect(), 0), "{way:?}");
     }
 }

@@ -2,6 +2,7 @@
 mod attacks;
 mod builds;
 mod crashes;
+mod drops;
 mod full;
 mod messages;
 mod waits;

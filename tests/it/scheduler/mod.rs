@@ -2,5 +2,6 @@
 mod agents;
 mod attacks;
 mod crashes;
+mod drops;
 mod lives;
 pub(crate) mod world;
