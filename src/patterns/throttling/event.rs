@@ -26,6 +26,8 @@ pub enum ThrottlingEvent {
         /// Length of the pause.
         time: Duration,
     },
+    /// A pause ended before its time, by a call of `resume`.
+    Resumed,
     /// A shedder began to shed calls.
     SheddingBegan,
     /// A shedder stopped shedding calls.
@@ -45,6 +47,7 @@ impl Traced for ThrottlingEvent {
             }
             Self::Queued { wait } => tracing::debug!(target: TARGET, limiter, ?wait, "queued"),
             Self::Paused { time } => tracing::info!(target: TARGET, limiter, ?time, "paused"),
+            Self::Resumed => tracing::info!(target: TARGET, limiter, "resumed"),
             Self::LimitChanged => tracing::info!(target: TARGET, limiter, "limit changed"),
             Self::SheddingBegan => tracing::info!(target: TARGET, limiter, "shedding began"),
             Self::SheddingEnded => tracing::info!(target: TARGET, limiter, "shedding ended"),

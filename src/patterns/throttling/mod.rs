@@ -102,7 +102,8 @@
 //! limit has one permit and then the even flow; a strict one has what its window allows. The hint
 //! is that of the outcome that reaches the limiter: of each attempt inside a retry, of the last
 //! attempt outside it. [`RateLimiter::pause`] and [`AdaptiveLimiter::pause`] do the same for calls
-//! that are made without the policy. A [`SharedRateLimiter`], a [`ConcurrencyLimiter`] and a
+//! that are made without the policy, and [`RateLimiter::resume`] and [`AdaptiveLimiter::resume`] end
+//! a pause at once. A [`SharedRateLimiter`], a [`ConcurrencyLimiter`] and a
 //! [`ClientThrottle`] ignore hints.
 //!
 //! One hint stops all calls of the limit. Set `max_hint` to zero for a service that sheds single
@@ -158,7 +159,7 @@
 //! 5. A change of the limit neither creates nor loses permits. Waiting calls reserve again, and
 //!    those that no longer fit are rejected.
 //! 6. A pause, by a server's hint or by hand, admits no call before its end, and a hint pauses for
-//!    at most `max_hint`.
+//!    at most `max_hint`. Only `resume` ends one earlier.
 //! 7. Each key has a limit of its own, with the quota of its tier. Calls of one key do not delay
 //!    those of another.
 //! 8. Keys are remembered only while their permits are out, at most `max_keys` of them; beyond
@@ -198,7 +199,7 @@
 //!
 //! # Events
 //!
-//! [`ThrottlingEvent`]: rejected, queued, paused, limit changed, shedding began and ended.
+//! [`ThrottlingEvent`]: rejected, queued, paused, resumed, limit changed, shedding began and ended.
 //! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
 //! of the key if the limiter is [named by](crate::Builder::name_by) key.
 //!

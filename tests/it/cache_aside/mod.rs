@@ -1,5 +1,6 @@
 //! Cache-aside: loads, times, errors, tags. The guard against stale stores has a file of its own.
 mod background;
+mod crashes;
 mod guard;
 mod many;
 mod options;

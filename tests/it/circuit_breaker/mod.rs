@@ -6,6 +6,7 @@ mod life;
 mod reconfigure;
 mod seldom;
 mod shared;
+mod shared_crashes;
 mod states;
 mod transitions;
 

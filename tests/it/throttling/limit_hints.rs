@@ -5,6 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::SeqCst},
     },
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -12,7 +13,8 @@ use steadfast::{
     CallError, FailureKind, Hint, Pipeline, Reason, Verdict,
     call::Policy,
     throttling::{
-        AdaptiveLimitConfig, AdaptiveLimiter, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent, try_acquire_all,
+        AdaptiveLimitConfig, AdaptiveLimiter, KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, RateMode,
+        ThrottlingEvent, try_acquire_all,
     },
     time::{Clock, ManualClock},
 };
@@ -179,4 +181,72 @@ fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     time.advance(S(30));
     assert!(limiter.try_acquire().is_ok());
+}
+
+// Guarantee: throttling 6.
+/// A hint of 900 s stopped all calls for a quarter of an hour, whatever the operator knew.
+#[test]
+fn resume_ends_a_pause_by_a_hint_and_creates_no_permit() {
+    for config in [Quota::per_second(10).into(), RateLimitConfig::from(Quota::per_second(10)).strict()] {
+        let (limiter, _, time) = rate(config);
+        let mut events = limiter.events();
+        let service = Refuses::default();
+        assert_eq!(service.calls(&limiter, &time, 10, Hint::RetryAfter(S(900))).0, 1);
+        time.advance(S(60));
+        assert!(limiter.try_acquire().is_err());
+        limiter.resume();
+        let first = (0..20).filter(|_| limiter.try_acquire().is_ok()).count();
+        assert_eq!(first, if config.mode == RateMode::Strict { 10 } else { 1 }, "as after the end of the pause");
+        time.advance(MS(1000));
+        assert_eq!((0..20).filter(|_| limiter.try_acquire().is_ok()).count(), 10);
+        // Pauses and resumes without end admit no more than the limit.
+        for _ in 0..100 {
+            limiter.pause(S(900));
+            limiter.resume();
+            assert!(limiter.try_acquire().is_err());
+        }
+        limiter.resume();
+        let told = std::iter::from_fn(|| events.try_recv().unwrap());
+        assert_eq!(told.filter(|event| event.what == ThrottlingEvent::Resumed).count(), 101);
+    }
+}
+
+// Guarantee: throttling 6.
+#[test]
+fn resume_wakes_waiting_calls_in_order_and_a_changed_limit_resumes_at_its_new_pace() {
+    let (limiter, _, time) = rate(Quota::per_second(10));
+    limiter.pause(S(900));
+    let mut first = Box::pin(limiter.acquire());
+    let mut second = Box::pin(limiter.acquire());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
+    limiter.resume();
+    assert!(first.as_mut().poll(&mut cx).is_ready() && second.as_mut().poll(&mut cx).is_pending());
+    time.advance(MS(100));
+    assert!(second.as_mut().poll(&mut cx).is_ready());
+
+    limiter.pause(S(900));
+    limiter.reconfigure(Quota::per_second(1000)).unwrap();
+    assert!(limiter.try_acquire().is_err());
+    limiter.resume();
+    time.advance(MS(10));
+    assert_eq!((0..100).filter(|_| limiter.try_acquire().is_ok()).count(), 10);
+}
+
+// Guarantee: throttling 6.
+#[test]
+fn resume_ends_the_pause_of_a_key_and_of_an_adaptive_limit() {
+    let (clock, time) = Clock::manual();
+    let keyed = KeyedRateLimiter::<String>::builder(Quota::per_second(10)).clock(&clock).build().unwrap();
+    keyed.pause("a", S(900));
+    keyed.pause("b", S(900));
+    keyed.resume("a");
+    keyed.resume("c");
+    assert!(keyed.try_acquire("a").is_ok() && keyed.try_acquire("b").is_err());
+
+    let limiter = AdaptiveLimiter::builder(AdaptiveLimitConfig::default()).clock(&clock).build().unwrap();
+    let service = Refuses::default();
+    assert_eq!(service.calls(&limiter, &time, 10, Hint::UnavailableFor(S(900))).0, 1);
+    limiter.resume();
+    assert_eq!(service.calls(&limiter, &time, 10, Hint::None).0, 10);
 }

@@ -14,5 +14,6 @@ mod rate_limit;
 mod rate_limit_change;
 mod rate_limit_queue;
 mod shared_limit;
+mod shared_limit_crashes;
 mod shared_limit_faults;
 mod shedding;

@@ -209,6 +209,14 @@ impl AdaptiveLimiter {
         self.0.semaphore.emit_pause(now, time);
     }
 
+    /// Ends a running pause now, also one by a server's hint. Without a pause nothing changes.
+    pub fn resume(&self) {
+        let now = self.0.clock.now();
+        if self.0.paused_until.swap(0, Ordering::Relaxed) > now.as_nanos() {
+            self.0.semaphore.emit_resume(now);
+        }
+    }
+
     /// Pauses for the time that the server asked for, at most `max_hint`.
     #[cold]
     #[inline(never)]

@@ -229,6 +229,10 @@ impl ConcurrencyLimiter {
         self.inner.events.send(self.inner.name.as_ref(), now, || ThrottlingEvent::Paused { time });
     }
 
+    pub(crate) fn emit_resume(&self, now: Instant) {
+        self.inner.events.send(self.inner.name.as_ref(), now, || ThrottlingEvent::Resumed);
+    }
+
     /// Runs `operation` under this limiter alone.
     ///
     /// # Errors

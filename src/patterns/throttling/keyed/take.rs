@@ -94,6 +94,19 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
         self.0.events.send(self.name_of(key).as_ref(), now, || ThrottlingEvent::Paused { time });
     }
 
+    /// Ends a running pause of `key` now: see [`RateLimiter::resume`].
+    pub fn resume(&self, key: &(impl KeyRef<K> + ?Sized)) {
+        let (hash, now, _) = self.0.locate(key);
+        let state = self.0.shards.of(hash).lock();
+        // A key without a complete limiter has no pause.
+        let limiter = state.limiters.find(hash, |(k, _)| key.is(k)).map(|(_, limiter)| limiter.clone());
+        drop(state);
+        if limiter.is_some_and(|limiter| limiter.turns().resume(now)) {
+            let at = Instant::from_nanos(now);
+            self.0.events.send(self.name_of(key).as_ref(), at, || ThrottlingEvent::Resumed);
+        }
+    }
+
     /// Takes permits, and counts them if the limiter is metered.
     #[inline]
     pub(super) fn take(&self, key: &(impl KeyRef<K> + ?Sized), n: u32) -> Result<Taken, Refusal> {

@@ -198,11 +198,18 @@ impl Gcra {
     }
 
     /// Admits nothing before `until`, when one permit is available. Also gives back `waiting`
-    /// reserved permits, which the caller reserves again.
-    pub(crate) fn drain(&self, until: u64, waiting: u64) {
+    /// reserved permits, which the caller reserves again. Returns the arrival time before, without
+    /// the reserved permits.
+    pub(crate) fn drain(&self, until: u64, waiting: u64) -> u64 {
         let pace = self.pace();
-        let drained = pace.drained(until);
-        self.update(|tat| tat.saturating_sub(pace.interval.saturating_mul(waiting)).max(drained));
+        let (drained, reserved) = (pace.drained(until), pace.interval.saturating_mul(waiting));
+        self.update(|tat| tat.saturating_sub(reserved).max(drained)).saturating_sub(reserved)
+    }
+
+    /// Ends a pause at `now`, when one permit is available, unless the arrival time was `before`,
+    /// without the pause, which is later.
+    pub(crate) fn end_pause(&self, before: u64, now: u64) {
+        self.tat.0.store(self.pace().drained(now).max(before), Ordering::Relaxed);
     }
 
     /// Admits nothing before `until`, when one permit is available, and forgets all earlier
@@ -238,12 +245,14 @@ impl Gcra {
         self.tat.0.store(now.saturating_add(debt), Ordering::Relaxed);
     }
 
-    fn update(&self, change: impl Fn(u64) -> u64) {
+    /// Returns the arrival time before the change.
+    fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
         let mut tat = self.tat.0.load(Ordering::Relaxed);
         while let Err(changed) =
             self.tat.0.compare_exchange_weak(tat, change(tat), Ordering::Relaxed, Ordering::Relaxed)
         {
             tat = changed;
         }
+        tat
     }
 }

@@ -166,6 +166,15 @@ impl RateLimiter {
         self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::Paused { time });
     }
 
+    /// Ends a running pause now, also one by a server's hint: for an operator who knows that the
+    /// server is back. Goes on as after the end of a pause. Without a pause nothing changes.
+    pub fn resume(&self) {
+        let now = self.0.clock.now();
+        if self.0.turns.resume(now.as_nanos()) {
+            self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::Resumed);
+        }
+    }
+
     /// Pauses for the time that the server asked for, at most `max_hint`.
     #[cold]
     #[inline(never)]

@@ -38,6 +38,8 @@ struct TurnQueue {
     earlier: u64,
     /// Time before which no turn comes.
     pause: u64,
+    /// Arrival time in smooth mode without the running pause, for its end before the time.
+    unpaused: u64,
     /// Calls that a change rejected and that have not been polled since.
     refused: HashMap<u64, Refusal>,
     /// Wakers to wake after the lock is released.
@@ -90,6 +92,7 @@ impl Turns {
             waiting: VecDeque::new(),
             earlier: 0,
             pause: 0,
+            unpaused: 0,
             refused: HashMap::new(),
             to_wake: Vec::new(),
         };
@@ -240,14 +243,36 @@ impl Turns {
             let reserved = queue.reserved();
             // At the end of the pause there is one permit and then the even flow: a service that
             // has just recovered receives no burst.
+            let before = self.gcra.drain(until, reserved);
+            if queue.pause <= now {
+                queue.unpaused = before;
+            }
             queue.pause = until;
-            self.gcra.drain(until, reserved);
             if self.mode() == RateMode::Strict {
                 queue.strict.give_back_last(reserved);
             }
             queue.reserve_again(&self.gcra, self.mode(), now);
         }
         queue.wake_and_unlock();
+    }
+
+    /// Ends a running pause as its time would have ended it. Waiting calls reserve again, in order.
+    /// Returns `false` if there is no pause.
+    pub(crate) fn resume(&self, now: u64) -> bool {
+        let mut queue = self.queue.lock();
+        queue.release(now);
+        let is_paused = queue.pause > now;
+        if is_paused {
+            let reserved = queue.reserved();
+            queue.pause = 0;
+            self.gcra.end_pause(queue.unpaused, now);
+            if self.mode() == RateMode::Strict {
+                queue.strict.give_back_last(reserved);
+            }
+            queue.reserve_again(&self.gcra, self.mode(), now);
+        }
+        queue.wake_and_unlock();
+        is_paused
     }
 
     /// Returns `true` if the machine equals a new one: no permit is taken, and no call waits.
@@ -302,6 +327,8 @@ impl Turns {
         if queue.pause > now {
             // No call has passed since the pause began, so the pause stands for all used permits.
             self.gcra.restart_drained(queue.pause);
+            // The share of the burst before the pause is unknown at this pace: all of it.
+            queue.unpaused = now.saturating_add(pace.span);
         }
         queue.reserve_again(&self.gcra, mode, now);
         queue.wake_and_unlock();

@@ -1,6 +1,5 @@
 //! The shared limiter: its parts and its public methods.
 use std::{
-    collections::HashMap,
     fmt,
     future::Future,
     sync::{
@@ -14,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     SharedRateLimitConfig, SharedRateLimitEvent as Event, Sharing, WhenDown, account::Account, row::SharedTime,
+    tenants::Tenants,
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents},
@@ -52,7 +52,7 @@ pub(super) struct SharedCore {
     tier_of: Option<TierOf>,
     /// The limit of all calls, and those of tenants.
     all: Arc<Account>,
-    tenants: Mutex<HashMap<String, Arc<Account>>>,
+    tenants: Mutex<Tenants>,
     /// Time until which the store is not asked; zero while the store is up. A word of its own that
     /// publishes no other memory, so `Relaxed` suffices.
     down_until: AtomicU64,
@@ -119,16 +119,9 @@ impl SharedRateLimiter {
         let row = format!("of {tenant}");
         inner.store.capabilities().check_key("tenant", &row)?;
         let tier = inner.tier_of.as_ref().and_then(|tier_of| tier_of(tenant));
-        let account = {
-            let mut tenants = inner.tenants.lock();
-            if tenants.len() == tenants.capacity() {
-                // Before the map grows: an account without a holder that equals a new one is not
-                // needed.
-                let (shared_now, now) = (inner.time.now(), inner.clock.now());
-                tenants.retain(|_, account| Arc::strong_count(account) > 1 || !account.is_idle(shared_now, now));
-            }
-            tenants.entry(tenant.to_owned()).or_insert_with(|| Arc::new(Account::new(row, tier))).clone()
-        };
+        let (shared_now, now) = (inner.time.now(), inner.clock.now());
+        let is_unused = |account: &Arc<Account>| Arc::strong_count(account) == 1 && account.is_idle(shared_now, now);
+        let account = inner.tenants.lock().account(tenant, || Account::new(row, tier), is_unused);
         Ok(Self { inner: inner.clone(), account, tenant: Some(tenant.into()) })
     }
 
@@ -147,9 +140,7 @@ impl SharedRateLimiter {
             let mut set = inner.settings.lock();
             *set = Arc::new(SharedSettings { config, tiers: set.tiers.clone() });
         }
-        for account in inner.tenants.lock().values() {
-            account.forget_row();
-        }
+        inner.tenants.lock().accounts().for_each(Account::forget_row);
         inner.all.forget_row();
         inner.emit(|| Event::LimitChanged);
         Ok(())

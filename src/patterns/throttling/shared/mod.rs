@@ -129,6 +129,7 @@ mod event;
 mod leases;
 mod limiter;
 mod row;
+mod tenants;
 
 pub use config::{SharedRateLimitConfig, Sharing, WhenDown};
 pub use event::SharedRateLimitEvent;
