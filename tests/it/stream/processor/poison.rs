@@ -1,16 +1,22 @@
 //! Events that fail, and events that kill their process.
 use std::{
-    future::Future,
-    sync::{Arc, Mutex},
+    future::{Future, pending},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
 };
 
+use futures::FutureExt;
 use steadfast::{
     queue_listener::Disposition,
+    store::{Key, Store},
     stream::{Delivered, StreamProcessorEvent as Event},
-    time::Instant,
+    time::{Clock, Instant},
 };
 
 use super::world::{MS, S, World, complete, numbered};
+use crate::moody_store::{Mode, Moody};
 
 // Guarantee: stream 10.
 #[test]
@@ -138,7 +144,7 @@ fn lives_of(world: &World, lives: usize, kills: impl Fn(&Delivered) -> bool + Cl
                 clock.sleep(MS(20)).await;
                 if dies {
                     *noted.lock().unwrap() = true;
-                    std::future::pending::<()>().await;
+                    pending::<()>().await;
                 }
                 clock.sleep(MS(20)).await;
                 Disposition::Complete
@@ -186,7 +192,7 @@ fn after_two_claims_without_progress_events_run_one_at_a_time() {
     let world = World::new(1);
     world.topic.add(0, numbered("", 1..21));
     for _ in 0..2 {
-        world.start_as("dies", World::quick(), |_| std::future::pending());
+        world.start_as("dies", World::quick(), |_| pending());
         world.pass(S(6));
         world.kill("dies");
     }
@@ -211,6 +217,83 @@ fn after_two_claims_without_progress_events_run_one_at_a_time() {
     assert!(runs[0].ended.unwrap() > runs[1].began);
 }
 
+/// Returns a world with one partition, whose store takes 200 ms for each request.
+fn world_of_a_slow_store() -> (World, Arc<Moody>) {
+    let (clock, time) = Clock::manual();
+    let store = Arc::new(Moody::new(&clock));
+    store.is(Mode::Slow(MS(200)));
+    (World::over(&clock, &time, store.clone(), 1), store)
+}
+
+// Guarantee: stream 11.
+#[test]
+fn where_the_store_is_slow_a_careful_owner_still_records_each_event_before_it_runs() {
+    let (world, store) = world_of_a_slow_store();
+    world.topic.add(0, numbered("", 1..21));
+    for _ in 0..2 {
+        world.start_as("dies", World::quick(), |_| pending());
+        world.pass(S(10));
+        world.kill("dies");
+    }
+    world.runs.lock().unwrap().clear();
+    let unrecorded = Arc::new(Mutex::new(Vec::new()));
+    let noted = unrecorded.clone();
+    world.start_as("m", World::quick().max_ahead(20), move |event| {
+        let checkpoint = store.store.get(Key::new("stream-group/dispatch/orders", "p/0000")).now_or_never();
+        let checkpoint = String::from_utf8(checkpoint.unwrap().unwrap().unwrap().value.to_vec()).unwrap();
+        if !checkpoint.contains(&format!("\nsuspect {} 0 running\n", event.position.offset)) {
+            noted.lock().unwrap().push((event.position.offset, checkpoint));
+        }
+        complete()
+    });
+    world.pass(S(30));
+    assert_eq!(world.runs().len(), 20);
+    let unrecorded = unrecorded.lock().unwrap();
+    assert!(unrecorded.is_empty(), "{} of 20 ran unrecorded: {unrecorded:?}", unrecorded.len());
+}
+
+// Guarantee: stream 11.
+#[test]
+fn where_the_store_is_slow_an_event_that_kills_its_process_is_still_found() {
+    for killer in [1, 5] {
+        let (world, _) = world_of_a_slow_store();
+        world.topic.add(0, numbered("", 1..11));
+        let deaths = lives_of(&world, 12, move |event| event.position.offset == killer);
+        assert!((5..=6).contains(&deaths), "{deaths} deaths of {killer}");
+        world.pass(S(20));
+        assert_eq!(world.dead_letters(), [(format!("0/{killer}"), "its process died 3 times while it ran".to_owned())]);
+        assert_eq!(world.watermark(0), 10);
+    }
+}
+
+// Guarantee: stream 11.
+#[test]
+fn owners_that_die_but_finish_events_before_are_followed_by_no_careful_one() {
+    let world = World::new(1);
+    world.topic.add(0, numbered("", 1..41));
+    for life in 1..9 {
+        // It finishes three events, writes its checkpoint, and dies.
+        let left = Arc::new(AtomicU32::new(3));
+        let config = World::quick().max_in_flight(1).checkpoint_interval(MS(100));
+        world.start_as("m", config, move |_| {
+            let left = left.clone();
+            async move {
+                if left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
+                    pending::<()>().await;
+                }
+                Disposition::Complete
+            }
+        });
+        world.pass_until(S(20), || world.watermark(0) == life * 3);
+        world.kill("m");
+    }
+    let careful = world.told(|event| match event {
+        Event::Careful { until, .. } => Some(*until),
+        _ => None,
+    });
+    assert!(careful.is_empty(), "careful up to {careful:?}, though each owner finished three events");
+}
+
 // Guarantee: stream 11.
 #[test]
 fn a_process_that_is_stopped_or_has_nothing_to_do_is_no_crash() {
@@ -224,7 +307,7 @@ fn a_process_that_is_stopped_or_has_nothing_to_do_is_no_crash() {
     world.topic.add(0, ["1"]);
     for _ in 0..4 {
         // Stopped while the event runs.
-        world.start_as("stopped", World::quick().drain_timeout(MS(100)), |_| std::future::pending());
+        world.start_as("stopped", World::quick().drain_timeout(MS(100)), |_| pending());
         world.pass(S(6));
         world.stop("stopped");
         world.pass(S(3));
