@@ -1,4 +1,5 @@
-//! The cloud design patterns for async services: a pipeline of policies around outbound calls.
+//! The cloud design patterns for async services: a pipeline of policies around outbound calls, and
+//! queues, sagas, streams, caches and elections on stores that processes share.
 //!
 //! ```
 //! use std::time::Duration;
@@ -92,7 +93,7 @@
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
 //! | [`standard`] | the ready-made stack, from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports for the patterns' state, each with an in-memory implementation |
-//! | [`backend`] | the ports on durable engines, chosen by a URL: SQLite, by feature |
+//! | [`backend`] | the ports on engines, chosen by a URL: SQLite, PostgreSQL, Redis, NATS, each by feature |
 //! | [`port`] | types that the ports share: errors, capabilities, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the call's error |
 //! | `http` | HTTP and gRPC: classifiers, hints, rejections as responses, deadlines as headers; by feature |

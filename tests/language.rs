@@ -1,5 +1,7 @@
 //! The language of the documentation, as far as it can be counted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#[path = "sources/links.rs"]
+mod links;
 mod sources;
 
 use std::{fs, path::Path};
@@ -109,10 +111,74 @@ fn the_readme_and_the_documentation_lead_to_each_page() {
     pages(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/_docs"), &mut found);
     assert!(found.len() > 15);
     found.retain(|page| {
-        let included = format!("include_str!(\"{}\")", page.trim_start_matches("src/_docs/"));
-        !readme.contains(&format!("({page})")) || !tree.contains(&included)
+        let page = page.trim_start_matches("src/_docs/");
+        let included = format!("include_str!(\"{page}\")");
+        let address = page.trim_end_matches(".md").trim_end_matches("/index");
+        page != "links.md" && !(readme.contains(&format!("/_docs/{address}/index.html\n")) && tree.contains(&included))
     });
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Stored forms: the file of the source, the line there, and the number on the page of stability.
+const FORMS: [(&str, &str, &str); 14] = [
+    ("wings/backend/postgres/schema.rs", "const VERSION: i32 = {};", "schema in PostgreSQL | `version` {} |"),
+    ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
+    ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
+    ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "streams of NATS | form {} |"),
+    ("patterns/saga/wire.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
+    ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
+    ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),
+    ("roof/stream/processor/members.rs", "const FORM: &str = \"member {}\";", "`member {}` |"),
+    (
+        "patterns/cache_aside/remote/record.rs",
+        "const FORM: &[u8] = b\"cache {}\\n\";",
+        "record of a cache | `cache {}` |",
+    ),
+    ("patterns/cache_aside/remote/backplane.rs", "strip_prefix(\"cache {} \")", "notice of a cache | `cache {}` |"),
+    ("ports/lease/record.rs", "const FORM: &str = \"lease {}\";", "`lease {}` |"),
+    ("patterns/throttling/shared/row.rs", "format!(\"rate {} {} {}\"", "`rate {}` |"),
+    ("patterns/circuit_breaker/shared/report.rs", "strip_prefix(\"{} open \")", "`circuit {}` |"),
+    ("patterns/sharding/wire.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
+];
+
+#[test]
+fn the_readme_states_the_counts_that_its_pictures_show() {
+    let readme = include_str!("../README.md");
+    let counts = |svg: &str| {
+        let (line, _) = svg.split_once(" lost, in ").unwrap();
+        let line = line.rsplit('>').next().unwrap().replace(',', "");
+        let numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+        numbers.collect::<Vec<_>>()
+    };
+    let unprotected = counts(include_str!("../docs/storm-unprotected.svg"));
+    let protected = counts(include_str!("../docs/storm-protected.svg"));
+    let [scheduled, rejected, lost] = unprotected[..] else { panic!("{unprotected:?}") };
+    let grouped = |n: u64| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };
+    let stated = format!("{} of {} deliveries lost", grouped(lost), grouped(scheduled + rejected + lost));
+    assert!(readme.contains(&stated), "README does not state {stated}");
+    assert!(protected[2] == 0 && protected.iter().sum::<u64>() == scheduled + rejected + lost, "{protected:?}");
+}
+
+#[test]
+fn the_page_of_stability_has_the_number_of_each_stored_form() {
+    let (page, texts) = (include_str!("../src/_docs/stability.md"), texts());
+    let source = |file: &str| &texts.iter().find(|(path, _)| path == file).unwrap().1;
+    for (file, line, row) in FORMS {
+        let (before, after) = line.split_once("{}").unwrap();
+        let numbers = source(file).split(before).skip(1).filter_map(|rest| {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            (!digits.is_empty() && rest[digits.len()..].starts_with(after)).then_some(digits)
+        });
+        let number = numbers.last().unwrap_or_else(|| panic!("{file} has no {line}"));
+        let row = row.replace("{}", &number);
+        assert!(page.contains(&row), "the page has no `{row}`, which {file} states");
+    }
+    // The schema of a file has as many versions as it has migrations.
+    let (_, list) = source("wings/backend/sqlite/schema.rs").split_once("const MIGRATIONS: &[&str] = &[").unwrap();
+    let (list, _) = list.split_once("\n];").unwrap();
+    let migrations = list.lines().filter(|line| line.starts_with("    \"")).count();
+    let row = format!("SQLite file | `user_version` {migrations} |");
+    assert!(page.contains(&row), "the page has no `{row}`");
 }
 
 #[test]

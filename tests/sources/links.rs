@@ -1,0 +1,357 @@
+//! Links of the Markdown files, for three readers: a checkout (and a forge that shows it), crates.io, and docs.rs.
+//!
+//! README is shown by the first two, and only the first has the files of the repository: README links to pages by their
+//! address on docs.rs. A page of `src/_docs` is shown by the first, and by rustdoc. It names an item by its path, as in
+//! `[text][crate::retry]`. For rustdoc, `links.md` defines these labels before the page does, and the first definition
+//! counts; for the others, the page defines them at its end.
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use crate::sources::texts;
+
+/// Addresses of the documentation of this crate, and of a file of its package.
+const DOCS: &str = "https://docs.rs/steadfast/latest/steadfast/";
+const SOURCE: &str = "https://docs.rs/crate/steadfast/latest/source/";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A Markdown file, with code taken out.
+struct Page {
+    /// Path below the root, with `/`.
+    path: String,
+    lines: Vec<String>,
+    /// The anchors of the headings.
+    anchors: BTreeSet<String>,
+}
+
+impl Page {
+    fn new(path: &str, text: &str) -> Self {
+        let (mut fenced, mut lines, mut anchors) = (false, Vec::new(), BTreeSet::new());
+        for line in text.lines() {
+            let is_fence = line.trim_start().starts_with("```");
+            fenced ^= is_fence;
+            let is_code = fenced || is_fence;
+            lines.push(if is_code { String::new() } else { without_code(line) });
+            let heading = line.split_once(' ').filter(|(marks, _)| !is_code && marks.starts_with('#'));
+            anchors.extend(heading.map(|(_, heading)| slug(heading)));
+        }
+        Self { path: path.to_owned(), lines, anchors }
+    }
+
+    fn read(path: &str) -> Self {
+        Self::new(path, &fs::read_to_string(root().join(path)).unwrap())
+    }
+
+    /// The definitions `[label]: target`.
+    fn definitions(&self) -> Vec<(&str, &str)> {
+        self.lines.iter().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).collect()
+    }
+
+    /// The targets of links and pictures that stand in the text, and those in HTML.
+    fn targets(&self) -> Vec<&str> {
+        let after = |mark: &'static str, end: char| {
+            let of_line =
+                move |line| str::split(line, mark).skip(1).filter_map(move |rest| Some(rest.split_once(end)?.0));
+            self.lines.iter().flat_map(move |line: &String| of_line(line))
+        };
+        let html = after("src=\"", '"').chain(after("href=\"", '"')).chain(after("srcset=\"", '"'));
+        after("](", ')').chain(html).collect()
+    }
+
+    /// The labels of links by reference: `[text][label]` and `[label]`. The releases of a changelog stand in brackets, too.
+    fn labels(&self) -> Vec<&str> {
+        let is_text = |line: &&String| !(line.starts_with('[') && line.contains("]: ") || line.starts_with("## ["));
+        let texts = self.lines.iter().filter(is_text);
+        texts.flat_map(|line| labels(line)).collect()
+    }
+}
+
+fn labels(line: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), line);
+    while let Some((_, begun)) = rest.split_once('[') {
+        let Some((text, after)) = begun.split_once(']') else { break };
+        rest = after;
+        let is_inline = after.starts_with('(');
+        match after.strip_prefix('[').and_then(|label| label.split_once(']')) {
+            Some((label, after)) => {
+                found.push(label);
+                rest = after;
+            }
+            None if !is_inline => found.push(text),
+            None => {}
+        }
+    }
+    found
+}
+
+/// Empties code in back-quotes, so that what looks like a link in it is none.
+fn without_code(line: &str) -> String {
+    let parts: Vec<_> = line.split('`').collect();
+    let closed = parts.len() % 2 == 1;
+    let part = |(at, part): (usize, &&str)| {
+        if at % 2 == 1 && (closed || at + 1 < parts.len()) { "" } else { *part }.to_owned()
+    };
+    parts.iter().enumerate().map(part).collect::<Vec<_>>().join("`")
+}
+
+/// The anchor of a heading, as forges and rustdoc make it.
+fn slug(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// The Markdown files below a folder, as paths below the root.
+fn files(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let parts = path.strip_prefix(root()).unwrap().iter().map(|part| part.to_str().unwrap());
+            found.push(parts.collect::<Vec<_>>().join("/"));
+        }
+    }
+    found.sort();
+}
+
+fn all_pages() -> Vec<Page> {
+    let mut found = Vec::new();
+    files(root(), &mut found);
+    found.iter().map(|path| Page::read(path)).collect()
+}
+
+/// The files and folders that the package has, by the manifest.
+fn packaged() -> Vec<String> {
+    let manifest: toml::Table = fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
+    let included = manifest["package"]["include"].as_array().unwrap();
+    included.iter().map(|path| path.as_str().unwrap().trim_start_matches('/').to_owned()).collect()
+}
+
+fn is_packaged(file: &str, packaged: &[String]) -> bool {
+    let is_in = |path: &String| match path.split_once('*') {
+        Some((begin, end)) => file.starts_with(begin) && file.ends_with(end),
+        None => file == path || file.starts_with(&format!("{path}/")),
+    };
+    root().join(file).is_file() && packaged.iter().any(is_in)
+}
+
+/// What the sources show of the items that a link may name.
+struct Items {
+    /// Names after `pub struct` and so on, with that word.
+    items: BTreeSet<(String, String)>,
+    /// Names of methods, fields and variants.
+    members: BTreeSet<String>,
+    /// Anchors of the headings in documentation.
+    anchors: BTreeSet<String>,
+    modules: BTreeSet<String>,
+}
+
+impl Items {
+    fn read() -> Self {
+        let mut it = Self {
+            items: BTreeSet::new(),
+            members: BTreeSet::new(),
+            anchors: BTreeSet::new(),
+            modules: BTreeSet::new(),
+        };
+        let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+        for (path, text) in texts() {
+            it.modules.extend(path.trim_end_matches(".rs").split('/').map(str::to_owned));
+            for line in text.lines().map(str::trim_start) {
+                if let Some(rest) = line.strip_prefix("pub ") {
+                    let rest = rest.trim_start_matches("async ");
+                    let rest = rest.strip_prefix("const ").filter(|rest| rest.starts_with("fn ")).unwrap_or(rest);
+                    let (kind, rest) = rest.split_once(' ').unwrap_or_default();
+                    let kind = if kind == "const" { "constant" } else { kind };
+                    it.items.insert((kind.to_owned(), name(rest)));
+                }
+                if let Some((_, rest)) = line.split_once("fn ") {
+                    it.members.insert(name(rest));
+                }
+                it.members.insert(name(line.trim_start_matches("pub ").trim_start_matches("const ")));
+                let heading = line.strip_prefix("//!").or(line.strip_prefix("///")).map(str::trim_start);
+                it.anchors.extend(heading.and_then(|line| Some(slug(line.strip_prefix('#')?.trim_start_matches('#')))));
+            }
+        }
+        let mut pages = Vec::new();
+        files(&root().join("src/_docs"), &mut pages);
+        for path in pages {
+            it.modules.extend(path.trim_end_matches(".md").split('/').map(str::to_owned));
+            it.anchors.extend(Page::read(&path).anchors);
+        }
+        it
+    }
+
+    /// Returns `true` if the sources have the item of a page of the documentation, named without [`DOCS`].
+    fn has(&self, address: &str) -> bool {
+        let (page, anchor) = address.split_once('#').unwrap_or((address, ""));
+        let mut parts: Vec<_> = page.split('/').collect();
+        let file = parts.pop().unwrap_or("");
+        if !parts.iter().all(|module| self.modules.contains(*module)) {
+            return false;
+        }
+        let is_item = match file.strip_suffix(".html").unwrap_or("").split_once('.') {
+            Some((kind, name)) => self.items.contains(&(kind.to_owned(), name.to_owned())),
+            None => file.is_empty() || file == "index.html",
+        };
+        is_item
+            && match anchor.split_once('.') {
+                Some(("method" | "tymethod" | "structfield" | "variant" | "associatedconstant", name)) => {
+                    self.members.contains(name)
+                }
+                Some(_) => false,
+                None => anchor.is_empty() || self.anchors.contains(anchor),
+            }
+    }
+}
+
+/// A finding, unless a reader of this page reaches the target.
+fn dead(page: &Page, target: &str, items: &Items, packaged: &[String]) -> Option<String> {
+    let finding = |what: &str| Some(format!("{}: {target}: {what}", page.path));
+    if let Some(address) = target.strip_prefix(DOCS) {
+        return (!items.has(address)).then(|| finding("no such item"))?;
+    }
+    if let Some(file) = target.strip_prefix(SOURCE) {
+        return (!is_packaged(file, packaged)).then(|| finding("the package has no such file"))?;
+    }
+    if target.starts_with("https://") || target.starts_with("http://") {
+        return None;
+    }
+    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let here = root().join(&page.path);
+    let file = if file.is_empty() { here.clone() } else { here.parent().unwrap().join(file) };
+    if !file.exists() {
+        return finding("the repository has no such file");
+    }
+    if !anchor.is_empty() {
+        let text = fs::read_to_string(&file).unwrap();
+        if !Page::new("", &text).anchors.contains(anchor) {
+            return finding("no such heading");
+        }
+    }
+    None
+}
+
+#[test]
+fn every_link_leads_its_reader_somewhere() {
+    let (items, packaged) = (Items::read(), packaged());
+    let mut found = Vec::new();
+    for page in all_pages().iter().filter(|page| page.path != "src/_docs/links.md") {
+        let mut targets = page.targets();
+        targets.extend(page.definitions().into_iter().map(|(_, target)| target));
+        found.extend(targets.iter().filter_map(|target| dead(page, target, &items, &packaged)));
+        let defined: BTreeSet<_> = page.definitions().into_iter().map(|(label, _)| label).collect();
+        let used: BTreeSet<_> = page.labels().into_iter().collect();
+        found.extend(used.difference(&defined).map(|label| format!("{}: [{label}] is not defined", page.path)));
+        found
+            .extend(defined.difference(&used).map(|label| format!("{}: [{label}] is defined and not used", page.path)));
+    }
+    assert!(found.is_empty(), "{} dead links:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn the_readme_has_no_link_that_needs_a_checkout() {
+    let page = Page::read("README.md");
+    let mut targets = page.targets();
+    targets.extend(page.definitions().into_iter().map(|(_, target)| target));
+    targets.retain(|target| !target.starts_with("https://"));
+    // A picture has two sources: crates.io takes the second, a checkout the first.
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let has_second = |target: &&str| {
+        text.contains(&format!("<source srcset=\"{target}\">")) && text.contains(&format!("src=\"{SOURCE}{target}\""))
+    };
+    targets.retain(|target| !has_second(target));
+    assert!(targets.is_empty(), "{} links of README are dead on crates.io: {targets:#?}", targets.len());
+}
+
+#[test]
+fn a_page_names_items_by_labels_that_rustdoc_resolves() {
+    let links = Page::read("src/_docs/links.md");
+    let known: BTreeMap<_, _> = links.definitions().into_iter().collect();
+    let tree = fs::read_to_string(root().join("src/_docs/mod.rs")).unwrap();
+    let (mut found, mut used) = (Vec::new(), BTreeSet::new());
+    let pages: Vec<_> = all_pages().into_iter().filter(|page| page.path.starts_with("src/_docs/")).collect();
+    for page in pages.iter().filter(|page| page.path != links.path) {
+        let path = &page.path;
+        let included = path.trim_start_matches("src/_docs/");
+        if !tree.contains(&format!("include_str!(\"links.md\")]\n#[doc = include_str!(\"{included}\")]"))
+            && !tree.contains(&format!("include_str!(\"links.md\")]\n    #[doc = include_str!(\"{included}\")]"))
+        {
+            found.push(format!("{path}: `mod.rs` does not include links.md before it"));
+        }
+        // Rustdoc shows no files: only their labels lead anywhere.
+        found.extend(
+            page.targets()
+                .into_iter()
+                .filter(|target| !target.starts_with('#') && !target.starts_with("http"))
+                .map(|target| format!("{path}: {target} is no label")),
+        );
+        for (label, target) in page.definitions() {
+            if known.get(label).copied() != Some(label) && !target.starts_with("http") {
+                found.push(format!("{path}: links.md does not define [{label}]: {label}"));
+            }
+            // The same item for both readers.
+            let last = |text: &str| text.rsplit(['/', '.', '#', ':']).next().unwrap_or("").to_owned();
+            let name = target.strip_suffix("/index.html").or(target.strip_suffix(".html")).unwrap_or(target);
+            let name = name.strip_suffix(".md").unwrap_or(name);
+            if last(label) != last(name) && target.starts_with(DOCS) {
+                found.push(format!("{path}: [{label}] leads to {target}"));
+            }
+            used.insert(label.to_owned());
+        }
+    }
+    let unused = known.keys().filter(|label| !used.contains(**label));
+    found.extend(unused.map(|label| format!("{}: [{label}] is not used", links.path)));
+    assert!(found.is_empty(), "{} findings:\n{}", found.len(), found.join("\n"));
+}
+
+/// Run after `cargo doc --no-deps --all-features`, whose files it looks at.
+#[test]
+#[ignore = "needs the built documentation"]
+fn every_link_to_docs_rs_is_a_page_that_rustdoc_makes() {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let built = target.join("doc/steadfast");
+    assert!(built.join("index.html").exists(), "cargo doc --no-deps --all-features");
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for page in all_pages() {
+        let targets = page.targets().into_iter().chain(page.definitions().into_iter().map(|(_, target)| target));
+        for address in targets.filter_map(|target| target.strip_prefix(DOCS)) {
+            let (file, anchor) = address.split_once('#').unwrap_or((address, ""));
+            let html = fs::read_to_string(built.join(file)).unwrap_or_default();
+            if html.is_empty() || !anchor.is_empty() && !html.contains(&format!("id=\"{anchor}\"")) {
+                found.push(format!("{}: {address}", page.path));
+            }
+            seen += 1;
+        }
+    }
+    assert!(found.is_empty(), "{} of {seen} are missing:\n{}", found.len(), found.join("\n"));
+    assert!(seen > 300, "{seen}");
+}
+
+#[test]
+fn the_check_of_links_finds_what_it_is_for() {
+    let text = "# A `b` c\n[x](no.md), [y](crate::retry), ![z](../docs/none.svg), `[c](code.md)`\n\n```\n[d](code.md)\n```\n\
+        [e][label], [f](#a-b-c), [g](#d), [h]\n\n[label]: https://docs.rs/steadfast/latest/steadfast/retry/struct.Wrong.html";
+    let page = Page::new("src/none.md", text);
+    assert_eq!(page.targets(), ["no.md", "crate::retry", "../docs/none.svg", "#a-b-c", "#d"]);
+    assert_eq!(page.labels(), ["label", "h"]);
+    assert_eq!(page.definitions().len(), 1);
+    assert!(page.anchors.contains("a-b-c") && page.anchors.len() == 1);
+    assert_eq!(slug("Sagas, topics and *engines*"), "sagas-topics-and-engines");
+    let items = Items::read();
+    assert!(items.has("retry/struct.Retry.html#method.builder") && items.has("retry/index.html#defaults"));
+    assert!(!items.has("retry/struct.Wrong.html") && !items.has("retry/index.html#no-such-heading"));
+    assert!(!items.has("retry/struct.Retry.html#method.no_such_method") && !items.has("nowhere/index.html"));
+    for target in ["no.md", "crate::retry", "../docs/none.svg"] {
+        assert!(dead(&page, target, &items, &packaged()).is_some(), "{target}");
+    }
+    let readme = Page::new("README.md", "");
+    assert!(dead(&readme, &format!("{SOURCE}tests/language.rs"), &items, &packaged()).is_some());
+    assert!(dead(&readme, &format!("{SOURCE}CHANGELOG.md"), &items, &packaged()).is_none());
+}
