@@ -290,7 +290,6 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "takes seconds: `.ci/run` runs it"]
     fn batches_on_sqlite_equal_their_model(ops in proptest::collection::vec(op(), 1..60)) {
         let (clock, time) = Clock::manual();
         let folder = tempfile::tempdir().unwrap();
