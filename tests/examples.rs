@@ -80,6 +80,7 @@ fn impossible_arguments_of_a_bill_are_refused_by_name() {
 }
 
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn the_judge_of_a_fleet_finds_each_defect_that_is_planted() {
     let folder = tempfile::tempdir().unwrap();
     let plot = folder.path().join("fleet.svg");

@@ -47,6 +47,7 @@ fn arguments_that_cannot_be_met_are_refused_by_the_name_of_their_flag() {
 }
 
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn the_largest_arguments_that_are_taken_work() {
     let most = ["--requests", "20", "--patience", "86400", "--rate", "1000000", "--ingest-rate", "1000000"];
     let report = run(&args(&[&most[..], &["--spike", "5000000", "--concurrency", "10000"]].concat()).unwrap()).await;
@@ -97,6 +98,7 @@ fn ended(run: Child) -> (Option<i32>, String, Value) {
 }
 
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn a_picture_that_cannot_be_written_at_the_end_costs_the_picture_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pictures) = (folder.path().join("job.db"), folder.path().join("pictures"));
@@ -111,6 +113,7 @@ async fn a_picture_that_cannot_be_written_at_the_end_costs_the_picture_alone() {
 }
 
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn a_second_run_on_a_file_is_refused_while_the_first_goes_on_undisturbed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");
@@ -170,18 +173,21 @@ async fn is_drained_by(name: &str, code: i32, shards: u32, more: &[&str]) {
 
 #[cfg(unix)]
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn ctrl_c_finishes_what_is_worked_on_reports_it_and_leaves_the_rest_to_another_run() {
     is_drained_by("-INT", 130, 1, &["--rate", "600"]).await;
 }
 
 #[cfg(unix)]
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn so_does_sigterm_with_shards() {
     is_drained_by("-TERM", 143, 4, &["--rate", "600"]).await;
 }
 
 #[cfg(unix)]
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn a_second_signal_ends_a_run_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");

@@ -156,11 +156,13 @@ async fn a_job_that_is_killed_in_the_middle_is_finished_with_nothing_scheduled_t
 }
 
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn so_is_one_whose_records_lie_in_shards() {
     killed_at(&[0, 1, 500, 1200], 4, &["--rate", "800"]).await;
 }
 
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn so_is_one_that_is_killed_in_a_storm_that_cuts_off_a_shard() {
     killed_at(&[150, 700], 4, &["--faults", "storm"]).await;
 }
@@ -168,6 +170,7 @@ async fn so_is_one_that_is_killed_in_a_storm_that_cuts_off_a_shard() {
 /// Each change of the map is a step of a move. The job is killed after these steps, and must still move the same
 /// records.
 #[tokio::test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 async fn a_job_that_is_killed_while_its_records_are_moved_finishes_the_move() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");

@@ -497,7 +497,7 @@ impl Drop for Writes {
 // Guarantee: cache_aside 3.
 #[test]
 fn no_get_gives_a_value_read_before_an_invalidation_that_had_returned() {
-    let seeds = super::schedules(300, 20_000);
+    let seeds = super::schedules(300);
     let all = Mutex::new((0, 0));
     let part = |from: u64, to: u64| {
         for_each_seed(from..to, |seed| {
@@ -524,7 +524,7 @@ fn a_cache_without_a_guard_shows_a_violation() {
     let mut differ_in_all = 0;
     for without in [Without::Preconditions, Without::Gaps] {
         let (mut stale, mut differ) = (0, 0);
-        for seed in 0..super::schedules(300, 2_000) {
+        for seed in 0..super::controls(300, 2_000) {
             let truth = World::new(seed, without).run();
             stale += truth.stale;
             differ += truth.differ;

@@ -345,10 +345,9 @@ impl World {
     }
 }
 
-/// Returns the number of schedules, half of each kind.
+/// Returns the number of schedules of each kind.
 fn schedules() -> u64 {
-    let asked = std::env::var("STEADFAST_SCHEDULES").ok().map(|n| n.parse().expect("STEADFAST_SCHEDULES is a number"));
-    asked.unwrap_or(if cfg!(debug_assertions) { 1_000 } else { 100_000 })
+    super::schedules(500)
 }
 
 fn add(all: &mut Tally, one: Tally) {
@@ -382,22 +381,22 @@ fn run(seeds: u64, long_pauses: bool) -> Tally {
 // Guarantee: leader_election 1.
 #[test]
 fn no_two_leaders_at_once_while_pauses_stay_below_the_margin() {
-    let all = run(schedules() / 2, false);
+    let all = run(schedules(), false);
     println!(
         "{} schedules: {} terms, {} writes, {} refused, no overlap",
-        schedules() / 2,
+        schedules(),
         all.terms,
         all.writes,
         all.refused
     );
-    assert!(all.terms > schedules() / 2 && all.writes > schedules() / 2, "something happened");
+    assert!(all.terms > schedules() && all.writes > schedules(), "something happened");
 }
 
 // Guarantee: leader_election 1.
 #[test]
 fn no_late_write_is_accepted_however_long_a_leader_is_paused() {
-    let all = run(schedules() / 2, true);
-    println!("{} schedules: {} terms, {} writes, {} refused", schedules() / 2, all.terms, all.writes, all.refused);
+    let all = run(schedules(), true);
+    println!("{} schedules: {} terms, {} writes, {} refused", schedules(), all.terms, all.writes, all.refused);
     assert!(all.refused > schedules() / 100, "late writes were tried");
 }
 

@@ -313,7 +313,7 @@ impl World {
 
 #[test]
 fn over_a_store_with_slow_reads_a_name_has_one_holder_and_no_term_is_revived() {
-    let seeds = super::schedules(150, 20_000);
+    let seeds = super::schedules(150);
     let (mut grants, mut renewals, mut late) = (0, 0, 0);
     for_each_seed(0..seeds, |seed| {
         let truth = World::new(seed, Counts::AsItShould).run();

@@ -1,6 +1,7 @@
 //! Protocols under seeded schedules: delays, lost and doubled messages, crashes, pauses, clocks that run at other rates.
 //!
-//! A seed replays its schedule (`STEADFAST_SEED=...`). In a debug build fewer seeds are run; `STEADFAST_SCHEDULES` sets how many.
+//! A seed replays its schedule (`STEADFAST_SEED=...`). In a debug build fewer seeds are run; `STEADFAST_SCHEDULES` sets how many a room runs.
+//! Plain `cargo test` leaves this target out: `.ci/run` runs it optimized.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "tests")]
 #[macro_use]
 #[path = "../it/forward.rs"]
@@ -25,17 +26,24 @@ mod shared_breaker;
 mod shared_limit;
 mod stream;
 
-/// How many schedules: so many in a debug build, so many in a release build; as many as asked for, if that is fewer.
-fn schedules(debug: u64, release: u64) -> u64 {
-    let asked = std::env::var("STEADFAST_SCHEDULES").ok().map(|n| n.parse().expect("STEADFAST_SCHEDULES is a number"));
-    asked.map_or(if cfg!(debug_assertions) { debug } else { release }, |asked: u64| asked.min(release))
+/// Number of schedules in an optimized build. `.ci/run` runs as many, `scripts/release-checks` 100,000.
+const SCHEDULES: u64 = 5_000;
+
+fn asked() -> Option<u64> {
+    std::env::var("STEADFAST_SCHEDULES").ok().map(|n| n.parse().expect("STEADFAST_SCHEDULES is a number"))
 }
 
-/// [`schedules`] of a suite of which one takes as long as several of another: of fewer than all, a fifth.
-fn long_schedules(debug: u64, release: u64) -> u64 {
-    match schedules(debug, release) {
-        all if all == release => all,
-        some => (some / 5).max(some.min(debug)),
+/// Returns the number of schedules of a room: that of `STEADFAST_SCHEDULES`, else `debug` in a debug build. Each test prints it.
+fn schedules(debug: u64) -> u64 {
+    asked().unwrap_or(if cfg!(debug_assertions) { debug } else { SCHEDULES })
+}
+
+/// Returns the number of schedules of a control, which looks for a violation that a missing guard causes: at most `release`.
+fn controls(debug: u64, release: u64) -> u64 {
+    if cfg!(debug_assertions) {
+        debug
+    } else {
+        asked().map_or(release, |asked| asked.clamp(debug.min(release), release))
     }
 }
 

@@ -305,7 +305,7 @@ impl World {
 
 #[test]
 fn the_last_queue_of_a_chain_receives_each_message_once_and_in_order() {
-    let seeds = super::long_schedules(100, 100_000);
+    let seeds = super::schedules(100);
     let mut lives = 0;
     for_each_seed(0..seeds, |seed| {
         let world = World::new(seed, Without::Nothing);
@@ -322,7 +322,7 @@ fn the_last_queue_of_a_chain_receives_each_message_once_and_in_order() {
 #[test]
 fn a_guard_of_a_filter_that_is_taken_out_is_missed() {
     for without in [Without::OneStep, Without::Acceptance, Without::Ids, Without::Window, Without::Groups] {
-        super::assert_missed(without, super::schedules(50, 300), |seed| {
+        super::assert_missed(without, super::controls(50, 300), |seed| {
             World::new(seed, without).live().into_iter().next()
         });
     }

@@ -405,7 +405,7 @@ impl World {
 
 #[test]
 fn each_saga_ends_with_all_its_effects_once_or_with_none() {
-    let seeds = super::long_schedules(100, 100_000);
+    let seeds = super::schedules(100);
     let mut taken_over = 0;
     for_each_seed(0..seeds, |seed| {
         let world = World::new(seed, Without::Nothing);
@@ -421,7 +421,7 @@ fn each_saga_ends_with_all_its_effects_once_or_with_none() {
 #[test]
 fn a_guard_that_is_taken_out_is_missed() {
     for without in [Without::Versions, Without::Unknown, Without::Fence, Without::Keys] {
-        super::assert_missed(without, super::schedules(100, 300), |seed| {
+        super::assert_missed(without, super::controls(100, 300), |seed| {
             World::new(seed, without).live().into_iter().next()
         });
     }

@@ -330,7 +330,7 @@ fn run(seeds: u64, without: Without) -> (u64, u64, u64) {
 // Guarantee: circuit_breaker 11.
 #[test]
 fn no_process_opens_with_others_that_are_not_open() {
-    let seeds = super::schedules(100, 4_000);
+    let seeds = super::schedules(100);
     let (_, openings, followed) = run(seeds, Without::Nothing);
     println!("{seeds} schedules: {openings} openings, {followed} with others; no violation");
     assert!(followed > seeds * 5 && openings > seeds * 20, "{openings} {followed}");
@@ -340,7 +340,7 @@ fn no_process_opens_with_others_that_are_not_open() {
 #[test]
 fn violations_are_found_without_expiry_or_agreement() {
     for without in [Without::Ending, Without::Agreement] {
-        let seeds = super::schedules(100, 1_000).min(1_000);
+        let seeds = super::controls(100, 1_000);
         let (found, ..) = run(seeds, without);
         println!("without {without:?}: {found} of {seeds} schedules");
         assert!(found > 0, "{without:?}");

@@ -583,7 +583,7 @@ impl Store for Effects {
 
 #[test]
 fn each_event_takes_effect_in_the_order_of_its_key_and_no_checkpoint_is_ahead_or_moves_back() {
-    let seeds = super::long_schedules(60, 100_000);
+    let seeds = super::schedules(60);
     let (mut claims, mut buried) = (0, 0);
     for_each_seed(0..seeds, |seed| {
         let (violations, claimed, dead) = World::new(seed, Without::Nothing).live();
@@ -598,7 +598,7 @@ fn each_event_takes_effect_in_the_order_of_its_key_and_no_checkpoint_is_ahead_or
 #[test]
 fn a_guard_that_is_taken_out_is_missed() {
     for without in [Without::Fence, Without::Version, Without::Watermark, Without::Record] {
-        super::assert_missed(without, super::schedules(200, 600).max(200), |seed| {
+        super::assert_missed(without, super::controls(200, 600), |seed| {
             World::new(seed, without).live().0.into_iter().next()
         });
     }

@@ -332,7 +332,7 @@ fn step(breaker: &CircuitBreaker, model: &mut Model, time: &ManualClock, step: S
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    // 256 cases; `.ci/run` sets 2,000 by `PROPTEST_CASES`.
 
     #[test]
     fn the_state_machine_equals_the_naive_model(config in configs(), steps in steps()) {

@@ -275,6 +275,7 @@ fn try_all(subject: &Subject, told: &mpsc::Sender<String>) -> Tried {
 }
 
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn each_setting_at_its_extremes_alone_and_in_pairs_is_refused_by_name_or_works() {
     let failed = Arc::new(Mutex::new(Vec::new()));
     for subject in subjects() {

@@ -27,6 +27,7 @@ fn counted(runs: &Cell<u32>) -> impl Fn(Work) -> Ready<Emit> + '_ {
 
 // Guarantee: pipes_and_filters 4.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn messages_for_a_full_output_are_held_for_an_hour_with_their_leases_and_cost_no_attempt() {
     for way in Way::ALL {
         let world = World::new();
@@ -76,6 +77,7 @@ fn messages_for_a_full_output_are_held_for_an_hour_with_their_leases_and_cost_no
 /// The pressure of the last queue reaches the first one, over two filters.
 // Guarantee: pipes_and_filters 4.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn the_input_of_a_filter_that_is_held_up_fills_in_turn() {
     for way in Way::ALL {
         let world = World::new();
@@ -219,6 +221,7 @@ impl Queue for FullServer {
 /// Each request is refused as a whole, and not each forward.
 // Guarantee: pipes_and_filters 4.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn messages_on_a_full_server_are_held_with_their_leases_or_released_by_a_stop() {
     for stops in [false, true] {
         let world = World::new();

@@ -184,6 +184,7 @@ fn handled_messages_are_settled_though_the_queue_fails_for_a_while() {
 
 // Guarantee: queue_listener 9.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
     let world = World::new();
     let (keys, each) = (10, 1000);
@@ -257,6 +258,7 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
 
 // Guarantee: queue_listener 10.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
     let (handled, longest) = longest_wait(Level::default().priority(0).max_wait(S(5)));
     // The bound, plus the time of the batches before it.

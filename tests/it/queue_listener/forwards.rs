@@ -242,6 +242,7 @@ fn results_that_were_sent_after_a_failure_are_not_kept() {
 /// is full now and then.
 // Guarantee: queue_listener 15, 22.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn each_result_is_sent_once_whatever_is_killed_and_lost() {
     const MESSAGES: usize = 40;
     for seed in 0..20 {

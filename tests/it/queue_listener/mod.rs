@@ -46,6 +46,7 @@ fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64
 
 // Guarantee: queue_listener 1.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_a_notifier() {
     let config = QueueListenerConfig::default();
     let naive = {
@@ -120,6 +121,7 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
 /// On average a quarter of a poll falls into a second. An earlier bound also held if all sixteen
 /// polled at once.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
     for seed in 0..10 {
         let time = if seed == 0 { DAY } else { S(3_600) };

@@ -326,6 +326,7 @@ fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Optio
 
 // Guarantee: queue_listener 15.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn dropped_listeners_and_a_failing_network_lose_no_message() {
     let messages = std::env::var("STEADFAST_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
     steadfast::testing::faults::for_each_seed(0..4, |seed| storm(seed, messages / 4));

@@ -103,6 +103,7 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
 }
 
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn an_hour_without_the_service_behind_a_breaker_makes_no_dead_letter() {
     for (messages, seed) in [(1, 1), (2, 2), (20, 3), (2_000, 4)] {
         outage(messages, S(3600), 1, seed);
@@ -201,6 +202,7 @@ fn a_message_that_fails_behind_its_own_breaker_becomes_a_dead_letter_in_the_end(
 }
 
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn a_message_that_fails_behind_a_limit_of_most_calls_costs_bounded_work() {
     for neighbours in [false, true] {
         let world = World::new();
@@ -257,6 +259,7 @@ fn the_default_schedule_always_outlasts_an_hour_and_poison_costs_bounded_work() 
 }
 
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn handlers_that_fail_for_a_while_make_no_dead_letter() {
     for (messages, away) in [(2_000, 30), (100, 600), (100, 3500)] {
         let world = World::new();

@@ -152,6 +152,7 @@ fn a_long_job_whose_answers_were_lost_is_done() {
 // Guarantee: queue_listener 6.
 /// Poison among long handlers and lost answers: it alone becomes a dead letter.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn poison_is_found_among_long_handlers_and_lost_answers_without_an_innocent() {
     for seed in 0..15 {
         let world = World::polled();

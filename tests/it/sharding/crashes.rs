@@ -247,6 +247,7 @@ fn crashes(engine: Engine, plans: &[(ShardMap, Vec<PlannedMove>)]) {
 
 // Guarantee: sharding 9.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn a_mover_that_crashes_at_any_request_loses_and_duplicates_no_row() {
     crashes(Engine::Memory, &plans());
     // A file for each run takes its time.

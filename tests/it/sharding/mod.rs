@@ -399,6 +399,7 @@ fn zipf(n: usize) -> Vec<f64> {
 
 // Guarantee: sharding 12.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn a_sketch_names_the_hottest_keys() {
     let harmonic = zipf(1_000_000);
     let (mut hot, mut exact) = (HotKeys::new(1_000), BTreeMap::<usize, u64>::new());

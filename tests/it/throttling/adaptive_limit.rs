@@ -46,6 +46,7 @@ async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Du
 
 // Guarantee: throttling 14.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
     for by in [Adaptation::Gradient, Adaptation::Aimd] {
         let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().by(by).limits(10, 1, 1000));
@@ -60,6 +61,7 @@ fn the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
 
 // Guarantee: throttling 14.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn the_limit_recovers_from_a_lasting_shift_of_latency() {
     let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(50, 1, 200));
     time.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
@@ -142,6 +144,7 @@ impl Drop for Leaves<'_> {
 
 // Guarantee: queue_listener 12.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
     let (limiter, clock, time) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000).max_wait(S(60)));
     let service = Service {
@@ -221,6 +224,7 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
 
 // Guarantee: queue_listener 13.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     let (clock, time) = Clock::manual();
     let queue = Arc::new(InMemoryQueue::builder("jobs").bounded(5_000).clock(&clock).build());

@@ -57,6 +57,7 @@ fn refused_share(config: AdaptiveLimitConfig, takes: Duration, every: Duration) 
 /// A third of the limit is in use. The limiter rejects calls while it measures, for as long as some
 /// calls take.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn an_adaptive_limit_that_measures_a_slow_service_rejects_few_calls() {
     for takes in [MS(50), MS(500), S(2), S(5), S(20)] {
         let every = takes / 8;

@@ -43,7 +43,7 @@ fn told(what: &str, truth: &Truth) -> String {
 
 #[test]
 fn for_a_day_no_get_is_late_or_stale_or_passes_a_healthy_tier() {
-    let days = super::schedules(1, 2);
+    let days = super::controls(1, 2);
     for_each_seed(0..days, |seed| {
         let truth = World::new(seed, Without::Nothing).run(HOUR * 24);
         println!("{}", told(&format!("day {seed}"), &truth));

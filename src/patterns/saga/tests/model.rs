@@ -168,7 +168,7 @@ fn plans() -> impl Strategy<Value = Vec<(Kind, u8)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    // 256 cases; `.ci/run` sets 2,000 by `PROPTEST_CASES`.
 
     /// A saga of any plan, with any outcomes, claims, signals, and delays.
     #[test]
