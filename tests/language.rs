@@ -141,6 +141,29 @@ const FORMS: [(&str, &str, &str); 14] = [
     ("patterns/sharding/wire.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
 ];
 
+/// The rows of the table with this head, each with its cells.
+fn rows<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
+    let lines = page.lines().skip_while(|line| !line.starts_with(head)).take_while(|line| line.starts_with('|'));
+    lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+#[test]
+fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
+    let page = include_str!("../src/_docs/choosing.md");
+    let (can, components) = (rows(page, "| capability |"), rows(page, "| component |"));
+    assert!(components.len() > 8);
+    for row in &components[2..] {
+        let [component, needs, place] = row[..] else { panic!("{row:?}") };
+        let lacks = |engine: &usize| {
+            let has = |need: &str| can.iter().any(|row| row[0] == need && row[*engine].contains("store"));
+            needs.split(", ").any(|need| need != "none" && !has(need))
+        };
+        let lacking: Vec<_> = (1..can[0].len()).filter(lacks).map(|engine| can[0][engine]).collect();
+        let expected = if lacking.is_empty() { "all".to_owned() } else { format!("all but {}", lacking.join(" and ")) };
+        assert_eq!(place, expected, "{component}");
+    }
+}
+
 #[test]
 fn the_readme_states_the_counts_that_its_pictures_show() {
     let readme = include_str!("../README.md");
