@@ -6,8 +6,11 @@
 //! [goes through a pipeline](super::call_alone) from the start, in a box, so that the method's
 //! future stays small.
 pub(crate) use super::traced::wanted as is_traced;
-use super::{Operation, attempt::OperationAttempt};
-use crate::outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Rejected, TimedOut, Verdict};
+use super::{CallContext, Operation, attempt::OperationAttempt, run::has_failed, traced};
+use crate::{
+    config::Name,
+    outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Outcome, Rejected, TimedOut, Verdict},
+};
 
 /// Creates the attempt of a call whose first attempt has failed with `error`.
 pub(crate) fn after_failure<O: Operation>(operation: &mut O, error: O::Error) -> OperationAttempt<'_, O, ErrIsFailure> {
@@ -23,6 +26,19 @@ pub(crate) fn after_failure<O: Operation>(operation: &mut O, error: O::Error) ->
     attempt
 }
 
+/// Returns the result of a call that a retry has continued after [`after_failure`], and reports it
+/// if it failed.
+pub(crate) fn result<O: Operation>(
+    attempt: &mut OperationAttempt<'_, O, ErrIsFailure>,
+    (name, outcome): (Option<&Name>, Outcome),
+    cx: CallContext<'_>,
+) -> Result<O::Output, CallError<O::Error>> {
+    if has_failed(outcome) {
+        traced::failed(name, cx, outcome, &attempt.state);
+    }
+    attempt.state.result()
+}
+
 /// Creates the error of a call whose only attempt failed.
 #[cold]
 #[inline(never)]
@@ -30,8 +46,9 @@ pub(crate) fn failed<E>(error: E) -> CallError<E> {
     CallError::new(Cause::Operation(error), Verdict::failure(FailureKind::Other), 1)
 }
 
-/// Creates the error of a call whose only attempt timed out.
-pub(crate) fn timed_out<E>(timed_out: TimedOut) -> CallError<E> {
+/// Creates the error of a call whose only attempt timed out, and reports it.
+pub(crate) fn timed_out<E>(timed_out: TimedOut, cx: CallContext<'_>) -> CallError<E> {
+    traced::timed_out(cx, &Cause::TimedOut(timed_out.clone()));
     CallError::new(Cause::TimedOut(timed_out), Verdict::failure(FailureKind::Timeout), 1)
 }
 

@@ -252,6 +252,12 @@ impl<'a> CallContext<'a> {
         Frame { outer: Some(self.0), adds: Adds::Deadline(deadline) }
     }
 
+    /// Returns `true` if the call runs inside an attempt of another pipeline, which reports how it
+    /// ends.
+    pub(super) fn is_inside_another(self) -> bool {
+        self.0.outwards().any(|adds| matches!(adds, Adds::Outside { attempt, .. } if attempt.of_attempt))
+    }
+
     /// Returns an owned copy for the operation: without borrows, and with the deadline computed.
     pub fn info(self) -> AttemptInfo {
         AttemptInfo {
@@ -262,6 +268,7 @@ impl<'a> CallContext<'a> {
             priority: self.marked_priority(),
             only_once: self.is_idempotent() == Some(false),
             paid: self.paid(),
+            of_attempt: true,
         }
     }
 }
@@ -327,6 +334,8 @@ pub struct AttemptInfo {
     only_once: bool,
     /// [`RetryBudget::id`] of the budget that counted the call; 0 if none did.
     paid: usize,
+    /// `true` if it is the copy of an attempt's context, `false` if it came from outside.
+    of_attempt: bool,
 }
 
 impl AttemptInfo {
@@ -340,6 +349,7 @@ impl AttemptInfo {
             priority: None,
             only_once: false,
             paid: 0,
+            of_attempt: false,
         }
     }
 

@@ -6,12 +6,13 @@ use tracing::Instrument;
 use super::{
     AttemptInfo, CallContext, CallState, Forks, Operation, Policy,
     attempt::{Attempt, AttemptInternals, OperationAttempt},
-    run::{Callee, Entry},
+    run::{Callee, Entry, has_failed},
     state::TypedCallState,
     traced::{self, Traced},
 };
-use crate::outcome::{
-    CallError, Cause, Classify, FailureKind, KindSet, LastFailure, NextAttempt, Outcome, Rejected, Verdict,
+use crate::{
+    config::Name,
+    outcome::{CallError, Cause, Classify, FailureKind, KindSet, LastFailure, NextAttempt, Outcome, Rejected, Verdict},
 };
 
 /// The marked value of a call with a fallback: the operation's own, or the fallback's. Returned by
@@ -289,26 +290,29 @@ where
 {
     let mut instead = Some(instead);
     async move {
-        let (policy, classify, cx) = (callee.policy(), callee.classify(), entry.context());
+        let (name, policy, classify, cx) = (callee.name(), callee.policy(), callee.classify(), entry.context());
         if traced::wanted() {
             let mut operation = Traced(operation);
             let traced = async move {
                 let mut attempt = AttemptWithFallback::new(&mut operation, &mut instead, classify);
-                go(policy, &mut attempt, cx).await;
+                go((name, policy), &mut attempt, cx).await;
                 traced::note(attempt.inner.state.attempts, attempt.inner.state.value.is_some());
                 attempt.finish(finish)
             };
-            return Box::pin(traced.instrument(traced::call(callee.name()))).await;
+            return Box::pin(traced.instrument(traced::call(name))).await;
         }
         let mut attempt = AttemptWithFallback::new(&mut operation, &mut instead, classify);
-        go(policy, &mut attempt, cx).await;
+        go((name, policy), &mut attempt, cx).await;
         attempt.finish(finish)
     }
 }
 
 #[inline]
-async fn go<P, O, C, F, Fut>(policy: &P, attempt: &mut AttemptWithFallback<'_, O, C, F>, cx: CallContext<'_>)
-where
+async fn go<P, O, C, F, Fut>(
+    (name, policy): (Option<&Name>, &P),
+    attempt: &mut AttemptWithFallback<'_, O, C, F>,
+    cx: CallContext<'_>,
+) where
     P: Policy,
     O: Operation,
     C: Classify<O::Output, O::Error> + ?Sized,
@@ -321,8 +325,10 @@ where
     let outcome = policy.around(&mut *attempt, cx).await;
     // A policy with a fallback has decided by its own rules.
     let decided = attempt.inner.state.fallback_claimed || (had_fallback && policy.has_fallback());
-    if !decided && falls_back(outcome, FALL_BACK_ON, true) {
-        attempt.fall_back(cx).await;
+    let fell_back =
+        !decided && falls_back(outcome, FALL_BACK_ON, true) && matches!(attempt.fall_back(cx).await, FellBack::Done);
+    if !fell_back && has_failed(outcome) {
+        traced::failed(name, cx, outcome, &attempt.inner.state);
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     config::Name,
-    outcome::{CallError, Classify, ErrIsFailure},
+    outcome::{CallError, Classify, ErrIsFailure, Outcome},
 };
 
 /// The parts of a pipeline that a call needs.
@@ -180,26 +180,38 @@ where
     async move {
         let (policy, classify, cx) = (callee.policy(), callee.classify(), entry.context());
         if traced::wanted() {
-            let traced = run_traced(policy, classify, Traced(operation), cx, finish);
+            let traced = run_traced((callee.name(), policy), classify, Traced(operation), cx, finish);
             // On the heap, so that calls without a subscriber reserve no space for it.
             let traced = Box::pin(traced.instrument(traced::call(callee.name())));
             return (traced as Pin<Box<dyn Future<Output = _> + Send + '_>>).await;
         }
         let mut attempt = OperationAttempt::new(&mut operation, classify);
-        policy.around(&mut attempt, cx).await;
+        let outcome = policy.around(&mut attempt, cx).await;
+        if has_failed(outcome) {
+            traced::failed(callee.name(), cx, outcome, &attempt.state);
+        }
         finish(&mut attempt.state)
     }
 }
 
+/// Returns `true` if a call with this outcome failed.
+#[inline]
+pub(super) fn has_failed(outcome: Outcome) -> bool {
+    outcome.is_failure() || outcome == Outcome::Rejected
+}
+
 async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation, T>(
-    policy: &P,
+    (name, policy): (Option<&Name>, &P),
     classify: &C,
     mut operation: Traced<O>,
     cx: CallContext<'_>,
     finish: impl FnOnce(&mut TypedCallState<O::Output, O::Error>) -> T + Send,
 ) -> T {
     let mut attempt = OperationAttempt::new(&mut operation, classify);
-    policy.around(&mut attempt, cx).await;
+    let outcome = policy.around(&mut attempt, cx).await;
+    if has_failed(outcome) {
+        traced::failed(name, cx, outcome, &attempt.state);
+    }
     traced::note(attempt.state.attempts, attempt.state.value.is_some());
     finish(&mut attempt.state)
 }

@@ -20,6 +20,10 @@ pub(crate) trait CallState: Send {
     /// Returns the cause of the last failure or rejection, whose outcome was `outcome`, for events.
     fn cause_of(&self, outcome: Outcome) -> Cause<FailureKind>;
 
+    /// Returns the facts about a call that failed in the end, if it needs attention: it timed out, a
+    /// retry gave it up, or its fallback failed, too. All others are the caller's own matter.
+    fn needs_attention(&self) -> Option<Attention>;
+
     /// Returns `true` if the operation cannot run again, because its input was moved into its last
     /// run.
     fn is_spent(&self) -> bool;
@@ -40,6 +44,13 @@ pub(crate) trait CallState: Send {
 
     /// Records that the fallback timed out and was dropped. The call's own failure stays.
     fn fallback_timed_out(&mut self, timed_out: TimedOut);
+}
+
+/// Facts about a failed call that needs attention.
+pub(crate) struct Attention {
+    pub(crate) attempts: u32,
+    pub(crate) stop: Option<StopReason>,
+    pub(crate) fallback_failed: bool,
 }
 
 /// The one implementation of [`CallState`], kept in the future of the call.
@@ -74,7 +85,9 @@ struct FailureHistory<E> {
     last_is_first: bool,
     last_verdict: Verdict,
     stopped: Option<(StopReason, Duration)>,
-    /// Cause of the fallback's failure.
+    /// `true` if the fallback failed, and the cause, unless it returned a value that was judged a
+    /// failure.
+    fallback_failed: bool,
     fallback: Option<Cause<E>>,
 }
 
@@ -90,6 +103,7 @@ impl<E> FailureState<E> {
                 last_is_first: false,
                 last_verdict: Verdict::success(),
                 stopped: None,
+                fallback_failed: false,
                 fallback: None,
             })
         })
@@ -168,7 +182,8 @@ impl<T, E> TypedCallState<T, E> {
 
     /// Records the fallback's failure; `None` if it returned a value that was judged a failure.
     pub(super) fn fallback_failed(&mut self, cause: Option<Cause<E>>) {
-        self.failure.history().fallback = cause;
+        let history = self.failure.history();
+        (history.fallback_failed, history.fallback) = (true, cause);
     }
 
     /// Returns the failure of the attempt that is over, as hooks see it.
@@ -274,6 +289,20 @@ impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
                 })
             }
         }
+    }
+
+    #[cold]
+    fn needs_attention(&self) -> Option<Attention> {
+        let history = self.failure.history.as_deref();
+        let stop = history.and_then(|history| history.stopped).map(|(stop, _)| stop);
+        let fallback_failed = history.is_some_and(|history| history.fallback_failed);
+        let given_up = stop.is_some_and(|stop| stop != StopReason::Nested);
+        let timed_out = matches!(self.failure.cause, Some(Cause::TimedOut(_)));
+        (given_up || timed_out || fallback_failed).then_some(Attention {
+            attempts: self.attempts,
+            stop,
+            fallback_failed,
+        })
     }
 
     fn is_spent(&self) -> bool {

@@ -1,10 +1,17 @@
-//! Spans: one per call and one per attempt, if a `tracing` subscriber wants them.
+//! Spans, one per call and one per attempt, and the report of a failed call, if a `tracing`
+//! subscriber wants them.
+//!
+//! Policies report their parts in a failed call at `DEBUG`. The call itself is the one place that
+//! knows the outcome, so it alone reports that, once.
 use std::future::Future;
 
 use tracing::{Instrument, Level, Span, field};
 
-use super::{CallContext, Operation, as_inside};
-use crate::{config::Name, outcome::LastFailure};
+use super::{CallContext, CallState, Operation, as_inside, state::Attention};
+use crate::{
+    config::Name,
+    outcome::{Cause, FailureKind, LastFailure, Outcome},
+};
 
 /// Returns `true` if a subscriber wants spans of calls. Without a subscriber this is one load of a
 /// static.
@@ -24,6 +31,42 @@ pub(super) fn note(attempts: u32, ok: bool) {
     let span = Span::current();
     span.record("attempts", attempts);
     span.record("ok", ok);
+}
+
+/// Reports how a call failed, if that needs attention. A call inside an attempt of another pipeline
+/// is a part of that one's call.
+#[cold]
+#[inline(never)]
+pub(super) fn failed(pipeline: Option<&Name>, cx: CallContext<'_>, outcome: Outcome, state: &dyn CallState) {
+    if warns()
+        && !cx.is_inside_another()
+        && let Some(attention) = state.needs_attention()
+    {
+        warn(pipeline, cx, &state.cause_of(outcome), &attention);
+    }
+}
+
+/// Reports a call through a single time-out that has timed out.
+#[cold]
+#[inline(never)]
+pub(super) fn timed_out(cx: CallContext<'_>, cause: &Cause<FailureKind>) {
+    if warns() {
+        warn(None, cx, cause, &Attention { attempts: 1, stop: None, fallback_failed: false });
+    }
+}
+
+fn warns() -> bool {
+    tracing::enabled!(target: "steadfast::call", Level::WARN)
+}
+
+fn warn(pipeline: Option<&Name>, cx: CallContext<'_>, cause: &Cause<FailureKind>, attention: &Attention) {
+    let Attention { attempts, stop, fallback_failed } = attention;
+    let (pipeline, operation) = (pipeline.map(Name::as_str), cx.operation());
+    let (kind, stop) = (cause.kind(), stop.map(field::display));
+    let fallback_failed = fallback_failed.then_some(true);
+    tracing::warn!(
+        target: "steadfast::call", pipeline, operation, attempts, ?kind, %cause, stop, fallback_failed, "call failed"
+    );
 }
 
 /// An operation with a span around each attempt.

@@ -34,6 +34,7 @@ use steadfast::{
     saga::{Action, Compensation, Plan, Saga, SagaConfig, Step, StepOutcome, StepOutcomeKind},
     scheduler::{Scheduler, SchedulerConfig},
     sharding::{ShardDirectory, ShardId, ShardMap, ShardMeter},
+    standard::{Standard, StandardConfig, StandardRegistry},
     store::InMemoryStore,
     stream::{StoreTopic, StreamProcessor},
     testing::{ScriptedService, drop_at_every_await},
@@ -436,6 +437,60 @@ fn a_name_belongs_to_one_component_of_a_kind() {
     assert!(second.render().contains("steadfast_timeout_timed_out_total{name=\"b\"} 0"));
 }
 
+/// Regression: a stack could not be watched, and its parts only while they were on.
+#[test]
+fn a_part_that_a_document_switches_on_later_is_measured_from_its_first_call() {
+    let (metrics, page, clock, time) = page();
+    let stack = Standard::builder(StandardConfig::default()).name("shop").clock(&clock).build().unwrap();
+    metrics.watch("shop", &stack).unwrap();
+    let refused =
+        "steadfast_throttling_rejected_total{name=\"shop.rate_limit\",policy=\"rate_limit\",reason=\"rate_limited\"}";
+    let on = "steadfast_standard_part_on{name=\"shop\",part=\"rate_limit\"}";
+    let text = metrics.scrape(|| page.render());
+    assert_eq!((read(&text, refused), read(&text, on)), (Some(0.0), Some(0.0)));
+
+    let document = "rate_limit = { permits = 1, per = '1h' }\nretry = false";
+    stack.reconfigure(toml::from_str(document).unwrap()).unwrap();
+    for _ in 0..3 {
+        let _ = time.block_on(stack.clone().into_pipeline().call(async || Ok::<_, ()>(())));
+    }
+    let text = metrics.scrape(|| page.render());
+    assert_eq!((read(&text, refused), read(&text, on)), (Some(2.0), Some(1.0)));
+    for (part, is_on) in [("circuit_breaker", 1.0), ("retry", 0.0), ("retry_budget", 1.0), ("hedge", 0.0)] {
+        let series = format!("steadfast_standard_part_on{{name=\"shop\",part=\"{part}\"}}");
+        assert_eq!(read(&text, &series), Some(is_on), "{part}");
+    }
+    let state = "steadfast_circuit_breaker_state{name=\"shop.circuit_breaker\",state=\"closed\"}";
+    assert_eq!(read(&text, state), Some(1.0));
+
+    // The names of the parts are taken.
+    let retry = Retry::new(RetryConfig::default()).unwrap();
+    let taken = metrics.watch("shop.retry", &retry).unwrap_err();
+    assert_eq!(taken.to_string(), "invalid `name`: is taken by another retry: shop.retry");
+    metrics.watch("shop.rate_limit", &retry).unwrap();
+}
+
+#[test]
+fn each_stack_of_a_registry_is_measured_also_one_that_is_created_later() {
+    let (metrics, page, clock, time) = page();
+    let document = "base = { attempt_timeout = '1s' }\nservices.search = { attempt_timeout = '2s' }";
+    let registry = StandardRegistry::builder(toml::from_str(document).unwrap()).clock(&clock).build().unwrap();
+    let before = registry.get("search");
+    metrics.watch("services", &registry).unwrap();
+    let later = registry.get("payments");
+    for stack in [&before, &later, &later] {
+        let hang = || std::future::pending::<Result<(), ()>>();
+        assert!(time.block_on(stack.clone().into_pipeline().call(hang)).is_err());
+    }
+    let text = metrics.scrape(|| page.render());
+    for (service, n) in [("search", 1.0), ("payments", 2.0)] {
+        let series = format!("steadfast_timeout_timed_out_total{{name=\"services.{service}.attempt_timeout\"}}");
+        assert_eq!(read(&text, &series), Some(n), "{text}");
+        let on = format!("steadfast_standard_part_on{{name=\"services.{service}\",part=\"timeout\"}}");
+        assert_eq!(read(&text, &on), Some(1.0));
+    }
+}
+
 #[test]
 fn a_custom_component_is_watched() {
     struct Door(Arc<AtomicBool>);
@@ -535,6 +590,7 @@ fn the_table_matches_the_page_and_what_is_registered() {
     let metrics = Metrics::builder().recorder(register.clone()).clock(&clock).build();
     let _ = metrics.calls("x");
     metrics.watch("x", &Timeout::new(MS(1))).unwrap();
+    metrics.watch("x", &Standard::new(StandardConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &Retry::new(RetryConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &RetryBudget::new(RetryBudgetConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap()).unwrap();

@@ -54,9 +54,15 @@
 //!
 //! Each event also goes to `tracing`, if a subscriber wants it. The target is `steadfast::` and the
 //! module (`steadfast::circuit_breaker`); the policy's name is a field. A filter such as
-//! `steadfast=info` enables them. Events that need attention are `WARN` (a breaker opened, a retry
-//! gave up, a call timed out), other state changes `INFO`, and events that come with each call
-//! during an outage `DEBUG`. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
+//! `steadfast=info` enables them. State changes that need attention are `WARN` (a breaker opened),
+//! other state changes `INFO`. The parts of a call are `DEBUG`, as they come with each call during
+//! an outage: an attempt that failed or timed out, a retry, a hedge, a fallback, a rejection.
+//!
+//! A call that failed in the end sends one line of target `steadfast::call` at `WARN`, if a time-out
+//! ended it, a retry gave it up, or its fallback failed, too: with the pipeline, the operation, the
+//! cause, the number of attempts, and the reason for no further one. A call inside an attempt of
+//! another pipeline ([`call_within`](crate::Pipeline::call_within)) sends none, as it is a part of
+//! that one's call. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
 //!
 //! # Metrics
 //!

@@ -39,7 +39,7 @@ impl Traced for ChaosEvent {
         match self {
             Self::SwitchedOn => tracing::warn!(target: TARGET, chaos = source, "chaos enabled"),
             Self::SwitchedOff => tracing::warn!(target: TARGET, chaos = source, "chaos disabled"),
-            injected => tracing::info!(target: TARGET, chaos = source, ?injected, "chaos injected"),
+            injected => tracing::debug!(target: TARGET, chaos = source, ?injected, "chaos injected"),
         }
     }
 }

@@ -76,8 +76,8 @@ impl Traced for CircuitBreakerEvent {
             }
             Self::Reconfigured => tracing::info!(target: TARGET, breaker, "reconfigured"),
             Self::Isolated => tracing::warn!(target: TARGET, breaker, "isolated"),
-            Self::Failed { kind } => tracing::info!(target: TARGET, breaker, %kind, "call failed"),
-            Self::Slow => tracing::info!(target: TARGET, breaker, "call was slow"),
+            Self::Failed { kind } => tracing::debug!(target: TARGET, breaker, %kind, "call failed"),
+            Self::Slow => tracing::debug!(target: TARGET, breaker, "call was slow"),
             Self::Rejected => tracing::debug!(target: TARGET, breaker, "rejected"),
         }
     }

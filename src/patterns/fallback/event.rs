@@ -33,18 +33,18 @@ pub enum FallbackEvent {
 
 impl Traced for FallbackEvent {
     fn wanted() -> bool {
-        tracing::enabled!(target: "steadfast::fallback", tracing::Level::WARN)
+        tracing::enabled!(target: "steadfast::fallback", tracing::Level::DEBUG)
     }
 
     fn trace(&self, source: &str) {
         const TARGET: &str = "steadfast::fallback";
         match self {
-            Self::FellBack { after } => tracing::info!(target: TARGET, fallback = source, %after, "fell back"),
+            Self::FellBack { after } => tracing::debug!(target: TARGET, fallback = source, %after, "fell back"),
             Self::Failed { after, kind } => {
-                tracing::warn!(target: TARGET, fallback = source, %after, ?kind, "the fallback also failed");
+                tracing::debug!(target: TARGET, fallback = source, %after, ?kind, "the fallback also failed");
             }
             Self::TimedOut { after, given } => {
-                tracing::warn!(target: TARGET, fallback = source, %after, ?given, "the fallback timed out");
+                tracing::debug!(target: TARGET, fallback = source, %after, ?given, "the fallback timed out");
             }
         }
     }

@@ -105,7 +105,7 @@ impl fmt::Display for SuppressReason {
 
 impl Traced for HedgeEvent {
     fn wanted() -> bool {
-        tracing::enabled!(target: "steadfast::hedge", tracing::Level::INFO)
+        tracing::enabled!(target: "steadfast::hedge", tracing::Level::DEBUG)
     }
 
     fn trace(&self, source: &str) {
@@ -116,12 +116,12 @@ impl Traced for HedgeEvent {
             }
             Self::Suppressed { reason, cause } => {
                 let cause = cause.as_ref().map(field::display);
-                tracing::info!(target: TARGET, hedged_by = source, %reason, cause, "not hedged");
+                tracing::debug!(target: TARGET, hedged_by = source, %reason, cause, "not hedged");
             }
             Self::Won { hedge } => tracing::debug!(target: TARGET, hedged_by = source, hedge, "a hedge won"),
             Self::AllFailed { attempts, cause } => {
                 let kind = cause.kind();
-                tracing::info!(target: TARGET, hedged_by = source, attempts, ?kind, %cause, "all attempts failed");
+                tracing::debug!(target: TARGET, hedged_by = source, attempts, ?kind, %cause, "all attempts failed");
             }
         }
     }

@@ -37,28 +37,23 @@ pub enum RetryEvent {
 
 impl Traced for RetryEvent {
     fn wanted() -> bool {
-        tracing::enabled!(target: "steadfast::retry", tracing::Level::INFO)
+        tracing::enabled!(target: "steadfast::retry", tracing::Level::DEBUG)
     }
 
+    // All are parts of a call, which reports its outcome itself.
     fn trace(&self, source: &str) {
+        const TARGET: &str = "steadfast::retry";
         match self {
             Self::Retrying { attempt, cause, delay } => {
                 let kind = cause.kind();
-                tracing::info!(target: "steadfast::retry", retry = source, attempt, ?kind, %cause, ?delay, "retrying");
+                tracing::debug!(target: TARGET, retry = source, attempt, ?kind, %cause, ?delay, "retrying");
             }
             Self::Recovered { attempts } => {
-                tracing::info!(target: "steadfast::retry", retry = source, attempts, "recovered");
-            }
-            // The outer retry reports the final result.
-            // Nor is a failure of importance here that no retry would help, before any was made.
-            Self::GaveUp { attempts, cause, stop: stop @ StopReason::Nested }
-            | Self::GaveUp { attempts: attempts @ 1, cause, stop: stop @ StopReason::NotRetryable } => {
-                let kind = cause.kind();
-                tracing::debug!(target: "steadfast::retry", retry = source, attempts, ?kind, %cause, %stop, "gave up");
+                tracing::debug!(target: TARGET, retry = source, attempts, "recovered");
             }
             Self::GaveUp { attempts, cause, stop } => {
                 let kind = cause.kind();
-                tracing::warn!(target: "steadfast::retry", retry = source, attempts, ?kind, %cause, %stop, "gave up");
+                tracing::debug!(target: TARGET, retry = source, attempts, ?kind, %cause, %stop, "gave up");
             }
         }
     }

@@ -142,12 +142,12 @@ impl RetryInner {
         cx: CallContext<'_>,
     ) -> Result<O::Output, CallError<O::Error>> {
         let mut attempt = call::alone::after_failure(&mut operation, error);
-        let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
+        let mut outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
         let mut call = self.began(started);
         if let Some(next) = call.failed(outcome, attempt.call_state(), cx) {
-            call.go_on(&mut attempt, next, cx).await;
+            outcome = call.go_on(&mut attempt, next, cx).await;
         }
-        attempt.result()
+        call::alone::result(&mut attempt, (self.name.as_ref(), outcome), cx)
     }
 
     /// Returns the start of the total time of a call that blocks. Another one starts with its first

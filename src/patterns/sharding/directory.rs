@@ -285,6 +285,8 @@ impl DirectoryCore {
     /// Replaces this version of the map, and publishes the change. Returns `None` if another
     /// process was faster.
     pub(super) async fn put(&self, map: ShardMap, version: Version) -> Result<Option<Arc<ShardMap>>, ShardingError> {
+        // No process would read it.
+        require(map.version() <= ShardMap::MAX_VERSION, "version", "is the last one: write the map anew")?;
         match self.store.replace(Key::new(PARTITION, self.name.as_str()), map.to_text(), version).await {
             Ok(_) => {}
             Err(StoreError::Conflict { .. }) => return Ok(None),

@@ -43,7 +43,7 @@ impl Traced for ThrottlingEvent {
         const TARGET: &str = "steadfast::throttling";
         match self {
             Self::Rejected { reason, retry_after } => {
-                tracing::info!(target: TARGET, limiter, ?reason, ?retry_after, "rejected");
+                tracing::debug!(target: TARGET, limiter, ?reason, ?retry_after, "rejected");
             }
             Self::Queued { wait } => tracing::debug!(target: TARGET, limiter, ?wait, "queued"),
             Self::Paused { time } => tracing::info!(target: TARGET, limiter, ?time, "paused"),

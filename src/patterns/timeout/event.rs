@@ -16,11 +16,11 @@ pub enum TimeoutEvent {
 
 impl Traced for TimeoutEvent {
     fn wanted() -> bool {
-        tracing::enabled!(target: "steadfast::timeout", tracing::Level::WARN)
+        tracing::enabled!(target: "steadfast::timeout", tracing::Level::DEBUG)
     }
 
     fn trace(&self, source: &str) {
         let Self::TimedOut { after } = self;
-        tracing::warn!(target: "steadfast::timeout", timeout = source, ?after, "timed out");
+        tracing::debug!(target: "steadfast::timeout", timeout = source, ?after, "timed out");
     }
 }

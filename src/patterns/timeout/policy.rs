@@ -106,7 +106,7 @@ impl Timeout {
             if let Some(result) = done {
                 return result.map_err(call::alone::failed);
             }
-            Err(call::alone::timed_out(self.timed_out(&deadline)))
+            Err(call::alone::timed_out(self.timed_out(&deadline), cx))
         }
     }
 }

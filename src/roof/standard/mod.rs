@@ -60,6 +60,12 @@
 //! retry = false
 //! ```
 //!
+//! # Metrics
+//!
+//! Feature `metrics` watches a whole stack, or a whole registry, by one call of `Metrics::watch`: all
+//! parts under `name.retry` and so on, also those that a document switches on later, and all stacks
+//! that a registry creates later.
+//!
 //! # Depth of types
 //!
 //! The type of a call through so many policies is deep, and the compiler bounds that depth. If it
@@ -87,5 +93,7 @@ mod registry;
 mod stack;
 
 pub use config::StandardConfig;
+#[cfg_attr(not(feature = "metrics"), allow(unused_imports, reason = "read by metrics alone"))]
+pub(crate) use parts::Parts;
 pub use registry::{StandardRegistry, StandardRegistryConfig};
 pub use stack::{Standard, StandardPipeline};

@@ -24,32 +24,32 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct Parts {
-    pub(super) fallback: Switch<Fallback>,
-    pub(super) timeout: Switch<Timeout>,
-    pub(super) admission: Admission,
-    pub(super) retry: Switch<Retry>,
-    pub(super) budget: RetryBudget,
-    pub(super) hedge: Switch<Hedge>,
-    pub(super) guard: Guard,
-    pub(super) attempt_timeout: Switch<Timeout>,
+pub(crate) struct Parts {
+    pub(crate) fallback: Switch<Fallback>,
+    pub(crate) timeout: Switch<Timeout>,
+    pub(crate) admission: Admission,
+    pub(crate) retry: Switch<Retry>,
+    pub(crate) budget: RetryBudget,
+    pub(crate) hedge: Switch<Hedge>,
+    pub(crate) guard: Guard,
+    pub(crate) attempt_timeout: Switch<Timeout>,
 }
 
 /// The policies that admit a call. One layer, not four: the compiler bounds how deep they nest.
 #[derive(Debug)]
-pub(super) struct Admission {
-    pub(super) shed: Switch<Shedder>,
-    pub(super) rate_limit: Switch<RateLimiter>,
+pub(crate) struct Admission {
+    pub(crate) shed: Switch<Shedder>,
+    pub(crate) rate_limit: Switch<RateLimiter>,
     /// At most one of the two is on.
-    pub(super) concurrency_limit: Switch<ConcurrencyLimiter>,
-    pub(super) adaptive_limit: Switch<AdaptiveLimiter>,
+    pub(crate) concurrency_limit: Switch<ConcurrencyLimiter>,
+    pub(crate) adaptive_limit: Switch<AdaptiveLimiter>,
 }
 
 /// The throttle around the breaker, also in one layer.
 #[derive(Debug)]
-pub(super) struct Guard {
-    pub(super) throttle: Switch<ClientThrottle>,
-    pub(super) breaker: Switch<CircuitBreaker>,
+pub(crate) struct Guard {
+    pub(crate) throttle: Switch<ClientThrottle>,
+    pub(crate) breaker: Switch<CircuitBreaker>,
 }
 
 /// Creates a part from its settings, or from the defaults and switched off.

@@ -127,7 +127,11 @@ struct RegistryInner {
 struct RegistryState {
     config: Arc<StandardRegistryConfig>,
     stacks: HashMap<Name, Standard>,
+    watchers: Vec<Watcher>,
 }
+
+/// A function that sees each stack and its service before the first call through it.
+type Watcher = Box<dyn Fn(&str, &Standard) + Send + Sync>;
 
 /// Arguments of a registry, beside clock and entropy.
 #[derive(Debug)]
@@ -152,7 +156,8 @@ impl Component for StandardRegistry {
     fn assemble(spec: StandardRegistrySpec, common: Common) -> Self::Built {
         let StandardRegistrySpec { config, gauges } = spec;
         config.check(&gauges)?;
-        let state = Mutex::new(RegistryState { config: Arc::new(config), stacks: HashMap::new() });
+        let state =
+            Mutex::new(RegistryState { config: Arc::new(config), stacks: HashMap::new(), watchers: Vec::new() });
         Ok(Self(Arc::new(RegistryInner { state, common, gauges })))
     }
 }
@@ -186,13 +191,23 @@ impl StandardRegistry {
     /// [`KeyedRateLimiter`](crate::throttling::KeyedRateLimiter).
     pub fn get(&self, service: &str) -> Standard {
         let RegistryInner { state, common, gauges } = &*self.0;
-        let RegistryState { config, stacks } = &mut *state.lock();
+        let RegistryState { config, stacks, watchers } = &mut *state.lock();
         let name = Name::from(service);
         let make = || {
             let common = Common { name: Some(name.clone()), ..common.clone() };
-            Standard::make(config.of(service).clone(), gauges.clone(), common)
+            let stack = Standard::make(config.of(service).clone(), gauges.clone(), common);
+            watchers.iter().for_each(|watcher| watcher(service, &stack));
+            stack
         };
         stacks.entry(name.clone()).or_insert_with(make).clone()
+    }
+
+    /// Calls `watcher` with each stack, now or when it is created, under the registry's lock.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "used by metrics alone"))]
+    pub(crate) fn watch_stacks(&self, watcher: impl Fn(&str, &Standard) + Send + Sync + 'static) {
+        let mut state = self.0.state.lock();
+        state.stacks.iter().for_each(|(service, stack)| watcher(service.as_str(), stack));
+        state.watchers.push(Box::new(watcher));
     }
 
     /// Returns the current settings.

@@ -223,6 +223,12 @@ impl Standard {
         self.0.parts.attempt_timeout.get()
     }
 
+    /// Returns all parts, on or off.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by metrics alone"))]
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.0.parts
+    }
+
     /// Creates a pipeline of this stack alone, with the same name.
     pub fn into_pipeline(self) -> StandardPipeline {
         match self.0.surroundings.common.name.clone() {

@@ -109,6 +109,7 @@
 //! | `steadfast_saga_running` | gauge |  | sagas that this component runs now |
 //! | `steadfast_scheduler_events_total` | counter | `event` | messages and sagas: resent, stranded, dead_lettered, reply_failed |
 //! | `steadfast_filter_events_total` | counter | `event` | results to queues of other engines: send_failed, may_repeat |
+//! | `steadfast_standard_part_on` | gauge | `part` | 1 while this part of a standard stack is on, else 0 |
 //! | `steadfast_sharding_map_version` | gauge |  | version of the shard map that this process uses |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that this process switched to a new map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | failed reads of the map |
@@ -157,6 +158,12 @@
 //! events loses none. Gauges, and the counters that a policy keeps anyway, are read at each
 //! [record](Metrics::record): in the handler of `/metrics` ([`scrape`](Metrics::scrape)), or
 //! periodically for an exporter that pushes ([`run`](Metrics::run)).
+//!
+//! A [standard stack](crate::standard::Standard) is watched as a whole. Each part has its series
+//! under the name of the stack, a dot and the part's name (`name="billing.retry"`), also while it is
+//! off, so that a part that a new document switches on is counted from its first call. A
+//! [registry](crate::standard::StandardRegistry) is watched with all stacks that it has or gets
+//! (`name="services.search.retry"`, if it is watched as `services`).
 //!
 //! # Composing
 //!

@@ -198,6 +198,7 @@ pub const NAMES: &[Series] = &[
         "messages and sagas: resent, stranded, dead_lettered, reply_failed",
     ),
     counter("steadfast_filter_events_total", "event", "results to queues of other engines: send_failed, may_repeat"),
+    gauge("steadfast_standard_part_on", "part", "1 while this part of a standard stack is on, else 0"),
     gauge("steadfast_sharding_map_version", "", "version of the shard map that this process uses"),
     counter("steadfast_sharding_map_changes_total", "", "times that this process switched to a new map"),
     counter("steadfast_sharding_refresh_failures_total", "", "failed reads of the map"),

@@ -37,6 +37,10 @@ pub trait Measured {
     /// The kind of component, as a word. Names must differ within a kind.
     const KIND: &'static str;
 
+    /// Kinds of the parts that are measured under names of their own, and what follows the
+    /// component's name and a dot in these. Such names are taken, too. None by default.
+    const PARTS: &'static [(&'static str, &'static str)] = &[];
+
     /// Registers the component's metrics and returns the function that reads its state. That
     /// function keeps a clone of the component.
     fn measure(&self, scope: &Scope) -> Sample;
@@ -83,6 +87,12 @@ impl Scope {
         self.recorder.with(|recorder| recorder.register_histogram(&self.key(metric, labels), &METADATA))
     }
 
+    /// Returns the scope of a part of the component, whose name follows that of the component and a
+    /// dot.
+    pub fn part(&self, part: &str) -> Self {
+        Self { name: part_name(&self.name, part), ..self.clone() }
+    }
+
     /// Returns the clock of the [`Metrics`].
     pub fn clock(&self) -> &Clock {
         &self.clock
@@ -114,6 +124,10 @@ impl Scope {
         let others = labels.iter().map(|(key, value)| Label::new(*key, SharedString::from_owned((*value).to_owned())));
         Key::from_parts(metric, std::iter::once(name).chain(others).collect::<Vec<_>>())
     }
+}
+
+fn part_name(component: &Name, part: &str) -> Name {
+    Name::from(format!("{component}.{part}"))
 }
 
 /// Counters that differ in the value of one label. Those of known values read 0 from the start, and
@@ -186,9 +200,12 @@ impl Metrics {
     pub fn watch<M: Measured>(&self, name: impl Into<Name>, component: &M) -> Result<(), ConfigError> {
         let name = name.into();
         let mut watched = self.0.watched.lock();
-        if !watched.names.insert((M::KIND, name.clone())) {
-            return Err(ConfigError::new("name", format!("is taken by another {}: {name}", M::KIND)));
+        let parts = M::PARTS.iter().map(|(kind, part)| (*kind, part_name(&name, part)));
+        let names: Vec<_> = std::iter::once((M::KIND, name.clone())).chain(parts).collect();
+        if let Some((kind, name)) = names.iter().find(|name| watched.names.contains(name)) {
+            return Err(ConfigError::new("name", format!("is taken by another {kind}: {name}")));
         }
+        watched.names.extend(names);
         let sample = component.measure(&self.scope(name));
         sample();
         watched.samples.push(sample);

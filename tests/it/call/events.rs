@@ -212,17 +212,19 @@ fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
         saw("circuit_breaker", Level::INFO);
         let limiter = RateLimiter::builder(Quota::per_second(1)).clock(&clock).build().unwrap();
         limiter.try_acquire().and_then(|()| limiter.try_acquire()).unwrap_err();
-        saw("throttling", Level::INFO);
+        saw("throttling", Level::DEBUG);
         let hang = ScriptedService::new("hang", &clock).unwrap();
         let timeout = Timeout::builder(Duration::from_secs(1)).clock(&clock).build();
         time.block_on(timeout.call(|| hang.call())).unwrap_err();
-        saw("timeout", Level::WARN);
+        saw("call", Level::WARN); // the outcome
+        saw("timeout", Level::DEBUG);
         let fails = ScriptedService::new("500", &clock).unwrap();
         let retry =
             Retry::builder(RetryConfig::default().idempotent(true).max_attempts(2)).clock(&clock).build().unwrap();
         time.block_on(retry.call(|| fails.call())).unwrap_err();
-        saw("retry", Level::WARN); // gave up
-        saw("retry", Level::INFO); // retrying
+        saw("call", Level::WARN); // the outcome
+        saw("retry", Level::DEBUG); // gave up
+        saw("retry", Level::DEBUG); // retrying
         let wrong = ScriptedService::new("400", &clock).unwrap();
         let pipeline = steadfast::Pipeline::new().then(retry).classify(ScriptedService::classify);
         time.block_on(pipeline.call(|| wrong.call())).unwrap_err();
@@ -277,6 +279,8 @@ fn fallbacks_and_operation_names_are_traced() {
             "call pipeline=\"shop\"",
             "attempt operation=\"price\" number=1",
             &format!("{failed} kind=Some(Overloaded)"),
+            "steadfast::call message=call failed pipeline=\"shop\" operation=\"price\" attempts=1 kind=Some(Overloaded) \
+             cause=overloaded fallback_failed=true",
             "attempts=1",
             "ok=false",
         ]

@@ -41,6 +41,23 @@ fn text(map: &ShardMap) -> String {
     map.to_text()
 }
 
+/// Regression: the change of a map with the last number as its version panicked.
+#[test]
+fn a_map_at_its_last_version_is_read_and_not_changed_and_one_beyond_it_is_damaged() {
+    let map = ShardMap::hashed(64, &ids(2)).unwrap();
+    with_directory(&map, async |directory, store| {
+        let last = u64::MAX >> 1;
+        for (version, is_read) in [(last, true), (last + 1, false), (u64::MAX, false)] {
+            let text = text(&map).replacen("version 1\n", &format!("version {version}\n"), 1);
+            store.put(NAME, text.clone().into(), Default::default()).await.unwrap();
+            let refused = directory.change(|map| map.pin("large", map.shard_of("large").unwrap())).await.unwrap_err();
+            assert_eq!(matches!(refused, ShardingError::Change(_)), is_read, "{version}: {refused}");
+            assert_eq!(directory.refresh().await.is_ok(), is_read, "{version}");
+            assert_eq!(store.get(NAME).await.unwrap().unwrap().value, text, "nothing was changed");
+        }
+    });
+}
+
 #[test]
 fn a_change_cannot_pin_an_owned_key_to_another_shard() {
     let ranges = ShardMap::ranges(&[("", Some(ShardId(0)))]).unwrap();

@@ -1,5 +1,6 @@
 //! The standard stack: its order, its document, its explanation.
 mod change;
+mod log_lines;
 mod reconfigure;
 mod registry;
 

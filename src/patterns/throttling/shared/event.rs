@@ -39,7 +39,7 @@ impl Traced for SharedRateLimitEvent {
         const TARGET: &str = "steadfast::throttling";
         match self {
             Self::Rejected { reason, retry_after } => {
-                tracing::info!(target: TARGET, limiter, ?reason, ?retry_after, "rejected");
+                tracing::debug!(target: TARGET, limiter, ?reason, ?retry_after, "rejected");
             }
             Self::Leased { permits } => tracing::debug!(target: TARGET, limiter, permits, "leased"),
             Self::StoreFailed { kind } => tracing::warn!(target: TARGET, limiter, ?kind, "the store failed"),
