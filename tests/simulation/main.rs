@@ -21,6 +21,7 @@ mod moody_store;
 mod pipes;
 mod poor;
 mod saga;
+mod scheduler;
 mod sharding;
 mod shared_breaker;
 mod shared_limit;
