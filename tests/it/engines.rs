@@ -46,14 +46,12 @@ impl Engine {
 }
 
 impl World {
-    /// Runs the future, and moves the clock while it waits. SQLite writes in place, so that no
-    /// thread is waited for.
+    /// Runs the future, and moves the clock while it waits.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         self.time.block_on(future)
     }
 
-    /// Returns the number of messages in the queue, and of its dead letters. SQLite counts them in a
-    /// thread, so the clock does not move.
+    /// Returns the number of messages in the queue, and of its dead letters. The clock does not move.
     pub(crate) fn depths(&self) -> (u64, u64) {
         let depth = |queue: &dyn Queue| block_on(queue.depth()).unwrap().total();
         (depth(&*self.queue), depth(&*self.queue.dead_letters().unwrap()))

@@ -25,7 +25,7 @@ fn chain(engine: Engine, way: Way, process: &CrashingProcess) {
             let (to, config) = (wrap(way.to(&queues[at + 1])), World::config().max_tasks(1));
             world.filter_with(&format!("f{at}"), &wrap(queues[at].clone()), config).output(to).build().unwrap()
         });
-        // No polls of empty queues after the end, whose number over SQLite depends on how busy the machine is.
+        // No polls of empty queues after the end.
         let stop = async || {
             for _ in 0..time {
                 if filters[2].listener().state().handled >= 4 {

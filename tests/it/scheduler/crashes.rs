@@ -24,8 +24,7 @@ fn test(engine: Engine, fails: bool, process: &CrashingProcess) {
         world.saga.services.answer("room", vec![Answer::Failed; 2]);
     }
     let (store, queue) = (process.store(world.saga.store.clone()), process.queue(world.queue.clone()));
-    // One task, so that no number of polls beside a saga depends on how busy the machine is: the manual time goes on while
-    // a request to SQLite is under way.
+    // One task, so that no poll runs beside a saga.
     let saga = world.process_on("a", world.saga.trip(), store, queue.clone()).saga().clone();
     let replies = world.replies.clone();
     let crashes = Scheduler::builder(saga, queue, World::config().concurrency(1))
