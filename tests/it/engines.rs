@@ -3,8 +3,7 @@ use std::{fmt, future::Future, sync::Arc};
 
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
-    port::BoxFuture,
-    queue::{Depth, InMemoryQueue, Queue, QueueError},
+    queue::{InMemoryQueue, Queue},
     store::{InMemoryStore, Store},
     time::{Clock, ManualClock, block_on},
 };
@@ -47,14 +46,12 @@ impl Engine {
 }
 
 impl World {
-    /// Runs the future, and moves the clock while it waits. SQLite writes in place, so that no
-    /// thread is waited for.
+    /// Runs the future, and moves the clock while it waits.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         self.time.block_on(future)
     }
 
-    /// Returns the number of messages in the queue, and of its dead letters. SQLite counts them in a
-    /// thread, so the clock does not move.
+    /// Returns the number of messages in the queue, and of its dead letters. The clock does not move.
     pub(crate) fn depths(&self) -> (u64, u64) {
         let depth = |queue: &dyn Queue| block_on(queue.depth()).unwrap().total();
         (depth(&*self.queue), depth(&*self.queue.dead_letters().unwrap()))
@@ -64,23 +61,5 @@ impl World {
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.engine.fmt(f)
-    }
-}
-
-/// A queue that is always said to be empty, as its dead letters are. SQLite counts in a thread, for which the manual clock does not wait: with it
-/// the number of requests of a listener would depend on how busy the machine is.
-#[derive(Debug)]
-pub(crate) struct Uncounted(pub(crate) Arc<dyn Queue>);
-
-impl Queue for Uncounted {
-    forward_queue! { 0: capabilities, identity, address, send, receive, extend, settle, peek, purge }
-
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        Box::pin(std::future::ready(Ok(Depth::default())))
-    }
-
-    // Their depth is read, too.
-    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        None
     }
 }

@@ -222,8 +222,33 @@ fn drive(has_timers: bool) -> bool {
     fired
 }
 
+/// Waits for the answer of a backend's own thread, which works in real time.
+///
+/// If a test drives a manual clock on this thread, that stands still meanwhile, and the answer
+/// comes at the first poll, or with `yields` at the second: a run is the same each time, however
+/// busy the machine is.
+///
+/// # Cancel safety
+/// Same as that of `answer`.
+#[cfg(feature = "sqlite")]
+pub(crate) async fn from_thread<F: Future>(answer: F, yields: bool) -> F::Output {
+    let is_driven = || DRIVER.with_borrow(Option::is_some);
+    if yields && is_driven() {
+        crate::race::yield_now().await;
+    }
+    if is_driven() {
+        let _stands_still = replace_driver(None);
+        return block_on(answer);
+    }
+    answer.await
+}
+
 /// Lets `driver` jump whenever this thread would wait, until the guard is dropped.
 pub(super) fn drive_by(driver: &ManualClock) -> impl Drop + use<> {
+    replace_driver(Some(driver.clone()))
+}
+
+fn replace_driver(driver: Option<ManualClock>) -> impl Drop + use<> {
     struct Restore(Option<ManualClock>);
 
     impl Drop for Restore {
@@ -231,7 +256,7 @@ pub(super) fn drive_by(driver: &ManualClock) -> impl Drop + use<> {
             DRIVER.set(self.0.take());
         }
     }
-    Restore(DRIVER.replace(Some(driver.clone())))
+    Restore(DRIVER.replace(driver))
 }
 
 #[cfg(all(test, steadfast_loom))]

@@ -132,7 +132,7 @@ impl ManualClock {
     }
 
     /// Runs `future` to its end on this thread, and jumps to the next timer whenever it waits for
-    /// time.
+    /// time. While it waits for a thread of the SQLite backend, the time stands still.
     ///
     /// # Panics
     /// If the future waits and this clock has no timer left to wake it: in a test, a deadlock.

@@ -23,6 +23,8 @@ mod thread;
 mod timestamp;
 
 pub use block_on::block_on;
+#[cfg(feature = "sqlite")]
+pub(crate) use block_on::from_thread;
 pub(crate) use block_on::{is_blocking, outside};
 pub use clock::{Clock, TimeSource};
 pub use instant::Instant;

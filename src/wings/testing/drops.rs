@@ -66,7 +66,8 @@ fn run_for(time: &ManualClock, future: impl Future, polls: usize) -> bool {
             assert!(next.is_some(), "the future waits, and no timer is left to wake it");
             time.advance_to(next.unwrap_or_default());
         }
-        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        let polled = time.run_blocking(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+        if polled.is_ready() {
             return true;
         }
     }

@@ -9,7 +9,7 @@ use steadfast::{
 };
 
 use super::world::{S, Way, World, by_group};
-use crate::engines::{Engine, Uncounted};
+use crate::engines::Engine;
 
 /// Runs a chain of three filters in a process that ends somewhere, and then in another one.
 fn chain(engine: Engine, way: Way, process: &CrashingProcess) {
@@ -25,7 +25,7 @@ fn chain(engine: Engine, way: Way, process: &CrashingProcess) {
             let (to, config) = (wrap(way.to(&queues[at + 1])), World::config().max_tasks(1));
             world.filter_with(&format!("f{at}"), &wrap(queues[at].clone()), config).output(to).build().unwrap()
         });
-        // No polls of empty queues after the end, whose number over SQLite depends on how busy the machine is.
+        // No polls of empty queues after the end.
         let stop = async || {
             for _ in 0..time {
                 if filters[2].listener().state().handled >= 4 {
@@ -41,7 +41,7 @@ fn chain(engine: Engine, way: Way, process: &CrashingProcess) {
         )
         .unwrap();
     };
-    world.run(process.run(async { run(&|queue| Arc::new(Uncounted(process.queue(queue))), 50).await }));
+    world.run(process.run(async { run(&|queue| process.queue(queue), 50).await }));
     world.run(run(&|queue| queue, 100));
     let taken = world.take(&queues[3]);
     assert_eq!(by_group(&taken), BTreeMap::from([("g".into(), ["a", "a", "b", "b"].map(str::to_owned).into())]));

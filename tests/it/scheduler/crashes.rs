@@ -1,5 +1,5 @@
 //! A process that submits and runs an order, and crashes at any request to the queue or the store.
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use steadfast::{
     entropy::Entropy,
@@ -9,7 +9,7 @@ use steadfast::{
 };
 
 use crate::{
-    engines::{Engine, Uncounted},
+    engines::Engine,
     saga::world::{Answer, S, State},
     scheduler::world::{World, order},
 };
@@ -23,10 +23,8 @@ fn test(engine: Engine, fails: bool, process: &CrashingProcess) {
     if fails {
         world.saga.services.answer("room", vec![Answer::Failed; 2]);
     }
-    let store = process.store(world.saga.store.clone());
-    let queue = Arc::new(Uncounted(process.queue(world.queue.clone())));
-    // One task, so that no number of polls beside a saga depends on how busy the machine is: the manual time goes on while
-    // a request to SQLite is under way.
+    let (store, queue) = (process.store(world.saga.store.clone()), process.queue(world.queue.clone()));
+    // One task, so that no poll runs beside a saga.
     let saga = world.process_on("a", world.saga.trip(), store, queue.clone()).saga().clone();
     let replies = world.replies.clone();
     let crashes = Scheduler::builder(saga, queue, World::config().concurrency(1))

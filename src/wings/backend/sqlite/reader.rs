@@ -18,6 +18,7 @@ use super::{
 use crate::{
     port::{PortError, PortErrorKind},
     sync::Mutex,
+    time::from_thread,
 };
 
 /// Connections for reading, and a thread for reads that may take long. Both are created on first
@@ -74,7 +75,7 @@ impl Readers {
             let _ = reply.send(pool.read(pool.config.lock_wait, &read));
         }))?;
         let gone = || PortError::new(PortErrorKind::Closed, "sqlite: the file was closed");
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        from_thread(answer, true).await.unwrap_or_else(|_| Err(gone()))
     }
 
     fn submit(&self, read: Box<dyn FnOnce() + Send>) -> Result<(), PortError> {

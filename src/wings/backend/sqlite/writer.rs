@@ -36,7 +36,7 @@ use super::{
 use crate::{
     port::{PortError, PortErrorKind},
     sync::{Condvar, Mutex},
-    time::machine,
+    time::{from_thread, machine},
 };
 
 /// The writing side of an open file.
@@ -150,7 +150,8 @@ impl Writer {
         let job = Box::new(JobOf::new(Box::new(work), only_if_awaited, reply));
         self.core.submit(PendingWrite { job, deadline: None }, in_place);
         let gone = || PortError::new(PortErrorKind::Closed, "sqlite: the file was closed").outcome_unknown();
-        answer.await.unwrap_or_else(|_| Err(gone().into()))
+        // A write in place is answered by now, unless the thread holds the connection.
+        from_thread(answer, !in_place).await.unwrap_or_else(|_| Err(gone().into()))
     }
 
     /// Requests a sweep of expired rows on the thread.
