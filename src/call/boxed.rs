@@ -129,7 +129,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call_or`].
-    pub fn call_or_marked<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
+    pub fn call_or_marked<O, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<T, E>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
@@ -175,7 +175,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         outer: AttemptInfo,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Answered<O>> + Send
+    ) -> impl Future<Output = Answered<T, E>> + Send
     where
         O: Operation<Output = T, Error = E>,
         F: FnOnce(Failed<'_, T, E>) -> Fut + Send,

@@ -61,9 +61,8 @@ impl<T, E> Answer<T, E> {
     }
 }
 
-/// The marked result of a call of `O` with a fallback.
-pub type Answered<O> =
-    Result<Answer<<O as Operation>::Output, <O as Operation>::Error>, CallError<<O as Operation>::Error>>;
+/// The marked result of a call with a fallback.
+pub type Answered<T, E> = Result<Answer<T, E>, CallError<E>>;
 
 /// The failed call, as a fallback sees it.
 #[derive(Debug)]

@@ -75,10 +75,10 @@ marked!(LocalOperation { [type Future = O::Future;] () -> O::Future });
 
 /// As [`on_retry`](super::on_retry), for a local operation, with a hook that need not be [`Send`]
 /// either. Other marks go around it: `idempotent(on_retry_local(operation, hook))`.
-pub fn on_retry_local<O, H>(operation: O, hook: H) -> OnRetry<O, H>
+pub fn on_retry_local<T, E, O, H>(operation: O, hook: H) -> OnRetry<O, H>
 where
-    O: LocalOperation,
-    H: FnMut(&Retrying<'_, O::Output, O::Error>),
+    O: LocalOperation<Output = T, Error = E>,
+    H: FnMut(&Retrying<'_, T, E>),
 {
     OnRetry { inner: operation, hook }
 }
@@ -282,12 +282,12 @@ impl<P: Policy, C> Pipeline<P, C> {
     ///
     /// # Cancel safety
     /// As [`call`](Self::call).
-    pub fn call_local<O: LocalOperation>(
+    pub fn call_local<T, E, O: LocalOperation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>>
+    ) -> impl Future<Output = Result<T, CallError<E>>>
     where
-        C: Classify<O::Output, O::Error>,
+        C: Classify<T, E>,
     {
         call_local(self, &self.classify, operation)
     }

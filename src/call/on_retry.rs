@@ -38,10 +38,10 @@ pub struct OnRetry<X, H> {
 /// assert_eq!(log.len(), 2);
 /// assert!(log[0].starts_with("1: ") && log[0].contains("reset"));
 /// ```
-pub fn on_retry<O, H>(operation: O, hook: H) -> OnRetry<O, H>
+pub fn on_retry<T: Send, E: Send, O, H>(operation: O, hook: H) -> OnRetry<O, H>
 where
-    O: Operation,
-    H: FnMut(&Retrying<'_, O::Output, O::Error>) + Send,
+    O: Operation<Output = T, Error = E>,
+    H: FnMut(&Retrying<'_, T, E>) + Send,
 {
     OnRetry { inner: operation, hook }
 }

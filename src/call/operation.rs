@@ -45,6 +45,13 @@ use crate::outcome::{LastFailure, Priority, Retrying};
 /// assert_eq!(time.block_on(Pipeline::new().then(retry).call(read)).unwrap(), 3);
 /// assert_eq!(buffer, [1, 2, 3]);
 /// ```
+///
+/// A function of your own that takes an operation names the types of its result:
+/// `async fn call<T, E, O: Operation<Output = T, Error = E>>(operation: O) -> Result<T, CallError<E>>`.
+/// With `Result<O::Output, CallError<O::Error>>` the compiler may panic in an incremental build
+/// after an edit of its caller, if the operation is an async closure in a mark such as
+/// [`idempotent`](super::idempotent) ([rust-lang/rust
+/// 154857](https://github.com/rust-lang/rust/issues/154857)).
 pub trait Operation: Send {
     /// Type of its value.
     type Output: Send;

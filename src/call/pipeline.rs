@@ -98,6 +98,9 @@ trait IsDefault {}
 
 impl IsDefault for ErrIsFailure {}
 
+// `T` and `E` are parameters of all methods that make a call, and none returns `O::Output`. To name that, rustc must prove
+// `O: Operation` anew, after the bodies of the function. For an async closure inside a mark it then keeps a wrong answer,
+// and the next incremental build panics (rust-lang/rust 154857). `tests/compile_fail.rs` builds each method twice.
 impl<P: Policy, C> Pipeline<P, C> {
     /// Runs `operation` under the policies.
     ///
@@ -109,12 +112,12 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// neither a success nor a failure. It is unknown if the operation had its effect, as with any
     /// dropped call.
     #[inline]
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
-        C: Classify<O::Output, O::Error>,
+        C: Classify<T, E>,
     {
         let cx = CallContext::of(&operation);
         run(self, cx, operation, TypedCallState::result)
@@ -150,13 +153,13 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call`](Self::call).
     #[inline]
-    pub fn call_within<O: Operation>(
+    pub fn call_within<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         outer: AttemptInfo,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
-        C: Classify<O::Output, O::Error>,
+        C: Classify<T, E>,
     {
         let frame = outer.frame(&operation);
         run(Within::new(self), frame, operation, TypedCallState::result)
@@ -194,15 +197,15 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call`](Self::call); if the fallback is running, it is dropped.
     #[inline]
-    pub fn call_or<O: Operation, F, Fut>(
+    pub fn call_or<T: Send, E: Send, O: Operation<Output = T, Error = E>, F, Fut>(
         &self,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
-        C: Classify<O::Output, O::Error>,
-        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+        C: Classify<T, E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
         let cx = CallContext::of(&operation);
         run_or(self, cx, operation, instead, unmarked)
@@ -230,15 +233,15 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call_or`](Self::call_or).
     #[inline]
-    pub fn call_or_marked<O: Operation, F, Fut>(
+    pub fn call_or_marked<T: Send, E: Send, O: Operation<Output = T, Error = E>, F, Fut>(
         &self,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Answered<O>> + Send
+    ) -> impl Future<Output = Answered<T, E>> + Send
     where
-        C: Classify<O::Output, O::Error>,
-        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+        C: Classify<T, E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
         let cx = CallContext::of(&operation);
         run_or(self, cx, operation, instead, marked)
@@ -253,16 +256,16 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call_or`](Self::call_or).
     #[inline]
-    pub fn call_within_or<O: Operation, F, Fut>(
+    pub fn call_within_or<T: Send, E: Send, O: Operation<Output = T, Error = E>, F, Fut>(
         &self,
         outer: AttemptInfo,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
-        C: Classify<O::Output, O::Error>,
-        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+        C: Classify<T, E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
         let frame = outer.frame(&operation);
         run_or(Within::new(self), frame, operation, instead, unmarked)
@@ -277,16 +280,16 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call_or`](Self::call_or).
     #[inline]
-    pub fn call_within_or_marked<O: Operation, F, Fut>(
+    pub fn call_within_or_marked<T: Send, E: Send, O: Operation<Output = T, Error = E>, F, Fut>(
         &self,
         outer: AttemptInfo,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Answered<O>> + Send
+    ) -> impl Future<Output = Answered<T, E>> + Send
     where
-        C: Classify<O::Output, O::Error>,
-        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+        C: Classify<T, E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
         let frame = outer.frame(&operation);
         run_or(Within::new(self), frame, operation, instead, marked)

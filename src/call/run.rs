@@ -247,7 +247,7 @@ pub(crate) fn call_alone_or_marked<P: Policy, O: Operation, F, Fut>(
     policy: &P,
     operation: O,
     instead: F,
-) -> impl Future<Output = Answered<O>> + Send
+) -> impl Future<Output = Answered<O::Output, O::Error>> + Send
 where
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,

@@ -178,19 +178,19 @@ impl Chaos {
     /// # Cancel safety
     /// Dropping the call drops the operation, or the wait in its place.
     #[inline]
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 
     /// Wraps `operation`: if a rule for [`Injection::Outcome`] applies, it returns a result of
     /// `make` without being run.
-    pub fn outcomes<O, M>(&self, operation: O, make: M) -> WithOutcomes<O, M>
+    pub fn outcomes<T: Send, E: Send, O, M>(&self, operation: O, make: M) -> WithOutcomes<O, M>
     where
-        O: Operation,
-        M: FnMut() -> Result<O::Output, O::Error> + Send,
+        O: Operation<Output = T, Error = E>,
+        M: FnMut() -> Result<T, E> + Send,
     {
         WithOutcomes { chaos: self.clone(), operation, make }
     }

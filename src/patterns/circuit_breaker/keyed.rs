@@ -207,11 +207,11 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     ///
     /// # Cancel safety
     /// Dropping the call drops the operation; the call counts as cancelled.
-    pub fn call<Q: KeyRef<K> + ?Sized, O: Operation>(
+    pub fn call<T: Send, E: Send, Q: KeyRef<K> + ?Sized, O: Operation<Output = T, Error = E>>(
         &self,
         key: &Q,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send + use<K, S, Q, O> {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send + use<K, S, Q, O, T, E> {
         let breaker = self.get(key);
         async move { breaker.call(operation).await }
     }

@@ -111,14 +111,14 @@ impl Fallback {
     /// # Cancel safety
     /// If the future is dropped, the operation is dropped, or the fallback if that is running.
     #[inline]
-    pub fn call<O: Operation, F, Fut>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>, F, Fut>(
         &self,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
-        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
         call::call_alone_or(self, operation, instead)
     }
@@ -132,14 +132,14 @@ impl Fallback {
     /// # Cancel safety
     /// As [`call`](Self::call).
     #[inline]
-    pub fn call_marked<O: Operation, F, Fut>(
+    pub fn call_marked<T: Send, E: Send, O: Operation<Output = T, Error = E>, F, Fut>(
         &self,
         operation: O,
         instead: F,
-    ) -> impl Future<Output = Answered<O>> + Send
+    ) -> impl Future<Output = Answered<T, E>> + Send
     where
-        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
-        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
         call::call_alone_or_marked(self, operation, instead)
     }

@@ -163,10 +163,10 @@ impl Hedge {
     /// If the future is dropped, all attempts in flight are dropped, and no other starts.
     /// Withdrawals from the budget are not refunded.
     #[inline]
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 }

@@ -89,10 +89,10 @@ impl Timeout {
     /// # Cancel safety
     /// If the future is dropped, the operation is dropped.
     #[inline]
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         mut operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         // Not an `async fn`, which would store the operation twice.
         async move {
             if call::alone::is_traced() {

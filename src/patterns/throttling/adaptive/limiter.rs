@@ -167,10 +167,10 @@ impl AdaptiveLimiter {
     /// # Cancel safety
     /// A future that is dropped drops the operation and gives its permit to the next call. The
     /// limiter ignores the call.
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 

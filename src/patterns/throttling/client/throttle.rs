@@ -203,10 +203,10 @@ impl ClientThrottle {
     ///
     /// # Cancel safety
     /// A future that is dropped drops the operation, and its request does not count.
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 }

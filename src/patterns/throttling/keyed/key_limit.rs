@@ -48,10 +48,10 @@ where
     ///
     /// # Cancel safety
     /// A future that is dropped while it waits gives back its turn. Afterwards the permit is used.
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 }

@@ -318,10 +318,10 @@ impl RateLimiter {
     /// # Cancel safety
     /// A future that is dropped while it waits gives back its turn. Afterwards the permit is used.
     #[inline]
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 }

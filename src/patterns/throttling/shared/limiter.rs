@@ -208,10 +208,10 @@ impl SharedRateLimiter {
     ///
     /// # Cancel safety
     /// A future that is dropped drops the operation; the permit may have been taken.
-    pub fn call<O: Operation>(
+    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
         &self,
         operation: O,
-    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
         call::call_alone(self, operation)
     }
 }
