@@ -54,7 +54,7 @@ impl Backplane {
             Err(AskError::TimedOut) => (deadline - now >= self.timeout / 2).then_some(Failed::Slow),
         };
         if let Some(how) = how {
-            self.health.failed(report.now(), how);
+            self.health.failed(now, report.now(), how);
         }
         report.remote_failed(RemoteCall::Notify, answer.err().and_then(|error| error.kind()));
         false

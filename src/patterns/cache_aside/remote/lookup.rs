@@ -335,7 +335,8 @@ impl<V> Remote<V> {
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Fault> {
-        let given = deadline - report.now();
+        let began = report.now();
+        let given = deadline - began;
         let (kind, how) = match ask_until(&report.clock, deadline, request).await {
             Ok(answer) => {
                 self.health.answered(report.now());
@@ -354,7 +355,7 @@ impl<V> Remote<V> {
         };
         // Invalidations are retried again and again; trouble with one key or tag says nothing about the tier.
         if let Some(how) = how.filter(|_| call != RemoteCall::Invalidate) {
-            self.health.failed(report.now(), how);
+            self.health.failed(began, report.now(), how);
         }
         report.remote_failed(call, kind);
         Err(Fault::Down)
