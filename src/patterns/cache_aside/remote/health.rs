@@ -22,7 +22,7 @@ use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use crate::{
     sync::{AtomicU32, AtomicU64},
-    time::Instant,
+    time::{Instant, nanos},
     window::TimeWindow,
 };
 
@@ -52,7 +52,8 @@ pub(crate) struct Health {
     row_from: AtomicU64,
     /// Time until which the tier is suspended, in nanoseconds; 0 if it is not.
     suspended_until: AtomicU64,
-    rest: Duration,
+    /// Cool-down, in nanoseconds.
+    rest: AtomicU64,
 }
 
 impl Health {
@@ -63,8 +64,16 @@ impl Health {
             in_a_row: AtomicU32::new(0),
             row_from: AtomicU64::new(0),
             suspended_until: AtomicU64::new(0),
-            rest,
+            rest: AtomicU64::new(nanos(rest)),
         }
+    }
+
+    pub(crate) fn set_rest(&self, rest: Duration) {
+        self.rest.store(nanos(rest), SeqCst);
+    }
+
+    fn rest(&self) -> Duration {
+        Duration::from_nanos(self.rest.load(SeqCst))
     }
 
     /// Returns `true` if a request may be sent. While the tier is suspended, one caller per `rest`
@@ -75,7 +84,7 @@ impl Health {
             return true;
         }
         // The probing caller may be dropped, so the next probe depends on time, not on its end.
-        let next = (now + self.rest).as_nanos();
+        let next = (now + self.rest()).as_nanos();
         now.as_nanos() >= until && self.suspended_until.compare_exchange(until, next, SeqCst, SeqCst).is_ok()
     }
 
@@ -96,7 +105,7 @@ impl Health {
         let half = failed * 2 >= self.asked.sum(0, now);
         let enough = how == Failed::Refused || failed >= u64::from(IN_A_ROW);
         if in_a_row >= IN_A_ROW || half && enough {
-            self.suspended_until.store((now + self.rest).as_nanos(), SeqCst);
+            self.suspended_until.store((now + self.rest()).as_nanos(), SeqCst);
         }
     }
 
