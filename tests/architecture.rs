@@ -80,7 +80,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "wings/backend/nats/store.rs",
         ],
     ),
-    ("arc_swap", &["hedge", "chaos"]),
+    ("arc_swap", &["hedge", "chaos", "ground/config/live.rs"]),
     ("quick_cache", &["patterns/cache_aside/local/table.rs"]),
     ("rustix", &["time", "wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs"]),
     ("http", &["http", "tower"]),

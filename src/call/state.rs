@@ -20,8 +20,8 @@ pub(crate) trait CallState: Send {
     /// Returns the cause of the last failure or rejection, whose outcome was `outcome`, for events.
     fn cause_of(&self, outcome: Outcome) -> Cause<FailureKind>;
 
-    /// Returns the facts about a call that failed in the end, if it needs attention: it timed out, a
-    /// retry gave it up, or its fallback failed, too. All others are the caller's own matter.
+    /// Returns the facts about a call that failed in the end, if it needs attention: it timed out,
+    /// a retry gave it up, or its fallback failed, too. All others are the caller's own matter.
     fn needs_attention(&self) -> Option<Attention>;
 
     /// Returns `true` if the operation cannot run again, because its input was moved into its last

@@ -12,8 +12,17 @@ use crate::{
 /// `new`.
 ///
 /// Name, clock and the other arguments beside the configuration are fixed from then on: clones
-/// share them, with all state. The configuration can be replaced while the component is in use, by
-/// its `reconfigure`.
+/// share them, with all state. A component with a method `reconfigure` takes another configuration
+/// while it is in use, as the trait [`Reconfigure`](crate::config::Reconfigure) also offers: all
+/// policies around calls, limits and breakers, [`Standard`](crate::standard::Standard) and its
+/// registry, [`CacheAside`](crate::cache_aside::CacheAside),
+/// [`QueueListener`](crate::queue_listener::QueueListener),
+/// [`Journal`](crate::journal::Journal), [`Saga`](crate::saga::Saga),
+/// [`Scheduler`](crate::scheduler::Scheduler) and
+/// [`StreamProcessor`](crate::stream::StreamProcessor). A setting that cannot change in use is
+/// refused, with its name. The others keep the configuration that they were built with:
+/// [`LeaderElection`](crate::leader_election::LeaderElection), whose terms its nodes rely on, shard
+/// directories, claim checks, and the engines.
 ///
 /// ```
 /// use std::time::Duration;

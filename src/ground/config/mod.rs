@@ -14,11 +14,13 @@
 //! ```
 pub mod human;
 mod layers;
+mod live;
 mod name;
 mod reconfigure;
 mod setters;
 
 pub(crate) use layers::Layer;
+pub(crate) use live::Live;
 pub use name::Name;
 pub(crate) use reconfigure::reconfigurable;
 pub use reconfigure::{Effect, Reconfigure};

@@ -58,11 +58,11 @@
 //! other state changes `INFO`. The parts of a call are `DEBUG`, as they come with each call during
 //! an outage: an attempt that failed or timed out, a retry, a hedge, a fallback, a rejection.
 //!
-//! A call that failed in the end sends one line of target `steadfast::call` at `WARN`, if a time-out
-//! ended it, a retry gave it up, or its fallback failed, too: with the pipeline, the operation, the
-//! cause, the number of attempts, and the reason for no further one. A call inside an attempt of
-//! another pipeline ([`call_within`](crate::Pipeline::call_within)) sends none, as it is a part of
-//! that one's call. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
+//! A call that failed in the end sends one line of target `steadfast::call` at `WARN`, if a
+//! time-out ended it, a retry gave it up, or its fallback failed, too: with the pipeline, the
+//! operation, the cause, the number of attempts, and the reason for no further one. A call inside
+//! an attempt of another pipeline ([`call_within`](crate::Pipeline::call_within)) sends none, as it
+//! is a part of that one's call. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
 //!
 //! # Metrics
 //!

@@ -1,5 +1,5 @@
 //! Building a cache.
-use std::{fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt::Display, hash::Hash, str::FromStr, sync::Arc};
 
 use super::{
     CacheAside, CacheAsideConfig, CacheAsideEvent, Unattended,
@@ -8,7 +8,7 @@ use super::{
     remote::background::BackgroundWrites,
     remote::backplane::Backplane,
     remote::health::Health,
-    remote::lookup::{LONGEST, Remote},
+    remote::lookup::Remote,
     remote::pending::PendingInvalidations,
     remote::shared::{Epochs, Shared},
     report::Report,
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     codec::Codec,
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Live, Name, require},
     entropy::Entropy,
     flight::Flights,
     notify::Notifier,
@@ -109,13 +109,14 @@ where
     fn assemble(spec: Self::Spec, common: Common) -> Self::Built {
         let CacheAsideSpec { config, spawner, weigher, store, notifier, text } = spec;
         config.check()?;
+        let live = Live::new(config);
         let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         let shared = match text {
             None => None,
             Some(text) => {
                 let name = name.as_ref().map_or("", Name::as_str);
                 require(!name.is_empty(), "name", "must be given where processes share a cache")?;
-                Some(shared(text, name, store, notifier, &config)?)
+                Some(shared(text, name, store, notifier, &live)?)
             }
         };
         let capacity = config.capacity;
@@ -133,7 +134,7 @@ where
             spawner,
             weigher,
             shared,
-            config,
+            config: live,
         })))
     }
 }
@@ -170,13 +171,11 @@ fn shared<K, V>(
     name: &str,
     store: Option<(Arc<dyn Store>, Codec<V>)>,
     notifier: Option<Arc<dyn Notifier>>,
-    config: &CacheAsideConfig,
+    live: &Live<CacheAsideConfig>,
 ) -> Result<Shared<K, V>, ConfigError> {
-    /// Time to live of a claim if loads have no time limit.
-    const LONG: Duration = Duration::from_secs(300);
     // Not from the cache's own entropy: processes may have been given the same seed.
     let me = Entropy::from_os().next_u64();
-    let timeout = config.remote.timeout;
+    let rest = live.now().remote.rest;
     let remote = match store {
         None => None,
         Some((store, codec)) => {
@@ -186,15 +185,12 @@ fn shared<K, V>(
             }
             let (values, marks) = (format!("cache {name}"), format!("cache-tags {name}"));
             require(marks.len() <= can.max_key(), "name", "must not be longer than the store's keys may be")?;
-            let load = config.hard_timeout.unwrap_or(LONG);
-            let claim_ttl = load.saturating_add(timeout.saturating_mul(3)).min(LONGEST);
-            let (remote, health) = (config.remote, Health::new(config.remote.rest));
-            Some(Remote { store, codec, config: remote, values, marks, me, claim_ttl, health })
+            Some(Remote { store, codec, config: live.clone(), values, marks, me, health: Health::new(rest) })
         }
     };
     let topic = format!("steadfast/cache/{name}");
     let backplane =
-        notifier.map(|notifier| Backplane { notifier, topic, me, timeout, health: Health::new(config.remote.rest) });
+        notifier.map(|notifier| Backplane { notifier, topic, me, config: live.clone(), health: Health::new(rest) });
     Ok(Shared {
         row,
         parse,
@@ -204,6 +200,6 @@ fn shared<K, V>(
         pending_invalidations: PendingInvalidations::default(),
         background: BackgroundWrites::default(),
         became_pending: Default::default(),
-        rest: config.remote.rest,
+        config: live.clone(),
     })
 }

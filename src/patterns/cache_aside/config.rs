@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_share, require_some_time, setters};
+use super::remote::lookup::LONGEST;
+use crate::config::{ConfigError, Effect, human, require, require_share, require_some_time, setters};
 
 /// Settings of a [`CacheAside`](super::CacheAside): plain data, from code or from a document.
 ///
@@ -207,6 +208,24 @@ setters! {
 }
 
 impl CacheAsideConfig {
+    /// Checks a configuration that is to replace this one while the cache is in use.
+    pub(super) fn check_change(&self, next: &Self) -> Result<Effect, ConfigError> {
+        next.check()?;
+        let same = self.unattended == next.unattended;
+        Ok(match require(same, "unattended", "must stay as it is while the cache is in use") {
+            Ok(()) => Effect::of_change(self, next),
+            Err(error) => Effect::Restart(error),
+        })
+    }
+
+    /// Returns the time to live of a claim in the remote tier, which is longer than a load takes.
+    pub(super) fn claim_ttl(&self) -> Duration {
+        /// The time if loads have no time limit.
+        const LONG: Duration = Duration::from_secs(300);
+        let load = self.hard_timeout.unwrap_or(LONG);
+        load.saturating_add(self.remote.timeout.saturating_mul(3)).min(LONGEST)
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.capacity >= 1, "capacity", "must be at least 1")?;
         require(self.capacity <= u64::MAX >> 16, "capacity", "must be below 2^48")?;

@@ -8,6 +8,8 @@ use crate::{observe::Traced, port::PortErrorKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheAsideEvent {
+    /// The settings were replaced.
+    ConfigChanged,
     /// A load failed or timed out.
     LoadFailed {
         /// Duration of the load.
@@ -84,6 +86,7 @@ impl Traced for CacheAsideEvent {
             Self::LoadFailed { took, timed_out, serves_stale } => {
                 tracing::warn!(target: TARGET, cache, ?took, timed_out, serves_stale, "load failed");
             }
+            Self::ConfigChanged => tracing::info!(target: TARGET, cache, "configuration changed"),
             Self::LeftInBackground => tracing::info!(target: TARGET, cache, "load continues in the background"),
             Self::Superseded => tracing::debug!(target: TARGET, cache, "loaded value was superseded and not stored"),
             Self::RemoteFailed { call, kind } => {

@@ -78,7 +78,7 @@ where
         }
         count(&inner.report.stats.loads);
         let asked = inner.report.now();
-        let limit = options.hard_timeout(&inner.config);
+        let limit = options.hard_timeout(&inner.config.now());
         let result = match limit {
             // The timer is created only if the loader is not ready at once.
             Some(limit) => race(loader, async { inner.report.clock.sleep_until(asked + limit).await }).await,
@@ -148,16 +148,16 @@ where
             First::One(Ok(Some(loaded))) => {
                 let (value, ttl, tags, settings) = options.apply(loaded).into_parts();
                 let settings = settings.as_deref().unwrap_or(ValueSettings::NONE);
-                let known = ValueInfo { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, settings, ..known };
+                let known = ValueInfo { ttl: ttl.unwrap_or(inner.config.now().ttl), tags: &tags, settings, ..known };
                 self.fill(claim_guard, Some(value), known).await
             }
             First::One(Ok(None)) => {
-                let known = ValueInfo { ttl: options.negative_ttl(&inner.config).unwrap_or_default(), ..known };
+                let known = ValueInfo { ttl: options.negative_ttl(&inner.config.now()).unwrap_or_default(), ..known };
                 self.fill(claim_guard, None, known).await
             }
             First::One(Err(error)) => self.failed(claim_guard, LoadResult::Failed(error), took).await,
             First::Other(()) => {
-                let limit = options.hard_timeout(&inner.config).unwrap_or_default();
+                let limit = options.hard_timeout(&inner.config.now()).unwrap_or_default();
                 self.failed(claim_guard, LoadResult::TimedOut(limit), took).await
             }
         }
@@ -213,7 +213,7 @@ where
     /// Begins a background write if the value may be written in the background.
     fn begin_in_background(&self, shared: &Shared<K, V>, known: &ValueInfo<'_>) -> Option<BackgroundWrite<K, V>> {
         let inner = &self.inner;
-        let most = inner.config.remote.background_writes;
+        let most = inner.config.now().remote.background_writes;
         let stays = !known.ttl.is_zero() && !known.settings.skip_local_write && !known.settings.skip_remote_write;
         if most == 0 || !stays || !inner.spawner.is_there() {
             return None;
@@ -327,7 +327,7 @@ where
     /// Returns `true` if the load took longer than the sliding expiry, so that the entry has
     /// expired.
     fn slid(&self, known: &ValueInfo<'_>) -> bool {
-        self.inner.config.sliding.is_some_and(|idle| known.took >= idle)
+        self.inner.config.now().sliding.is_some_and(|idle| known.took >= idle)
     }
 
     /// Returns the value to current waiters without caching it.

@@ -113,7 +113,8 @@ where
         let look = |(at, (load, purpose))| self.look(at, load, purpose);
         let mut lookups: FuturesUnordered<_> = queue.by_ref().take(SIDE_BY_SIDE).map(look).collect();
         // Lookups that wait for the load of another process do not hold up the others for long.
-        let mut patience = pin!(self.inner.report.sleep(self.inner.config.remote.timeout));
+        let timeout = self.inner.config.now().remote.timeout;
+        let mut patience = pin!(self.inner.report.sleep(timeout));
         let mut missing = Vec::new();
         while let First::One(Some(looked)) = race(lookups.next(), patience.as_mut()).await {
             lookups.extend(queue.next().map(look));
@@ -155,7 +156,7 @@ where
     /// Calls the loader for these keys, part by part and all parts concurrently.
     async fn load(&self, missing: Vec<Missing<'_, K, V>>) {
         let mut parts = FuturesUnordered::new();
-        let most = self.inner.config.max_batch.max(1) as usize;
+        let most = self.inner.config.now().max_batch.max(1) as usize;
         let mut missing = missing.into_iter().peekable();
         while missing.peek().is_some() {
             parts.push(self.load_part(missing.by_ref().take(most).collect()));
@@ -169,7 +170,8 @@ where
         let asked = report.now();
         let keys = part.iter().map(|missing| missing.load.handle.key().clone()).collect();
         let loader = (self.loader)(keys);
-        let result = match self.options.hard_timeout(&inner.config) {
+        let limit = self.options.hard_timeout(&inner.config.now());
+        let result = match limit {
             Some(limit) => race(loader, async { report.clock.sleep_until(asked + limit).await }).await,
             None => First::One(loader.await),
         };

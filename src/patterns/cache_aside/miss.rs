@@ -98,7 +98,7 @@ where
 
     /// Returns the wait of a get for its load.
     pub(super) fn wait<L, O: CallOptions>(&self, miss: &Miss<L, V, O>) -> Wait {
-        let config = &self.0.config;
+        let config = &self.0.config.now();
         let soft = miss.options.soft_timeout(config).filter(|_| miss.stale.is_some());
         Wait::new(&self.0, soft, miss.options.hard_timeout(config))
     }
@@ -206,7 +206,9 @@ where
             // type would panic, too.
             Waited::Ended(None) if !leads && !seat.works_as(TypeId::of::<F>()) => return None,
             Waited::Ended(None) => LoadError::Panicked,
-            Waited::Soft | Waited::Limit => timed_out(miss.options.hard_timeout(&inner.config).unwrap_or_default()),
+            Waited::Soft | Waited::Limit => {
+                timed_out(miss.options.hard_timeout(&inner.config.now()).unwrap_or_default())
+            }
         };
         Some(match miss.stale.take() {
             Some(stale) if inner.report.now() < stale.rest.stale_until => {

@@ -106,7 +106,9 @@
 //!   no process stores a value there that it read before an invalidation.
 //! - **A failing remote tier** fails no call: loads do without it. It is suspended when half of the
 //!   requests of the last 10 s fail, or three in a row, and probed by one call at a time until it
-//!   answers. One slow answer costs only the call that waits for it, and at most `remote.timeout`.
+//!   answers. A failure counts in the row only if its request began after the last answer and after
+//!   the end of the failure before, so one pause of the server counts once, however many requests
+//!   it hits. One slow answer costs only the call that waits for it, and at most `remote.timeout`.
 //! - **An undelivered invalidation** is *pending*, and [`Reached::ThisProcess`] says so. It has two
 //!   steps, the write to the remote tier and then the notice to other processes. Each is delivered
 //!   once, by [`run`](CacheAside::run), beside the calls. While the write is pending, this process
@@ -161,11 +163,11 @@
 //! 12. The invalidation of a tag does not depend on wall clocks.
 //! 13. A remote value that does not decode is a miss, not an error.
 //! 14. A future that is dropped at any await point takes no result from other callers.
-//! 15. Rare slow answers make at most 1 % of gets bypass the tier. No get waits longer for pending
-//!     invalidations than stated above, each is delivered once, and one key's trouble stays its
-//!     own.
-//! 16. A bad configuration is refused when the cache is built, with the name of the setting, and
-//!     bad options of a call when they are set.
+//! 15. Rare slow answers, also in bursts, make no more gets bypass the tier than they hit. No get
+//!     waits longer for pending invalidations than stated above, each is delivered once, and one
+//!     key's trouble stays its own.
+//! 16. A bad configuration is refused when the cache is built or reconfigured, with the name of the
+//!     setting, and bad options of a call when they are set.
 //! 17. A value that is not modified is kept with its tags, and its time to live starts anew, in
 //!     this process and in the remote tier. Like a loaded value, it is not stored if an
 //!     invalidation overlaps its load.

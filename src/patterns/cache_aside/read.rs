@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     build::Builder,
-    config::ConfigError,
+    config::{ConfigError, Effect, Reconfigure},
     flight::{JoinOrLead, Lead, Seat},
     observe::Subscription,
 };
@@ -31,6 +31,24 @@ use crate::{
 ///
 /// A clone shares the cache. The [module's page](super) describes how it works.
 pub struct CacheAside<K: Hash + Eq, V>(pub(super) Arc<Inner<K, V>>);
+
+impl<K, V> Reconfigure<CacheAsideConfig> for CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    fn config(&self) -> CacheAsideConfig {
+        self.config()
+    }
+
+    fn validate(&self, next: &CacheAsideConfig) -> Result<Effect, ConfigError> {
+        self.config().check_change(next)
+    }
+
+    fn apply(&self, next: CacheAsideConfig) -> Result<(), ConfigError> {
+        self.reconfigure(next)
+    }
+}
 
 impl<K, V> CacheAside<K, V>
 where
@@ -48,6 +66,59 @@ where
     /// Creates a builder, which can also set a clock, a remote tier and a backplane.
     pub fn builder(config: CacheAsideConfig) -> Builder<Self> {
         Builder::new(CacheAsideSpec::new(config))
+    }
+
+    /// Returns the current settings.
+    pub fn config(&self) -> CacheAsideConfig {
+        self.0.config.now()
+    }
+
+    /// Replaces the settings while the cache is in use, for all clones. Entries stay, and keep the
+    /// times that they were stored with; the next load of their key uses the new ones. A load in
+    /// progress may use old and new settings. A smaller `capacity` evicts entries at once; it is
+    /// rounded up to one entry for each shard of the table, of which there are four for each core.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use steadfast::cache_aside::{CacheAside, CacheAsideConfig, Unattended};
+    ///
+    /// # fn main() -> Result<(), steadfast::ConfigError> {
+    /// let cache = CacheAside::<u32, String>::new(CacheAsideConfig::default())?;
+    /// cache.reconfigure(cache.config().ttl(Duration::from_secs(300)))?;
+    /// assert_eq!(cache.config().ttl, Duration::from_secs(300));
+    ///
+    /// let error = cache.reconfigure(cache.config().unattended(Unattended::Finish)).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "invalid `unattended`: must stay as it is while the cache is in use",
+    /// );
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If a setting breaks its rule, or `unattended` is another one. Nothing has changed then.
+    pub fn reconfigure(&self, config: CacheAsideConfig) -> Result<(), ConfigError> {
+        if let Effect::Restart(error) = self.validate(&config)? {
+            return Err(error);
+        }
+        let Inner { config: live, local, shared, report, .. } = &*self.0;
+        live.replace(config);
+        let mut config = config;
+        // Two concurrent changes do not mix their settings: each ends with the newest ones.
+        loop {
+            local.set_capacity(config.capacity);
+            if let Some(shared) = shared {
+                shared.set_rest(config.remote.rest);
+            }
+            let newest = live.now();
+            if newest == config {
+                break;
+            }
+            config = newest;
+        }
+        report.event(|| Event::ConfigChanged);
+        Ok(())
     }
 
     /// Returns the value under this key, from the cache or else from `loader`.
@@ -149,9 +220,8 @@ where
             }
         };
         let mut seat = seat;
-        let Waited::Ended(outcome) =
-            Wait::new(inner, None, inner.config.hard_timeout).on(&inner.report, &mut seat).await
-        else {
+        let limit = inner.config.now().hard_timeout;
+        let Waited::Ended(outcome) = Wait::new(inner, None, limit).on(&inner.report, &mut seat).await else {
             return None;
         };
         match outcome.filter(|outcome| inner.is_current(outcome))?.into_result() {
@@ -315,7 +385,7 @@ impl<K: Hash + Eq, V> fmt::Debug for CacheAside<K, V> {
         let inner = &*self.0;
         f.debug_struct("CacheAside")
             .field("name", &inner.report.name)
-            .field("config", &inner.config)
+            .field("config", &inner.config.now())
             .finish_non_exhaustive()
     }
 }

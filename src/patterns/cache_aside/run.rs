@@ -47,7 +47,8 @@ where
         };
         let mut shutdown = pin!(shutdown);
         race(shutdown.as_mut(), race(inner.receive_notices(shared), shared.keep_delivering(&inner.report))).await;
-        race(shared.background.flush(), inner.report.sleep(inner.config.remote.timeout)).await;
+        let timeout = inner.config.now().remote.timeout;
+        race(shared.background.flush(), inner.report.sleep(timeout)).await;
         shared.deliver_once(&inner.report).await;
         shared.pending_invalidations.len()
     }

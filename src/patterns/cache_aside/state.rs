@@ -10,6 +10,7 @@ use super::{
     report::Report,
 };
 use crate::{
+    config::Live,
     entropy::Entropy,
     flight::{FlightResult, Flights},
     spawn::Spawner,
@@ -48,7 +49,7 @@ pub(super) enum LoadResult<V> {
 }
 
 pub(super) struct Inner<K: Hash + Eq, V> {
-    pub(super) config: CacheAsideConfig,
+    pub(super) config: Live<CacheAsideConfig>,
     pub(super) local: Local<K, V>,
     pub(super) flights: Flights<K, LoadOutcome<V>>,
     pub(super) tags: Tags,
@@ -102,7 +103,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         }
         let above_floor = self.tags.is_above_floor(entry.hot.born);
         let now = self.report.now();
-        let freshness = entry.freshness(now, above_floor, self.config.xfetch, &self.entropy)?;
+        let freshness = entry.freshness(now, above_floor, self.config.now().xfetch, &self.entropy)?;
         if matches!(freshness, Freshness::Fresh | Freshness::Due) {
             entry.touch(now);
         }
@@ -132,12 +133,13 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     /// Returns the maximum time in the local tier, if a remote tier keeps values longer.
     pub(super) fn local_ttl(&self) -> Option<Duration> {
         self.shared.as_ref()?.remote.as_ref()?;
-        Some(self.config.remote.local_ttl.unwrap_or(self.config.ttl / 10))
+        let config = self.config.now();
+        Some(config.remote.local_ttl.unwrap_or(config.ttl / 10))
     }
 
     /// Creates an entry.
     pub(super) fn entry(&self, value: Option<V>, birth: Birth<'_>, now: Instant) -> Entry<V> {
-        Entry::new(value, birth, &self.config, now, &self.entropy)
+        Entry::new(value, birth, &self.config.now(), now, &self.entropy)
     }
 
     /// Returns the weight of an entry, at least 1, because weightless entries would never be
@@ -145,7 +147,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     pub(super) fn weight(&self, key: &K, value: Option<&V>) -> u64 {
         let (Some(weigh), Some(value)) = (&self.weigher, value) else { return 1 };
         let weight = weigh(key, value).clamp(1, u64::MAX >> 16);
-        let most = heaviest(self.config.capacity);
+        let most = heaviest(self.config.now().capacity);
         if weight > most {
             self.report.event(|| CacheAsideEvent::TooHeavy { weight, most });
         }
@@ -194,6 +196,6 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     /// Returns the time at which the source may be asked again if a load has failed now.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.config.stale.map(|stale| self.report.now() + stale.throttle)
+        self.config.now().stale.map(|stale| self.report.now() + stale.throttle)
     }
 }

@@ -252,7 +252,7 @@ fn a_tier_is_suspended_by_its_failure_rate_and_probed_by_one_caller_at_a_time() 
     let health = Health::new(rest);
     for i in 0..100_000 {
         if i % 1000 == 0 {
-            health.failed(at(i), Failed::Slow)
+            health.failed(at(i), at(i), Failed::Slow)
         } else {
             health.answered(at(i))
         }
@@ -261,7 +261,7 @@ fn a_tier_is_suspended_by_its_failure_rate_and_probed_by_one_caller_at_a_time() 
     // The tier goes down after a long time without failures: only three callers wait for it.
     for i in 0..3 {
         assert!(health.admits(at(100_000 + i)));
-        health.failed(at(100_000 + i), Failed::Slow);
+        health.failed(at(100_000 + i), at(100_000 + i), Failed::Slow);
     }
     assert!(!health.admits(at(100_003)) && !health.admits(at(101_001)));
     // After the cool-down one caller probes. If it is dropped without an answer, another follows.
@@ -273,12 +273,12 @@ fn a_tier_is_suspended_by_its_failure_rate_and_probed_by_one_caller_at_a_time() 
     let health = Health::new(rest);
     for i in 0..4 {
         health.answered(at(i));
-        health.failed(at(i), Failed::Slow);
+        health.failed(at(i), at(i), Failed::Slow);
     }
     assert!(!health.admits(at(4)));
     // An error as the first answer.
     let health = Health::new(rest);
-    health.failed(at(0), Failed::Refused);
+    health.failed(at(0), at(0), Failed::Refused);
     assert!(!health.admits(at(1)));
 }
 

@@ -22,7 +22,7 @@ where
     /// If an option breaks its rule.
     pub fn with(&self, options: LoadOptions) -> Result<CacheView<K, V>, ConfigError> {
         let shared = self.0.shared.as_ref();
-        options.check(&self.0.config, shared.is_some_and(|shared| shared.remote.is_some()))?;
+        options.check(&self.0.config.now(), shared.is_some_and(|shared| shared.remote.is_some()))?;
         Ok(CacheView { cache: self.clone(), options: Arc::new(options) })
     }
 

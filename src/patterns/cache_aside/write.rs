@@ -112,7 +112,7 @@ where
     {
         let inner = &*self.0;
         let (value, ttl, tags, settings) = value.into().into_parts();
-        let ttl = ttl.unwrap_or(inner.config.ttl);
+        let ttl = ttl.unwrap_or(inner.config.now().ttl);
         let settings = settings.as_deref().unwrap_or(ValueSettings::NONE);
         let entry = |value, born, version| self.born(key, value, (ttl, &tags, settings), born, version);
         let born = inner.tags.now();
@@ -120,7 +120,7 @@ where
             self.keep(key, 0, entry(value, born, None));
             return Reached::Everywhere;
         };
-        let deadline = inner.report.now() + inner.config.remote.timeout;
+        let deadline = inner.report.now() + inner.config.now().remote.timeout;
         let epoch = inner.invalidate_here(key);
         let row = (shared.row)(&key.to_owned());
         let mut propagation = self.row_propagation(key);
@@ -175,7 +175,7 @@ where
         let inner = &*self.0;
         for (key, value) in values {
             let born = inner.tags.now();
-            let settings = (inner.config.ttl, &[][..], ValueSettings::NONE);
+            let settings = (inner.config.now().ttl, &[][..], ValueSettings::NONE);
             let (key, entry, _) = self.born(&key, value, settings, born, None);
             // A load in progress has a newer value, so its key is not primed either.
             let left = inner.flights.if_idle(&key, || {
@@ -279,7 +279,7 @@ struct Propagation<'a, K: Hash + Eq, V, H: Fn()> {
 
 impl<K: Hash + Eq, V, H: Fn()> Propagation<'_, K, V, H> {
     async fn deliver(self) -> Reached {
-        let deadline = self.inner.report.now() + self.inner.config.remote.timeout;
+        let deadline = self.inner.report.now() + self.inner.config.now().remote.timeout;
         self.deliver_by(deadline).await
     }
 
@@ -301,7 +301,7 @@ impl<K: Hash + Eq, V, H: Fn()> Propagation<'_, K, V, H> {
                 return Reached::ThisProcess;
             } else {
                 // Each page of deleted rows has a time-out of its own.
-                deadline = report.now() + inner.config.remote.timeout;
+                deadline = report.now() + inner.config.now().remote.timeout;
             }
         }
         if let Some(notice) = self

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Live, Name, require},
     notify::Notifier,
     port::Capability,
     queue::{IdempotencyFilter, Queue},
@@ -120,11 +120,7 @@ impl Component for QueueListener {
         let QueueListenerSpec { queues, order, config, hints, filter, rule, control, holds } = spec;
         let (entropy, Common { name, clock, hooks, .. }) = (common.entropy(), common);
         config.check()?;
-        require(
-            config.min_tasks > 0 || hints.is_some(),
-            "min_tasks",
-            "must be at least 1 unless a `notifier` wakes the listener",
-        )?;
+        config.check_wakes(hints.is_some())?;
         require(
             queues.iter().all(|(_, level)| level.weight > 0),
             "weight",
@@ -148,7 +144,7 @@ impl Component for QueueListener {
             sources: queues.into_iter().map(source).collect(),
             levels,
             order,
-            config,
+            config: Live::new(config),
             clock,
             entropy,
             hints,

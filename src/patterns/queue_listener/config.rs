@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::IdleConfig;
 use crate::{
     backoff::{Backoff, BackoffConfig, Jitter},
-    config::{ConfigError, human, require, require_some_time, setters},
+    config::{ConfigError, Effect, human, require, require_some_time, setters},
     entropy::Entropy,
 };
 
@@ -174,6 +174,23 @@ impl QueueListenerConfig {
         let first = delays.map(|delay| delay.max(self.visibility)).fold(Duration::ZERO, sum);
         let rest = self.retry.cap.max(self.visibility).saturating_mul(again - several);
         Some(handler.saturating_mul(again).saturating_add(first).saturating_add(rest))
+    }
+
+    /// Checks that something wakes a listener without tasks.
+    pub(super) fn check_wakes(&self, has_notifier: bool) -> Result<(), ConfigError> {
+        let rule = "must be at least 1 unless a `notifier` wakes the listener";
+        require(self.min_tasks > 0 || has_notifier, "min_tasks", rule)
+    }
+
+    /// Returns the effect of a change to this configuration while the listener is in use. Leases
+    /// are divided by their visibility time-out and margin, so these two stay.
+    pub(super) fn change_to(&self, next: &Self) -> Effect {
+        let stays = |same, field| require(same, field, "must stay as it is while the listener is in use");
+        let visibility = stays(self.visibility == next.visibility, "visibility");
+        match visibility.and_then(|()| stays(self.lease_margin() == next.lease_margin(), "margin")) {
+            Ok(()) => Effect::of_change(self, next),
+            Err(error) => Effect::Restart(error),
+        }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

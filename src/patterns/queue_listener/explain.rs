@@ -35,7 +35,7 @@ impl QueueListener {
     /// assert!(listener.explain_with(&bank.explain()).warnings().is_empty());
     /// ```
     pub fn explain_with(&self, handler: &Explanation) -> Explanation {
-        let config = &self.0.config;
+        let config = self.0.config.now();
         let has = |kind| handler.layers().iter().any(|layer| layer.kind() == kind);
         let (rate, concurrency) = (has(PolicyKind::RateLimit), has(PolicyKind::ConcurrencyLimit));
         let queues = match (self.0.sources.len(), self.0.order) {

@@ -2,6 +2,7 @@
 use std::{
     fmt,
     sync::{Arc, Weak, atomic::AtomicU64},
+    time::Duration,
 };
 
 use tokio::sync::{Notify, watch};
@@ -15,7 +16,7 @@ use super::{
     settle::unsettled::Unsettled,
 };
 use crate::{
-    config::Name,
+    config::{ConfigError, Effect, Live, Name, Reconfigure},
     entropy::Entropy,
     observe::{Events, Subscription},
     queue::{Depth, IdempotencyFilter, Queue},
@@ -34,7 +35,7 @@ pub(super) struct Inner {
     pub(super) sources: Vec<Source>,
     pub(super) levels: Vec<Level>,
     pub(super) order: PriorityOrder,
-    pub(super) config: QueueListenerConfig,
+    pub(super) config: Live<QueueListenerConfig>,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
     pub(super) hints: Option<Hints>,
@@ -74,6 +75,15 @@ pub(super) struct Source {
 }
 
 impl Inner {
+    /// Returns the time limit of one request.
+    pub(super) fn call_limit(&self) -> Duration {
+        self.config.load().call_limit()
+    }
+
+    pub(super) fn visibility(&self) -> Duration {
+        self.config.load().visibility
+    }
+
     /// Returns `true` if one of the queues wakes its receivers.
     pub(super) fn wakes(&self) -> bool {
         self.sources.iter().any(|source| source.wakes)
@@ -92,10 +102,62 @@ impl Inner {
     }
 }
 
+impl Reconfigure<QueueListenerConfig> for QueueListener {
+    fn config(&self) -> QueueListenerConfig {
+        self.config()
+    }
+
+    fn validate(&self, next: &QueueListenerConfig) -> Result<Effect, ConfigError> {
+        next.check()?;
+        next.check_wakes(self.0.hints.is_some())?;
+        Ok(self.config().change_to(next))
+    }
+
+    fn apply(&self, next: QueueListenerConfig) -> Result<(), ConfigError> {
+        self.reconfigure(next)
+    }
+}
+
 impl QueueListener {
-    /// Returns the configuration.
-    pub fn config(&self) -> &QueueListenerConfig {
-        &self.0.config
+    /// Returns the current configuration.
+    pub fn config(&self) -> QueueListenerConfig {
+        self.0.config.now()
+    }
+
+    /// Replaces the configuration while the listener is in use, for all clones and their runs. The
+    /// number of tasks follows `min_tasks` and `max_tasks`: more start at once, and those above the
+    /// maximum end after their message. A running handler keeps its time limit, and a stop its
+    /// times; all other settings hold from their next use on.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    /// use steadfast::{queue::InMemoryQueue, queue_listener::{QueueListener, QueueListenerConfig}};
+    ///
+    /// let queue = Arc::new(InMemoryQueue::new("orders"));
+    /// let listener = QueueListener::new(queue, QueueListenerConfig::default())?;
+    /// let seconds = Duration::from_secs;
+    /// listener.reconfigure(listener.config().tasks(1, 4).handler_timeout(seconds(9)))?;
+    /// assert_eq!(listener.config().max_tasks, 4);
+    ///
+    /// let error = listener.reconfigure(listener.config().visibility(seconds(60))).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "invalid `visibility`: must stay as it is while the listener is in use",
+    /// );
+    /// # Ok::<_, steadfast::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a setting breaks its rule, or `visibility` or `margin` is another one: leases are divided
+    /// by them. Nothing has changed then.
+    pub fn reconfigure(&self, config: QueueListenerConfig) -> Result<(), ConfigError> {
+        if let Effect::Restart(error) = self.validate(&config)? {
+            return Err(error);
+        }
+        self.0.config.replace(config);
+        let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
+        runs.iter().for_each(|run| run.take_bounds());
+        Ok(())
     }
 
     /// Subscribes to the events that follow.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
     codec::Codec,
-    config::{ConfigError, Name},
+    config::{ConfigError, Live, Name, Reconfigure, reconfigurable},
     observe::Subscription,
     port::{Capability, PortError},
     store::{Store, Write},
@@ -57,7 +57,7 @@ impl<T: Send + Sync + 'static> Component for Saga<T> {
             partition: format!("saga/{name}"),
             name,
             store,
-            config,
+            config: Live::new(config),
             plan: plan.steps,
             code,
             clock,
@@ -70,6 +70,8 @@ impl<T: Send + Sync + 'static> Component for Saga<T> {
         Ok(Self { core: Arc::new(core), codec })
     }
 }
+
+reconfigurable!([T: Send + Sync + 'static] Saga<T>, SagaConfig, |_this, next| next.check());
 
 impl<T: Send + Sync + 'static> HasEntropy for Saga<T> {}
 impl<T: Send + Sync + 'static> HasEvents<SagaEvent> for Saga<T> {}
@@ -286,6 +288,27 @@ impl<T: Send + Sync + 'static> Saga<T> {
             Err(SagaError::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the current settings.
+    pub fn config(&self) -> SagaConfig {
+        self.core.config.now()
+    }
+
+    /// Replaces the settings while the saga is in use, for all clones. An attempt that has begun
+    /// keeps its time limit; all other settings hold from their next use on, also for sagas that
+    /// run now. The settings of single steps belong to the plan and stay. Change
+    /// [`takeover_after`](SagaConfig::takeover_after) and
+    /// [`step_timeout`](SagaConfig::step_timeout) in all processes, the longer `takeover_after`
+    /// first: until then an executor with longer steps may be taken over, and stops at its next
+    /// write.
+    ///
+    /// # Errors
+    /// If a setting breaks its rule. Nothing has changed then.
+    pub fn reconfigure(&self, config: SagaConfig) -> Result<(), ConfigError> {
+        self.validate(&config)?;
+        self.core.config.replace(config);
+        Ok(())
     }
 
     /// Returns the number of sagas that run in this component now.

@@ -18,7 +18,7 @@ use super::{
     state::{Limits, Owner, PlannedStep, Progress},
 };
 use crate::{
-    config::Name,
+    config::{Live, Name},
     entropy::Entropy,
     hash::stable_hash,
     observe::Events,
@@ -36,7 +36,7 @@ pub(crate) struct SagaCore {
     pub(super) name: Name,
     pub(super) partition: String,
     pub(super) store: Arc<dyn Store>,
-    pub(super) config: SagaConfig,
+    pub(super) config: Live<SagaConfig>,
     pub(super) plan: Vec<PlannedStep>,
     pub(super) code: Arc<dyn Code>,
     pub(super) clock: Clock,
@@ -93,7 +93,7 @@ impl SagaCore {
     }
 
     pub(super) fn limits(&self) -> Limits {
-        let SagaConfig { max_attempts, max_compensation_attempts, .. } = self.config;
+        let SagaConfig { max_attempts, max_compensation_attempts, .. } = self.config.now();
         Limits { attempts: max_attempts, undo_attempts: max_compensation_attempts, holds: false }
     }
 
@@ -232,7 +232,7 @@ impl SagaCore {
             _ => seen.insert((stored.version, now)).1,
         };
         let progress = &stored.progress;
-        let silent = self.config.takeover_after.saturating_add(progress.longest_wait());
+        let silent = self.config.load().takeover_after.saturating_add(progress.longest_wait());
         let wait = match progress.owner {
             _ if takes == Takes::Silent => silent,
             None if takes == Takes::Released => return true,

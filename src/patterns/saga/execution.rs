@@ -220,7 +220,7 @@ impl Execution {
     }
 
     fn delay(&self, i: usize, undoes: bool, kind: StepOutcomeKind, after: Option<Duration>) -> Duration {
-        let (step, config) = (&self.progress.steps[i], &self.core.config);
+        let (step, config) = (&self.progress.steps[i], self.core.config.now());
         let (config, attempts) = match undoes {
             true => (config.compensation_retry, step.undo_attempts),
             false => (config.retry, step.attempts),
@@ -251,7 +251,7 @@ impl Execution {
             if !wait.is_zero() {
                 core.clock.sleep(wait).await;
             }
-            let limit = core.config.step_timeout;
+            let limit = core.config.load().step_timeout;
             let ran = within(&core.clock, limit, Caught(core.code.clone().run(attempt, state))).await;
             let attempted = match ran {
                 Some(Ok(attempted)) => attempted,

@@ -45,11 +45,14 @@ impl SagaCore {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let (clock, config) = (&self.clock, &self.config);
-        let until = clock.now() + config.store_timeout;
+        let clock = &self.clock;
+        let (call_timeout, until) = {
+            let config = self.config.load();
+            (config.call_timeout, clock.now() + config.store_timeout)
+        };
         let mut delays = None;
         loop {
-            let error = match ask(clock, config.call_timeout, request()).await {
+            let error = match ask(clock, call_timeout, request()).await {
                 Ok(answer) => return Ok(answer),
                 Err(AskError::Failed(error)) if error.class() == ErrorClass::Permanent => return Err(error),
                 Err(error) => {
@@ -108,7 +111,7 @@ impl SagaCore {
     fn writes(&self, id: &str, when: Precondition, before: Option<Phase>, next: &Progress) -> Vec<Write> {
         let value = next.encode_within(self.store.capabilities().max_value());
         let is_over = index(next.phase).is_none();
-        let ttl = is_over.then_some(self.config.retention);
+        let ttl = is_over.then_some(self.config.load().retention);
         let mut writes = vec![Write::put(record_row(id), value, PutOptions { when, ttl, fence: None })];
         let (before, after) = (before.and_then(index), index(next.phase));
         if before != after {

@@ -100,7 +100,7 @@ impl SagaCore {
                     for (id, stored) in found? {
                         work.push(Box::pin(self.clone().run_recovered(id, stored, running.clone(), stopped.clone())));
                     }
-                    scan = self.clone().scan_after(self.config.scan_interval, seen);
+                    scan = self.clone().scan_after(self.config.load().scan_interval, seen);
                 }
             }
         }

@@ -74,12 +74,13 @@ impl<T: Send + Sync + 'static> Saga<T> {
 
 impl SagaCore {
     pub(crate) fn scan_interval(&self) -> Duration {
-        self.config.scan_interval
+        self.config.load().scan_interval
     }
 
     /// Returns the time within which a step ends and is recorded, if the store answers.
     pub(crate) fn longest_step(&self) -> Duration {
-        self.config.step_timeout.saturating_add(self.config.call_timeout.saturating_mul(2))
+        let config = self.config.load();
+        config.step_timeout.saturating_add(config.call_timeout.saturating_mul(2))
     }
 
     /// Returns `true` if there is a record with this id, also one that cannot be read.

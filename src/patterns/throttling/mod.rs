@@ -102,9 +102,9 @@
 //! limit has one permit and then the even flow; a strict one has what its window allows. The hint
 //! is that of the outcome that reaches the limiter: of each attempt inside a retry, of the last
 //! attempt outside it. [`RateLimiter::pause`] and [`AdaptiveLimiter::pause`] do the same for calls
-//! that are made without the policy, and [`RateLimiter::resume`] and [`AdaptiveLimiter::resume`] end
-//! a pause at once. A [`SharedRateLimiter`], a [`ConcurrencyLimiter`] and a
-//! [`ClientThrottle`] ignore hints.
+//! that are made without the policy, and [`RateLimiter::resume`] and [`AdaptiveLimiter::resume`]
+//! end a pause at once. A [`SharedRateLimiter`], a [`ConcurrencyLimiter`] and a [`ClientThrottle`]
+//! ignore hints.
 //!
 //! One hint stops all calls of the limit. Set `max_hint` to zero for a service that sheds single
 //! requests with a 503 and `Retry-After`: at 2 % of such answers, each with a second, a limit would

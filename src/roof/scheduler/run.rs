@@ -40,9 +40,10 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     /// their visibility time-out.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), PortError> {
         let inner = &*self.0;
-        // The same settings were valid before.
-        let listener = inner.listener().map_err(|error| PortError::invalid(error.field(), error.rule()))?;
-        listener.run(shutdown, |work: Work| inner.handle(work)).await
+        // The saga's settings may have changed. They were valid, and so are these.
+        let config = inner.listener_config(&inner.config.now());
+        inner.listener.reconfigure(config).map_err(|error| PortError::invalid(error.field(), error.rule()))?;
+        inner.listener.run(shutdown, |work: Work| inner.handle(work)).await
     }
 }
 
@@ -132,7 +133,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     /// Returns `true` if the message was delivered without a settlement more often than its saga
     /// was claimed: its process dies before it comes to the saga.
     async fn crashes_too_often(&self, work: &Work, id: &str) -> Result<bool, SagaError> {
-        if work.expiries < self.config.max_deliveries {
+        if work.expiries < self.config.load().max_deliveries {
             return Ok(false);
         }
         let claims = match self.saga.read(id).await {
@@ -140,7 +141,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
             Err(SagaError::Incompatible(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
-        Ok(u64::from(work.expiries) >= claims.saturating_add(self.config.max_deliveries.into()))
+        Ok(u64::from(work.expiries) >= claims.saturating_add(self.config.load().max_deliveries.into()))
     }
 
     fn failed(&self, id: &str, error: SagaError) -> Disposition {
@@ -201,7 +202,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     }
 
     fn replier(&self) -> Replier<'_> {
-        Replier { queue: &self.queue, clock: &self.common.clock, limit: self.config.visibility / 6 }
+        Replier { queue: &self.queue, clock: &self.common.clock, limit: self.limit() }
     }
 
     fn reply_failed(&self, id: &str, error: &QueueError) -> Disposition {

@@ -4,11 +4,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{SchedulerConfig, SchedulerEvent as Event, Submission, reply::Replies, submission};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
-    config::{ConfigError, Name},
+    config::{ConfigError, Effect, Live, Name, Reconfigure},
     observe::{Events, Subscription},
     port::{Capability, PortError, ask},
     queue::{Message, Queue, QueueError, QueueExt},
-    queue_listener::QueueListener,
+    queue_listener::{QueueListener, QueueListenerConfig},
     saga::{Saga, SagaError, SagaStatus},
     store::Write,
 };
@@ -21,7 +21,8 @@ pub struct Scheduler<T>(pub(super) Arc<SchedulerInner<T>>);
 pub(super) struct SchedulerInner<T> {
     pub(super) saga: Saga<T>,
     pub(super) queue: Arc<dyn Queue>,
-    pub(super) config: SchedulerConfig,
+    pub(super) config: Live<SchedulerConfig>,
+    pub(super) listener: QueueListener,
     pub(super) common: Common,
     pub(super) replies: Option<Replies>,
     pub(super) rows: Option<Rows<T>>,
@@ -68,9 +69,29 @@ impl<T: Send + Sync + 'static> Component for Scheduler<T> {
         queue.capabilities().require(Capability::Deduplication).map_err(|lacks| lacks.refuse("queue"))?;
         let common = Common { entropy: Some(common.entropy()), ..common };
         let (events, name) = (common.hooks.events(), saga.name().into());
-        let inner = SchedulerInner { saga, queue, config, common, replies, rows, events, name };
-        inner.listener()?;
+        let mut listener = QueueListener::builder(queue.clone(), config.listener(saga.core().longest_step()));
+        listener.common = Common { name: Some(Name::clone(&name)), ..common.clone() };
+        let (listener, config) = (listener.build()?, Live::new(config));
+        let inner = SchedulerInner { saga, queue, config, listener, common, replies, rows, events, name };
         Ok(Self(Arc::new(inner)))
+    }
+}
+
+impl<T: Send + Sync + 'static> Reconfigure<SchedulerConfig> for Scheduler<T> {
+    fn config(&self) -> SchedulerConfig {
+        self.config()
+    }
+
+    fn validate(&self, next: &SchedulerConfig) -> Result<Effect, ConfigError> {
+        next.check()?;
+        match self.0.listener.validate(&self.0.listener_config(next))? {
+            Effect::Restart(error) => Ok(Effect::Restart(error)),
+            _ => Ok(Effect::of_change(&self.config(), next)),
+        }
+    }
+
+    fn apply(&self, next: SchedulerConfig) -> Result<(), ConfigError> {
+        self.reconfigure(next)
     }
 }
 
@@ -138,6 +159,26 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
         })
     }
 
+    /// Returns the current settings.
+    pub fn config(&self) -> SchedulerConfig {
+        self.0.config.now()
+    }
+
+    /// Replaces the settings while the scheduler is in use, for all clones and their runs. More
+    /// sagas begin at once under a higher `concurrency`; under a lower one those that run go on. The
+    /// settings of the steps are replaced by [`Saga::reconfigure`].
+    ///
+    /// # Errors
+    /// If a setting breaks its rule, or `visibility` is another one. Nothing has changed then.
+    pub fn reconfigure(&self, config: SchedulerConfig) -> Result<(), ConfigError> {
+        if let Effect::Restart(error) = self.validate(&config)? {
+            return Err(error);
+        }
+        self.0.config.replace(config);
+        // The newest settings, if there are several changes at once.
+        self.0.listener.reconfigure(self.0.listener_config(&self.0.config.now()))
+    }
+
     /// Returns the saga, whose methods cancel, retry and skip.
     pub fn saga(&self) -> &Saga<T> {
         &self.0.saga
@@ -150,21 +191,23 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
 }
 
 impl<T: Send + Sync + 'static> SchedulerInner<T> {
-    pub(super) fn listener(&self) -> Result<QueueListener, ConfigError> {
-        let config = self.config.listener(self.saga.core().longest_step());
-        let mut builder = QueueListener::builder(self.queue.clone(), config);
-        builder.common = Common { name: Some(self.name.clone()), ..self.common.clone() };
-        builder.build()
+    /// Returns the settings of the listener, by these and by those of the saga in effect.
+    pub(super) fn listener_config(&self, config: &SchedulerConfig) -> QueueListenerConfig {
+        config.listener(self.saga.core().longest_step())
     }
 
     pub(super) fn event(&self, event: impl FnOnce() -> Event) {
         self.events.send(Some(&self.name), self.common.clock.now(), event);
     }
 
+    /// Returns the time limit of a request to the queue.
+    pub(super) fn limit(&self) -> Duration {
+        self.config.load().visibility / 6
+    }
+
     /// Sends one message, within the time limit of a request.
     pub(super) async fn send(&self, queue: &Arc<dyn Queue>, message: Message) -> Result<(), QueueError> {
-        let limit: Duration = self.config.visibility / 6;
-        let sent = ask(&self.common.clock, limit, queue.send_one(message)).await;
+        let sent = ask(&self.common.clock, self.limit(), queue.send_one(message)).await;
         sent.map(drop).map_err(|error| error.or_timed_out("the queue of a scheduler did not answer in time"))
     }
 }

@@ -50,9 +50,9 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
 impl<T: Send + Sync + 'static> SchedulerInner<T> {
     /// Looks once at all open sagas.
     async fn look(&self, seen: &mut AllSeen) -> Result<(), SagaError> {
-        let most = self.config.max_failures;
+        let most = self.config.load().max_failures;
         // While messages wait, that of a silent saga may be among them.
-        let depth = ask(&self.common.clock, self.config.visibility / 6, self.queue.depth()).await;
+        let depth = ask(&self.common.clock, self.limit(), self.queue.depth()).await;
         let limit = if depth.is_ok_and(|depth| depth.visible == 0) { u32::MAX } else { most };
         let silent = self.saga.core().silent(seen, limit, most.saturating_mul(2)).await?;
         for silent in silent {

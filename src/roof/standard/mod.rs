@@ -62,9 +62,9 @@
 //!
 //! # Metrics
 //!
-//! Feature `metrics` watches a whole stack, or a whole registry, by one call of `Metrics::watch`: all
-//! parts under `name.retry` and so on, also those that a document switches on later, and all stacks
-//! that a registry creates later.
+//! Feature `metrics` watches a whole stack, or a whole registry, by one call of `Metrics::watch`:
+//! all parts under `name.retry` and so on, also those that a document switches on later, and all
+//! stacks that a registry creates later.
 //!
 //! # Depth of types
 //!

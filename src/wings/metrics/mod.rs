@@ -160,8 +160,8 @@
 //! periodically for an exporter that pushes ([`run`](Metrics::run)).
 //!
 //! A [standard stack](crate::standard::Standard) is watched as a whole. Each part has its series
-//! under the name of the stack, a dot and the part's name (`name="billing.retry"`), also while it is
-//! off, so that a part that a new document switches on is counted from its first call. A
+//! under the name of the stack, a dot and the part's name (`name="billing.retry"`), also while it
+//! is off, so that a part that a new document switches on is counted from its first call. A
 //! [registry](crate::standard::StandardRegistry) is watched with all stacks that it has or gets
 //! (`name="services.search.retry"`, if it is watched as `services`).
 //!

@@ -5,6 +5,7 @@ mod guard;
 mod many;
 mod options;
 mod processes;
+mod reconfigure;
 mod refresh;
 mod slowness;
 mod subscription;

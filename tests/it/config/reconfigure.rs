@@ -4,24 +4,32 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc, thread, time::Duration};
 use serde::de::DeserializeOwned;
 use steadfast::{
     ConfigError,
+    cache_aside::{CacheAside, CacheAsideConfig},
     chaos::{Chaos, ChaosConfig},
     circuit_breaker::{
         CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, SharedCircuitBreaker,
         SharedCircuitBreakerConfig,
     },
+    codec::Codec,
     config::{Effect, Reconfigure},
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
     journal::{Journal, JournalConfig},
+    lease::StoreLease,
     queue::InMemoryQueue,
+    queue_listener::{QueueListener, QueueListenerConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    saga::{Action, Compensation, Plan, Saga, SagaConfig, Step, StepOutcome},
+    scheduler::{Scheduler, SchedulerConfig},
     standard::{Standard, StandardConfig, StandardRegistry, StandardRegistryConfig},
     store::InMemoryStore,
+    stream::{StoreTopic, StreamProcessor, StreamProcessorConfig},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
         ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimitConfig, KeyedRateLimiter,
         RateLimitConfig, RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
     },
+    time::block_on,
     timeout::Timeout,
 };
 
@@ -65,6 +73,43 @@ fn documents<C: DeserializeOwned + PartialEq + Clone + Debug>(
 ) {
     let invalid: Vec<_> = invalid.iter().map(|(text, field)| (read(text), *field)).collect();
     holds(component, valid.iter().map(|text| read(text)), &invalid);
+}
+
+/// Tries configurations that are valid, and that the component cannot take while it is in use, each with the field.
+fn restarts<C: DeserializeOwned + PartialEq + Clone + Debug>(component: &dyn Reconfigure<C>, next: &[(&str, &str)]) {
+    let before = component.config();
+    for (text, field) in next {
+        let next: C = read(text);
+        match component.validate(&next) {
+            Ok(Effect::Restart(error)) => {
+                assert_eq!(error.field(), *field, "{error}");
+                assert!(error.rule().starts_with("must stay as it is while the "), "{error}");
+                assert_eq!(component.apply(next), Err(error));
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+        assert_eq!(component.config(), before);
+    }
+}
+
+fn sagas() -> Saga<u8> {
+    let codec = Codec::new(|n: &u8| Ok::<_, String>(vec![*n]), |bytes| Ok::<_, String>(bytes[0]));
+    let plan = Plan::new().step("seat", Nothing);
+    Saga::new("trip", Arc::new(InMemoryStore::new()), codec, plan, SagaConfig::default()).unwrap()
+}
+
+struct Nothing;
+
+impl Action<u8> for Nothing {
+    async fn execute(&self, _: &Step<u8>) -> StepOutcome<u8> {
+        StepOutcome::completed()
+    }
+}
+
+impl Compensation<u8> for Nothing {
+    async fn compensate(&self, _: &Step<u8>) -> StepOutcome<u8> {
+        StepOutcome::completed()
+    }
 }
 
 /// A component's type, and its test.
@@ -174,6 +219,52 @@ const COMPONENTS: &[Row] = &[
         let invalid = [("per_second = 0", "per_second"), ("visibility = \"0s\"", "visibility")];
         documents::<JournalConfig>(&journal, &["per_second = 7", "concurrency = 3"], &invalid);
     }),
+    ("CacheAside", || {
+        let cache = CacheAside::<u32, u32>::new(CacheAsideConfig::default()).unwrap();
+        let valid = ["capacity = 5\nttl = \"1h\"", "stale = { max_age = \"2h\" }\nremote = { rest = \"3s\" }"];
+        let invalid = [
+            ("ttl = \"0s\"", "ttl"),
+            ("remote = { rest = \"0s\" }", "remote.rest"),
+            ("unattended = \"finish\"", "unattended"),
+        ];
+        documents::<CacheAsideConfig>(&cache, &valid, &invalid[..2]);
+        restarts::<CacheAsideConfig>(&cache, &invalid[2..]);
+    }),
+    ("QueueListener", || {
+        let listener = QueueListener::new(Arc::new(InMemoryQueue::new("x")), QueueListenerConfig::default()).unwrap();
+        let valid = ["batch = 5\nmax_tasks = 3", "handler_timeout = \"7s\"\nretry = { cap = \"9s\" }"];
+        let invalid = [("batch = 0", "batch"), ("min_tasks = 0", "min_tasks"), ("min_tasks = 17", "min_tasks")];
+        documents::<QueueListenerConfig>(&listener, &valid, &invalid);
+        let (longer, wider) = (("visibility = \"60s\"", "visibility"), ("margin = \"3s\"", "margin"));
+        restarts::<QueueListenerConfig>(&listener, &[longer, wider]);
+    }),
+    ("Saga", || {
+        let invalid = [("max_attempts = 0", "max_attempts"), ("step_timeout = \"1h\"", "takeover_after")];
+        let valid = ["max_attempts = 3", "step_timeout = \"1h\"\ntakeover_after = \"2h\""];
+        documents::<SagaConfig>(&sagas(), &valid, &invalid);
+    }),
+    ("Scheduler", || {
+        let queue = Arc::new(InMemoryQueue::new("x"));
+        let scheduler = Scheduler::new(sagas(), queue, SchedulerConfig::default()).unwrap();
+        let invalid = [("concurrency = 0", "concurrency"), ("max_failures = 0", "max_failures")];
+        documents::<SchedulerConfig>(&scheduler, &["concurrency = 3", "idle = { max = \"9s\" }"], &invalid);
+        restarts::<SchedulerConfig>(&scheduler, &[("visibility = \"60s\"", "visibility")]);
+    }),
+    ("StreamProcessor", || {
+        let store = Arc::new(InMemoryStore::new());
+        let topic = block_on(StoreTopic::open(store.clone(), "orders", 2)).unwrap();
+        let leases = Arc::new(StoreLease::new(store.clone()).unwrap());
+        let processor = StreamProcessor::new(topic, "billing", leases, store, Default::default()).unwrap();
+        let valid = ["max_in_flight = 3", "checkpoint_interval = \"9s\"\nretry = { cap = \"40s\" }"];
+        let invalid = [("max_in_flight = 0", "max_in_flight"), ("checkpoint_every = 0", "checkpoint_every")];
+        documents::<StreamProcessorConfig>(&processor, &valid, &invalid);
+        let fixed = [
+            ("max_ahead = 9", "max_ahead"),
+            ("rebalance_interval = \"9s\"", "rebalance_interval"),
+            ("election = { poll = \"9s\" }", "election"),
+        ];
+        restarts::<StreamProcessorConfig>(&processor, &fixed);
+    }),
     ("Standard", || {
         let stack = Standard::new(StandardConfig::default()).unwrap();
         let valid = ["retry = { max_attempts = 7 }", "hedge = { delay = \"1s\" }\ncircuit_breaker = false"];
@@ -238,6 +329,8 @@ fn concurrent_changes_do_not_mix_their_settings() {
     never_mixes::<RetryBudgetConfig>(&RetryBudget::new(RetryBudgetConfig::default()).unwrap(), budgets);
     let windows = ["k = 2.0\nwindow = \"1s\"", "k = 3.0\nwindow = \"2s\""];
     never_mixes::<ClientThrottleConfig>(&ClientThrottle::new(ClientThrottleConfig::default()).unwrap(), windows);
+    let caches = ["capacity = 1\nttl = \"10s\"", "capacity = 2\nttl = \"20s\""];
+    never_mixes::<CacheAsideConfig>(&CacheAside::<u32, u32>::new(CacheAsideConfig::default()).unwrap(), caches);
     let faults = ["enabled = true", "rules = [{ inject = \"hang\", rate = 0.5 }]"];
     never_mixes::<ChaosConfig>(&Chaos::new(ChaosConfig::default()).unwrap(), faults);
 }

@@ -7,6 +7,7 @@ mod ends;
 mod forwards;
 mod more;
 mod outages;
+mod reconfigure;
 mod room;
 mod slowness;
 mod snooze;

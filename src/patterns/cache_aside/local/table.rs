@@ -182,6 +182,11 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         left
     }
 
+    /// Changes the capacity; evicts entries above it. It is rounded up to one entry for each shard.
+    pub(crate) fn set_capacity(&self, capacity: u64) {
+        self.0.set_capacity(capacity);
+    }
+
     pub(crate) fn clear(&self) {
         // Collected first, so that foreign values are dropped outside the table's locks.
         drop(self.0.drain().collect::<Vec<_>>());

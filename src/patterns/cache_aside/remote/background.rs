@@ -90,7 +90,7 @@ impl<K: Hash + Eq + Clone, V: Clone> BackgroundWrite<K, V> {
         let (inner, key) = (self.inner.clone(), self.key.clone());
         let Some(shared) = &inner.shared else { return };
         let (Some(remote), Some(mut claim)) = (&shared.remote, self.claim.clone()) else { return };
-        claim.left = remote.config.timeout;
+        claim.left = remote.config.now().remote.timeout;
         let report = &inner.report;
         let current = self.kept.as_ref().filter(|(entry, epoch)| {
             shared.epochs.now(&key) == *epoch && !inner.tags.invalidated_since(entry.hot.born, &self.slots)

@@ -1,15 +1,16 @@
 //! The backplane: notices between processes. They carry keys and versions, never values.
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::super::{
-    RemoteCall,
+    CacheAsideConfig, RemoteCall,
     remote::health::{Failed, Health},
     remote::pending::Invalidation,
     report::Report,
 };
 use crate::{
+    config::Live,
     notify::Notifier,
     port::{AskError, ask_until},
     store::Version,
@@ -21,7 +22,7 @@ pub(crate) struct Backplane {
     pub(crate) topic: String,
     /// Identifies this cache's notices among those of others.
     pub(crate) me: u64,
-    pub(crate) timeout: Duration,
+    pub(crate) config: Live<CacheAsideConfig>,
     pub(crate) health: Health,
 }
 
@@ -51,10 +52,10 @@ impl Backplane {
             }
             Err(AskError::Failed(_)) => Some(Failed::Refused),
             // A time-out after a short wait says nothing about the backplane.
-            Err(AskError::TimedOut) => (deadline - now >= self.timeout / 2).then_some(Failed::Slow),
+            Err(AskError::TimedOut) => (deadline - now >= self.config.now().remote.timeout / 2).then_some(Failed::Slow),
         };
         if let Some(how) = how {
-            self.health.failed(report.now(), how);
+            self.health.failed(now, report.now(), how);
         }
         report.remote_failed(RemoteCall::Notify, answer.err().and_then(|error| error.kind()));
         false

@@ -13,7 +13,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::super::{
-    RemoteCall, RemoteConfig,
+    CacheAsideConfig, RemoteCall,
     loaded::ValueSettings,
     remote::health::{Failed, Health},
     remote::pending::{Invalidation, PendingInvalidations},
@@ -22,6 +22,7 @@ use super::super::{
 };
 use crate::{
     codec::Codec,
+    config::Live,
     port::{AskError, Failure, PortError, PortErrorKind, ask_until},
     race::{First, both, race},
     store::{Key, Precondition, PutOptions, Record, Store, StoreError, Version},
@@ -31,14 +32,12 @@ use crate::{
 pub(crate) struct Remote<V> {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) codec: Codec<V>,
-    pub(crate) config: RemoteConfig,
+    pub(crate) config: Live<CacheAsideConfig>,
     /// Partition of the values.
     pub(crate) values: String,
     pub(crate) marks: String,
     /// Identifies this cache's claims among those of others.
     pub(crate) me: u64,
-    /// Time to live of a claim, which is longer than a load takes.
-    pub(crate) claim_ttl: Duration,
     pub(crate) health: Health,
 }
 
@@ -143,7 +142,7 @@ impl<V> Remote<V> {
         purpose: LookupPurpose,
         mut deadline: Instant,
     ) -> RemoteLookup<V> {
-        let patience = report.now() + self.config.wait;
+        let patience = report.now() + self.config.now().remote.wait;
         let mut left = None;
         let mut pause = Duration::from_millis(2);
         loop {
@@ -267,8 +266,9 @@ impl<V> Remote<V> {
         row: &str,
         when: Precondition,
     ) -> Result<(Version, u64), Fault> {
-        let claim = Stored::claim(by, self.claim_ttl).encode();
-        let options = PutOptions::new().when(when).ttl(self.claim_ttl);
+        let ttl = self.config.now().claim_ttl();
+        let claim = Stored::claim(by, ttl).encode();
+        let options = PutOptions::new().when(when).ttl(ttl);
         let put = self.ask(report, call, deadline, self.store.put(self.key(row), claim, options));
         let (claimed, born) = both(put, self.sequence(report, deadline)).await;
         Ok((claimed?, born?))
@@ -279,7 +279,7 @@ impl<V> Remote<V> {
     async fn claim_refresh(&self, report: &Report, deadline: Instant, row: &str, version: Version) -> RemoteLookup<V> {
         let lock_row = lock_of(row);
         let key = Key::new(&self.marks, &lock_row);
-        let options = PutOptions::new().when(Precondition::Absent).ttl(self.claim_ttl);
+        let options = PutOptions::new().when(Precondition::Absent).ttl(self.config.now().claim_ttl());
         let put = self.ask(
             report,
             RemoteCall::Look,
@@ -335,7 +335,8 @@ impl<V> Remote<V> {
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Fault> {
-        let given = deadline - report.now();
+        let began = report.now();
+        let given = deadline - began;
         let (kind, how) = match ask_until(&report.clock, deadline, request).await {
             Ok(answer) => {
                 self.health.answered(report.now());
@@ -350,11 +351,11 @@ impl<V> Remote<V> {
                 kind => (Some(kind.unwrap_or(PortErrorKind::Other)), Some(Failed::Refused)),
             },
             // A time-out after a short wait says nothing about the tier.
-            Err(AskError::TimedOut) => (None, (given >= self.config.timeout / 2).then_some(Failed::Slow)),
+            Err(AskError::TimedOut) => (None, (given >= self.config.now().remote.timeout / 2).then_some(Failed::Slow)),
         };
         // Invalidations are retried again and again; trouble with one key or tag says nothing about the tier.
         if let Some(how) = how.filter(|_| call != RemoteCall::Invalidate) {
-            self.health.failed(report.now(), how);
+            self.health.failed(began, report.now(), how);
         }
         report.remote_failed(call, kind);
         Err(Fault::Down)

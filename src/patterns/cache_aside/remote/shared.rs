@@ -11,14 +11,14 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::Notify;
 
 use super::super::{
-    CacheAsideEvent as Event, RemoteCall,
+    CacheAsideConfig, CacheAsideEvent as Event, RemoteCall,
     remote::background::BackgroundWrites,
     remote::backplane::Backplane,
     remote::lookup::{Claim, LookupPurpose, Remote, RemoteLookup, SIDE_BY_SIDE},
     remote::pending::{Delivery, Invalidation, PendingInvalidations, Steps},
     report::Report,
 };
-use crate::{race::both, store::Version, time::Instant};
+use crate::{config::Live, race::both, store::Version, time::Instant};
 
 pub(crate) struct Shared<K, V> {
     /// Converts a key to text.
@@ -31,8 +31,7 @@ pub(crate) struct Shared<K, V> {
     pub(crate) background: BackgroundWrites,
     /// Notifies waiting deliveries that an invalidation became pending.
     pub(crate) became_pending: Notify,
-    /// Time between two attempts to deliver a pending invalidation.
-    pub(crate) rest: Duration,
+    pub(crate) config: Live<CacheAsideConfig>,
 }
 
 /// Minimum time between two attempts to deliver, however short `rest` is.
@@ -50,7 +49,7 @@ impl<K, V> Shared<K, V> {
     pub(crate) async fn look(&self, report: &Report, key: &K, purpose: LookupPurpose) -> RemoteLookup<V> {
         let Some(remote) = &self.remote else { return RemoteLookup::Without };
         let row = (self.row)(key);
-        let deadline = report.now() + remote.config.timeout;
+        let deadline = report.now() + remote.config.now().remote.timeout;
         if let Some(invalidation) = self.pending_invalidations.blocking(&row) {
             let Some(delivery) = self.pending_invalidations.begin(invalidation, Some(report.now())) else {
                 return RemoteLookup::Without;
@@ -72,6 +71,13 @@ impl<K, V> Shared<K, V> {
             return RemoteLookup::Without;
         }
         looked
+    }
+
+    /// Sets the cool-down of the remote tier and of the backplane.
+    pub(crate) fn set_rest(&self, rest: Duration) {
+        let tiers =
+            [self.remote.as_ref().map(|remote| &remote.health), self.backplane.as_ref().map(|plane| &plane.health)];
+        tiers.into_iter().flatten().for_each(|health| health.set_rest(rest));
     }
 
     /// Returns the steps of an invalidation here: one is missing without a remote tier or a
@@ -97,7 +103,7 @@ impl<K, V> Shared<K, V> {
         } else if continuation != delivery.continuation {
             delivery.advance(continuation);
         } else {
-            delivery.failed(report.now() + self.rest);
+            delivery.failed(report.now() + self.config.now().remote.rest);
         }
     }
 
@@ -111,7 +117,7 @@ impl<K, V> Shared<K, V> {
                 }
                 let mut continuation = delivery.continuation.clone();
                 // No caller waits, so each request of the invalidation may take the whole time-out.
-                let deadline = report.now() + remote.config.timeout.saturating_mul(REQUESTS);
+                let deadline = report.now() + remote.config.now().remote.timeout.saturating_mul(REQUESTS);
                 let done = remote.write(report, &delivery.invalidation, deadline, &mut continuation).await;
                 let more = continuation != delivery.continuation;
                 self.note(report, &mut delivery, done, continuation);
@@ -123,7 +129,7 @@ impl<K, V> Shared<K, V> {
         if let (Some(backplane), Some(notice)) = (&self.backplane, delivery.invalidation.notice())
             && delivery.steps.notice
         {
-            if !backplane.publish(report, &notice, report.now() + backplane.timeout).await {
+            if !backplane.publish(report, &notice, report.now() + backplane.config.now().remote.timeout).await {
                 return false;
             }
             if delivery.delivered(Steps::NOTICE) {
@@ -171,9 +177,9 @@ impl<K, V> Shared<K, V> {
         both(some(true), some(false)).await;
     }
 
-    /// Returns the time between two attempts.
+    /// Returns the time between two attempts to deliver pending invalidations.
     pub(crate) fn pause(&self) -> Duration {
-        self.rest.max(PAUSE)
+        self.config.now().remote.rest.max(PAUSE)
     }
 
     pub(crate) fn defer(

@@ -71,14 +71,14 @@ impl RunState {
         }
         // Before the requests, so that a notice in between makes another read due.
         state.read_at(self.now() + state.control.interval());
-        let limit = self.inner.config.call_limit();
+        let limit = self.inner.call_limit();
         let mut records = Vec::with_capacity(state.partitions.len());
         for partition in &state.partitions {
             self.inner.counters.control_reads.add(1);
             match self.request(QueueCall::Control, limit, state.control.read(partition)).await {
                 Some(Ok(read)) => records.push(read),
                 _ => {
-                    let pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
+                    let pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
                     let pause = { pauses }.nth(state.failed().min(64)).unwrap_or_default();
                     return state.read_at(self.now() + pause.min(state.control.interval()));
                 }
@@ -123,9 +123,9 @@ impl RunState {
     /// notice, when another task asks for it, and at intervals while a queue is paused.
     pub(crate) async fn watch_control(&self) {
         let Some(state) = self.control_state() else { return pending().await };
-        let (clock, config) = (&self.inner.clock, &self.inner.config);
+        let clock = &self.inner.clock;
         let mut hints = Hints::new(APART);
-        let mut pauses = Backoff::checked(config.busy, &self.inner.entropy);
+        let mut pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
         let mut is_subscribed = false;
         state.expire();
         loop {
@@ -133,7 +133,7 @@ impl RunState {
             if let Some((notifier, topic)) = state.control.notices()
                 && !is_subscribed
             {
-                let timing = (clock, config.call_limit());
+                let timing = (clock, self.inner.call_limit());
                 match hints.subscribe(Some(notifier), topic.as_str(), timing).await {
                     // Changes before the subscription had no notice for this listener.
                     Ok(()) => {
@@ -168,7 +168,7 @@ impl RunState {
     /// after the next read.
     async fn forget_ended(&self) {
         let Some(state) = self.control_state() else { return };
-        let limit = self.inner.config.call_limit();
+        let limit = self.inner.call_limit();
         while let Some((source, id)) = state.next_ended() {
             let forgotten = state.control.forget(&state.partitions[source], &id);
             if !matches!(self.request(QueueCall::Control, limit, forgotten).await, Some(Ok(_))) {

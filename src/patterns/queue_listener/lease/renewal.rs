@@ -48,7 +48,7 @@ impl RunState {
     /// Renews a lease once, in a time that ends at `by`. The future owns what it needs, so that
     /// many renewals can run concurrently.
     fn renewal(&self, lease: &Lease, by: Instant) -> impl Future<Output = Renewal> + '_ {
-        let config = &self.inner.config;
+        let visibility = self.inner.visibility();
         let sent = self.now();
         let within = self.call_limit().min(by - sent);
         let (queue, receipt) = (&self.inner.sources[lease.source].queue, lease.receipt.clone());
@@ -56,8 +56,8 @@ impl RunState {
         let suspect = mark.map(|_| lease.clone());
         async move {
             let extended = match mark {
-                None => queue.extend(&receipt, config.visibility),
-                Some(begun) => queue.mark_begun(&receipt, config.visibility, begun),
+                None => queue.extend(&receipt, visibility),
+                Some(begun) => queue.mark_begun(&receipt, visibility, begun),
             };
             match self.request(QueueCall::Extend, within, extended).await {
                 Some(Ok(())) => {
@@ -88,17 +88,17 @@ impl RunState {
         if lasts >= doubled(self.parts.third) {
             self.end_alone(lease.alone_since);
         }
-        let leaves = lasts >= doubled(self.inner.config.visibility);
+        let leaves = lasts >= doubled(self.inner.visibility());
         self.backlog(|backlog| leaves && backlog.has_waiting_suspects()).then_some(false)
     }
 
     /// Records that the handler of a suspect message begins, or has ended. Returns the time of the
     /// request, or `None` if the record was not confirmed.
     pub(crate) async fn mark_begun(&self, lease: &Lease, begun: bool) -> Option<Instant> {
-        let (sent, config) = (self.now(), &self.inner.config);
-        let within = (lease.until - sent).saturating_sub(config.lease_margin());
+        let (sent, visibility) = (self.now(), self.inner.visibility());
+        let within = (lease.until - sent).saturating_sub(self.parts.margin);
         let queue = &self.inner.sources[lease.source].queue;
-        let marked = queue.mark_begun(&lease.receipt, config.visibility, begun);
+        let marked = queue.mark_begun(&lease.receipt, visibility, begun);
         match self.request(QueueCall::Extend, within, marked).await {
             Some(Ok(())) => Some(sent),
             _ => None,
@@ -107,7 +107,7 @@ impl RunState {
 
     /// Applies the result of a renewal.
     fn renewed(&self, lease: &mut Lease, renewal: Renewal) {
-        let visibility = self.inner.config.visibility;
+        let visibility = self.inner.visibility();
         match renewal {
             Renewal::Renewed(sent) => lease.renewed(sent, visibility),
             Renewal::Lost => self.mark_lost(lease),
@@ -164,7 +164,7 @@ impl RunState {
             let renewal = self.renewal(lease, lease.until).await;
             self.renewed(lease, renewal);
         }
-        if !lease.lost && lease.until - self.now() <= self.inner.config.lease_margin() {
+        if !lease.lost && lease.until - self.now() <= self.inner.config.load().lease_margin() {
             self.lose(lease);
         }
         !lease.lost
@@ -179,11 +179,12 @@ impl RunState {
         handler_began: Option<Instant>,
         stage: &mut watch::Receiver<Stage>,
     ) -> Dropped {
-        let config = &self.inner.config;
-        let margin = config.lease_margin();
+        let margin = self.parts.margin;
+        // The handler keeps the limit with which it began.
+        let handler_timeout = self.inner.config.load().handler_timeout;
         let mut renewals = FuturesUnordered::new();
         loop {
-            let times_out = match (config.handler_timeout, handler_began) {
+            let times_out = match (handler_timeout, handler_began) {
                 (Some(timeout), Some(began)) if !cancel.is_unlimited() => began + timeout,
                 _ => Instant::FAR_FUTURE,
             };
@@ -269,7 +270,7 @@ impl RunState {
     /// Renews the leases of waiting messages until the run ends. Starts tasks if no task takes any
     /// message.
     pub(crate) async fn renew_waiting(&self) {
-        let visibility = self.inner.config.visibility;
+        let visibility = self.inner.visibility();
         let look = LOOK.min(visibility / 8).max(Duration::from_nanos(1));
         let mut renewals = FuturesUnordered::new();
         let (mut seen, mut look_at) = (None, self.now());
@@ -313,7 +314,7 @@ impl RunState {
     /// Renews the leases of held results, from a third of their length on. Gives up those whose
     /// leases are lost.
     pub(crate) async fn renew_held(&self, settlements: &mut Vec<PendingSettlement>) {
-        let (now, visibility) = (self.now(), self.inner.config.visibility);
+        let (now, visibility) = (self.now(), self.inner.visibility());
         let is_due = |held: &PendingSettlement| held.held.is_some() && held.until < now + visibility / 3 * 2;
         if !settlements.iter().any(is_due) {
             return;

@@ -19,11 +19,10 @@ impl RunState {
     /// Receives notices until the run ends, and calls the tasks for each.
     pub(crate) async fn hear_hints(&self) {
         let Some(Hints { notifier, topic }) = &self.inner.hints else { return std::future::pending().await };
-        let mut pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
+        let mut pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
         let mut notices = loop {
             let subscribed = notifier.subscribe(topic.as_str());
-            if let Some(Ok(notices)) = self.request(QueueCall::Notify, self.inner.config.call_limit(), subscribed).await
-            {
+            if let Some(Ok(notices)) = self.request(QueueCall::Notify, self.inner.call_limit(), subscribed).await {
                 break notices;
             }
             // One task polls until the subscription succeeds.
@@ -42,7 +41,7 @@ impl RunState {
                 // polls.
                 self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
             } else {
-                pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
+                pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
             }
         }
     }

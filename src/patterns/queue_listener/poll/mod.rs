@@ -91,7 +91,7 @@ impl Poller {
         inner.counters.polls.add(1);
         inner.counters.requests.add(1);
         let at = run.now();
-        let receive = source.queue.receive(Receive::new(intake.1, inner.config.visibility));
+        let receive = source.queue.receive(Receive::new(intake.1, inner.visibility()));
         Some(Asked { at, intake, receive })
     }
 
@@ -261,7 +261,7 @@ impl Poller {
             }
             inner.counters.polls.add(1);
             inner.counters.requests.add(1);
-            let request = inner.sources[source].queue.receive(Receive::new(intake.1, inner.config.visibility));
+            let request = inner.sources[source].queue.receive(Receive::new(intake.1, inner.visibility()));
             let request = run.timed(QueueCall::Receive, run.call_limit(), request);
             let answer = self.unless_stopped(run, request).await;
             let stops = answer.is_none();
@@ -324,10 +324,10 @@ impl Poller {
         let inner = &run.inner;
         self.failures = None;
         run.found_nothing();
-        let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
+        let (delay, at_most) = self.idle.found_nothing(&inner.config.load().idle, inner.entropy.unit());
         let now = run.now();
         (self.next, self.at_most) = (now + delay, at_most);
-        self.rests_until = now + inner.config.idle.min;
+        self.rests_until = now + inner.config.load().idle.min;
     }
 
     #[inline]
@@ -341,7 +341,7 @@ impl Poller {
     /// Delays the next poll after a failure, or because the queue is busy.
     fn back_off(&mut self, run: &RunState, at_least: Option<Duration>) {
         let inner = &run.inner;
-        let pauses = self.failures.get_or_insert_with(|| Backoff::checked(inner.config.busy, &inner.entropy));
+        let pauses = self.failures.get_or_insert_with(|| Backoff::checked(inner.config.load().busy, &inner.entropy));
         let pause = pauses.next().unwrap_or_default().max(at_least.unwrap_or_default());
         let next = run.now() + pause;
         (self.next, self.at_most) = (self.next.max(next), false);

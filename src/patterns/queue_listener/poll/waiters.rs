@@ -24,7 +24,7 @@ impl Poller {
     /// delays between polls. A task that waited itself would miss messages of other queues, and
     /// those that are offered to it.
     pub(crate) async fn wait_in(&mut self, run: &RunState, source: usize) {
-        let (inner, config) = (&run.inner, &run.inner.config);
+        let inner = &run.inner;
         loop {
             if !matches!(*self.stage.borrow_and_update(), Stage::Running | Stage::Paused) {
                 return;
@@ -72,8 +72,8 @@ impl Poller {
             inner.counters.polls.add(1);
             inner.counters.requests.add(1);
             // A poll that finds messages resets the delays.
-            let (wait, _) = self.idle.found_nothing(&config.idle, inner.entropy.unit());
-            let request = inner.sources[source].queue.receive(Receive::new(room, config.visibility).wait(wait));
+            let (wait, _) = self.idle.found_nothing(&inner.config.load().idle, inner.entropy.unit());
+            let request = inner.sources[source].queue.receive(Receive::new(room, inner.visibility()).wait(wait));
             let request = run.bounded(QueueCall::Receive, run.call_limit().saturating_add(wait), request);
             let answer = self.while_wanted(run, source, request).await;
             if let Some(None) = answer {

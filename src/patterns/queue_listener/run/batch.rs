@@ -60,7 +60,7 @@ impl Worker {
             self.done.push(lease.clone().settlement(run.cancelled(lease)));
             return false;
         }
-        if lease.exceeds(run.inner.config.max_attempts) {
+        if lease.exceeds(run.inner.config.load().max_attempts) {
             let decision = run.dead_letter(lease, "exceeded max attempts without being settled", None);
             self.done.push(lease.clone().settlement(decision));
             return false;
@@ -177,7 +177,7 @@ impl Worker {
             if run.is_cancelled(&lease) {
                 let decision = run.cancelled(&lease);
                 self.done.push(lease.settlement(decision));
-            } else if lease.exceeds(run.inner.config.max_attempts) {
+            } else if lease.exceeds(run.inner.config.load().max_attempts) {
                 let decision = run.dead_letter(&lease, "exceeded max attempts without being settled", None);
                 self.done.push(lease.settlement(decision));
             } else {

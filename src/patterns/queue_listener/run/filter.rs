@@ -16,7 +16,7 @@ impl RunState {
     pub(crate) async fn is_duplicate(&self, delivery: &Delivery) -> bool {
         let Some(filter) = &self.inner.filter else { return false };
         let id = filter.id(delivery);
-        let known = self.request(QueueCall::Filter, self.inner.config.call_limit(), filter.was_handled(&id)).await;
+        let known = self.request(QueueCall::Filter, self.inner.call_limit(), filter.was_handled(&id)).await;
         matches!(known, Some(Ok(true)))
     }
 
@@ -24,6 +24,6 @@ impl RunState {
     pub(crate) async fn remember(&self, id: &str) {
         let Some(filter) = &self.inner.filter else { return };
         // A failure is reported by `request`; the message is completed nevertheless.
-        let _ = self.request(QueueCall::Filter, self.inner.config.call_limit(), filter.record(id)).await;
+        let _ = self.request(QueueCall::Filter, self.inner.call_limit(), filter.record(id)).await;
     }
 }

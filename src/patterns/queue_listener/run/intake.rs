@@ -170,7 +170,7 @@ impl RunState {
     /// Reserves capacity for the messages of a poll. Returns 0 if nothing may be received.
     #[inline]
     pub(crate) fn reserve(&self) -> usize {
-        let config = &self.inner.config;
+        let config = self.inner.config.load();
         let batch = config.batch as u64;
         let tasks = self.tasks.load(Ordering::Relaxed);
         let slots = (self.inner.rule)(batch).max(tasks).clamp(config.min_tasks.max(1), config.max_tasks);
@@ -264,7 +264,7 @@ impl RunState {
     #[cold]
     fn admit_suspects(&self, term: Term, deliveries: Vec<Delivery>) {
         // The first death is not recorded: until then nothing made the message suspect.
-        let max = self.inner.config.max_expiries.saturating_sub(1).max(1);
+        let max = self.inner.config.load().max_expiries.saturating_sub(1).max(1);
         let mut leased: Vec<LeasedDelivery> = deliveries
             .into_iter()
             .map(|delivery| LeasedDelivery { lease: Lease::of(&delivery, term), delivery })
@@ -377,7 +377,7 @@ impl RunState {
         if to > now.as_nanos() {
             return Some(Instant::from_nanos(to));
         }
-        let next = (now + self.inner.config.idle.min).as_nanos();
+        let next = (now + self.inner.config.load().idle.min).as_nanos();
         let turn = self.intake.paced_to.compare_exchange(to, next, Ordering::Relaxed, Ordering::Relaxed);
         turn.err().map(Instant::from_nanos)
     }

@@ -140,6 +140,8 @@ impl QueueListener {
             runs.retain(|run| run.strong_count() > 0);
             runs.push(Arc::downgrade(&run));
         }
+        // The settings may have changed before the run was in the list.
+        run.take_bounds();
         let (mut tasks, mut settlers, mut waiters) = (TaskSet::new(), TaskSet::new(), TaskSet::new());
         (0..self.0.sources.len()).for_each(|source| settlers.add(run.settle_all(source)));
         let wake = self.0.sources.iter().enumerate().filter(|(_, source)| source.wakes);
@@ -155,7 +157,7 @@ impl QueueListener {
         let run = &run;
         // A task polls for messages that were sent before.
         run.call();
-        run.grow(None, |_| self.0.config.min_tasks);
+        run.grow(None, |_| self.0.config.load().min_tasks);
         poll_fn(|cx| {
             if !over.load(Ordering::Relaxed) && control.as_mut().poll(cx).is_ready() {
                 over.store(true, Ordering::Relaxed);
@@ -230,7 +232,7 @@ impl RunState {
         self.release_waiting();
         if let Stage::Stopping { kill_at, .. } = self.stage() {
             // Handlers are dropped at `kill_at`; their messages get one more settle request.
-            self.inner.clock.sleep_until(kill_at + self.inner.config.call_limit()).await;
+            self.inner.clock.sleep_until(kill_at + self.inner.call_limit()).await;
         }
         over.store(true, Ordering::Relaxed);
     }

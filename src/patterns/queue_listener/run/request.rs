@@ -30,7 +30,7 @@ impl RunState {
 
     /// Returns the time limit of one request to the queue.
     pub(crate) fn call_limit(&self) -> Duration {
-        self.answers.limit(self.inner.config.call_limit(), self.parts.half)
+        self.answers.limit(self.inner.call_limit(), self.parts.half)
     }
 
     /// Applies the time limit to a request to the queue that is already counted, and records how
@@ -44,7 +44,7 @@ impl RunState {
         let sent = self.now();
         let answer = self.bounded(call, within, request).await;
         match answer {
-            Some(_) => self.answers.came_after(self.now() - sent, self.inner.config.call_limit()),
+            Some(_) => self.answers.came_after(self.now() - sent, self.inner.call_limit()),
             None => self.answers.timed_out(),
         }
         answer

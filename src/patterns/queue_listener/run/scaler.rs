@@ -40,6 +40,15 @@ impl Scaler {
         may
     }
 
+    /// Decides whether a task ends because there are more than `max`.
+    pub(crate) fn ends_surplus(&mut self) -> bool {
+        let ends = self.tasks > self.max;
+        if ends {
+            self.tasks -= 1;
+        }
+        ends
+    }
+
     /// Records that a task ended without asking.
     pub(crate) fn ended(&mut self) {
         self.tasks = self.tasks.saturating_sub(1);

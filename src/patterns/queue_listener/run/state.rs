@@ -125,7 +125,7 @@ pub(crate) struct RunState {
 
 impl RunState {
     pub(crate) fn new(inner: Arc<Inner>, is_batched: bool) -> Self {
-        let config = &inner.config;
+        let config = inner.config.now();
         let scaler = Mutex::new(Scaler::new(config.min_tasks, config.max_tasks));
         let turns = Mutex::new(Turns::new(&inner.levels, inner.order, inner.clock.now()));
         Self {
@@ -140,7 +140,7 @@ impl RunState {
             waits: AtomicBool::new(false),
             intake: Intake::new(is_batched),
             answers: Answers::default(),
-            parts: Parts::of(config),
+            parts: Parts::of(&config),
             outage: Mutex::default(),
             in_outage: AtomicBool::new(false),
             returns: Mutex::default(),
@@ -217,7 +217,7 @@ impl RunState {
     }
 
     pub(crate) fn stop(&self) {
-        let (now, config) = (self.now(), &self.inner.config);
+        let (now, config) = (self.now(), self.inner.config.now());
         self.event(|| Event::Stopping);
         self.enter(Stage::Stopping { cancel_at: now + config.drain_timeout, kill_at: now + config.kill_timeout });
     }
@@ -240,6 +240,29 @@ impl RunState {
             counters.most_tasks.fetch_max(all, Ordering::Relaxed);
         }
         result
+    }
+
+    /// Takes over the bounds of the number of tasks from the settings in effect, read under the
+    /// lock of `scaler`, so that the last of several changes stays.
+    pub(crate) fn take_bounds(&self) {
+        self.scaler(|scaler| {
+            let config = self.inner.config.load();
+            (scaler.min, scaler.max) = (config.min_tasks, config.max_tasks);
+        });
+        self.grow(None, |scaler| scaler.min);
+    }
+
+    /// Returns `true` if there are more tasks than a change of the settings permits, and the asking
+    /// one, which has no message, ends.
+    pub(crate) fn ends_surplus(&self) -> bool {
+        if self.tasks.load(Ordering::Relaxed) <= self.inner.config.load().max_tasks {
+            return false;
+        }
+        let (ends, tasks) = self.scaler(|scaler| (scaler.ends_surplus(), scaler.tasks));
+        if ends {
+            self.event(|| Event::ScaledDown { tasks });
+        }
+        ends
     }
 
     /// Starts tasks up to the number that the closure returns, under the lock of `scaler`. Returns
@@ -274,7 +297,7 @@ impl RunState {
     /// polls if no notice can arrive or returned messages are expected.
     pub(crate) fn tasks_to_keep(&self) -> impl Fn() -> u32 {
         let looks = self.without_hints.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
-        let idle = self.inner.config.min_tasks.max(u32::from(looks));
+        let idle = self.inner.config.load().min_tasks.max(u32::from(looks));
         let one_polls = self.one_polls();
         move || if idle > 0 { idle.max(one_polls()) } else { 0 }
     }
@@ -291,7 +314,7 @@ impl RunState {
     pub(crate) fn found(&self, messages: usize, now: Instant) {
         let counters = &self.inner.counters;
         counters.received.add(messages as u64);
-        let config = &self.inner.config;
+        let config = self.inner.config.load();
         self.refresh_depth(MINUTE);
         if !self.busy.load(Ordering::Acquire) && !self.busy.swap(true, Ordering::AcqRel) {
             self.event(|| Event::WorkDetected { messages });
@@ -388,7 +411,7 @@ impl RunState {
         let is_suspect = first.lease.is_suspect();
         let mut batch = vec![first];
         if !is_suspect {
-            let more = self.inner.config.batch.saturating_sub(1);
+            let more = self.inner.config.load().batch.saturating_sub(1);
             batch.extend(self.backlog(|backlog| (0..more).map_while(|_| backlog.next_trusted()).collect::<Vec<_>>()));
         }
         batch

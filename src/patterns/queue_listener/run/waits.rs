@@ -87,7 +87,7 @@ impl Worker {
         match marked {
             _ if lease.lost => false,
             Ok(Some(sent)) => {
-                lease.renewed(sent, run.inner.config.visibility);
+                lease.renewed(sent, run.inner.visibility());
                 lease.begun = true;
                 true
             }

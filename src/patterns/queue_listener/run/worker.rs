@@ -127,6 +127,9 @@ impl Worker {
                 self.done.extend(next.take().map(|leased: LeasedDelivery| leased.lease.settlement(Decision::RELEASE)));
                 self.release_all();
             }
+            if next.is_none() && self.done.is_empty() && run.ends_surplus() {
+                return;
+            }
             match poll_fn(|cx| Poll::Ready(self.fast_path(cx, &run, &mut next, call.as_mut(), &handler))).await {
                 FastPath::Empty => {}
                 FastPath::Woke => {
@@ -211,7 +214,7 @@ impl Worker {
         F: Fn(Work) -> H,
         H: Future<Output: Into<Disposition>>,
     {
-        let config = &run.inner.config;
+        let config = run.inner.config.load();
         // Up to one batch is settled together, whichever poll its messages came from.
         while self.done.len() < config.batch {
             if self.looks.is_spawned && !self.has_yielded && self.woken != run.intake.wakes() {

@@ -192,7 +192,7 @@ impl RunState {
         after: Option<Duration>,
         (kind, error): (AttemptErrorKind, String),
     ) -> Decision {
-        if lease.attempt >= self.inner.config.max_attempts {
+        if lease.attempt >= self.inner.config.load().max_attempts {
             let reason = format!("exceeded max attempts: {error}");
             return self.dead_letter(lease, &reason, Some(self.failure(kind, error)));
         }
@@ -242,7 +242,7 @@ impl RunState {
     fn pause(&self, attempts: u32) -> Duration {
         // The delay has long reached its maximum by then, so the iterator need not go further.
         let before = attempts.saturating_sub(1).min(64) as usize;
-        let config = self.inner.config.retry;
+        let config = self.inner.config.load().retry;
         Backoff::checked(config, &self.inner.entropy).nth(before).unwrap_or(config.cap)
     }
 
@@ -255,7 +255,7 @@ impl RunState {
             Decision::DeadLetter { reason, failure }
         } else {
             let kind = failure.map_or(AttemptErrorKind::Failed, |failure| failure.kind);
-            Decision::Retry { after: self.inner.config.retry.cap, failure: self.failure(kind, reason) }
+            Decision::Retry { after: self.inner.config.load().retry.cap, failure: self.failure(kind, reason) }
         }
     }
 

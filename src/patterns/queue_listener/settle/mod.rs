@@ -210,7 +210,7 @@ impl RunState {
             settlement.held.get_or_insert_with(|| self.inner.counters.hold(self.now()));
         }
         let gives_up = settlement.found_full
-            && (!holds && settlement.until < self.now() + self.inner.config.visibility / 3
+            && (!holds && settlement.until < self.now() + self.inner.visibility() / 3
                 || matches!(self.stage(), Stage::Stopping { .. }));
         if gives_up {
             self.settle_otherwise(settlement, self.forward_delayed(error));
@@ -339,12 +339,12 @@ impl RunState {
     async fn settle_again(&self, failing: Failing) -> Vec<Failing> {
         let Failing { mut settlements, times } = failing;
         if times > 0 {
-            let mut busy = self.inner.config.busy;
+            let mut busy = self.inner.config.load().busy;
             let waits_for_room =
                 settlements.iter().any(|settlement| settlement.found_full || settlement.held.is_some());
             if waits_for_room {
                 // Several requests before `gives_up_forward` and the end of the lease.
-                busy.cap = busy.cap.min(self.inner.config.visibility / 8);
+                busy.cap = busy.cap.min(self.inner.visibility() / 8);
             }
             let mut pauses = Backoff::checked(busy, &self.inner.entropy);
             let pause = self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default());
@@ -366,7 +366,7 @@ impl RunState {
         }
         // The queue may accept a settlement after the end of the lease, if no other process
         // received the message.
-        let (now, visibility) = (self.now(), self.inner.config.visibility);
+        let (now, visibility) = (self.now(), self.inner.visibility());
         settlements.retain(|settlement| {
             let useful = settlement.until + visibility > now;
             if !useful {

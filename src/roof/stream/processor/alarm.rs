@@ -53,7 +53,7 @@ impl ProcessorCore {
     /// Receives the notices of the topic, for all partitions of this member, without an end.
     pub(super) async fn hear(&self) {
         let topic = notices_of(&self.topic.identity());
-        let timing = (&self.clock, self.config.election.call_timeout);
+        let timing = (&self.clock, self.call_timeout());
         let mut hints = Hints::new(Duration::ZERO);
         loop {
             if let Err(error) = hints.subscribe(self.notifier(), &topic, timing).await {

@@ -1,12 +1,12 @@
 //! The processor, and its builder.
-use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool};
+use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool, time::Duration};
 
 use tokio::sync::Notify;
 
 use super::{PartitionState, StreamProcessorConfig, StreamProcessorEvent as Event, alarm::Alarm};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
-    config::{ConfigError, Name, require},
+    config::{ConfigError, Effect, Live, Name, Reconfigure, require},
     entropy::Entropy,
     hash::stable_hash,
     leader_election::{LeaderElection, LeaderElectionEvent},
@@ -37,7 +37,7 @@ pub(super) struct ProcessorCore {
     /// The partition of the store with checkpoints and members.
     pub(super) partition: String,
     pub(super) dead_letters: Option<Arc<dyn Queue>>,
-    pub(super) config: StreamProcessorConfig,
+    pub(super) config: Live<StreamProcessorConfig>,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
     pub(super) events: Events<Event>,
@@ -127,7 +127,7 @@ impl Component for StreamProcessor {
             store,
             partition,
             dead_letters,
-            config,
+            config: Live::new(config),
             clock: common.clock.clone(),
             entropy,
             events: common.hooks.events(),
@@ -190,6 +190,25 @@ impl StreamProcessor {
         })
     }
 
+    /// Returns the current settings.
+    pub fn config(&self) -> StreamProcessorConfig {
+        self.0.config.now()
+    }
+
+    /// Replaces the settings while the processor is in use, for all clones. A running hand-over
+    /// keeps its times; all other settings hold from their next use on.
+    ///
+    /// # Errors
+    /// If a setting breaks its rule, or if `max_ahead`, `rebalance_interval` or `election` is
+    /// another one: these are recorded, or the same in all members. Nothing has changed then.
+    pub fn reconfigure(&self, config: StreamProcessorConfig) -> Result<(), ConfigError> {
+        if let Effect::Restart(error) = self.validate(&config)? {
+            return Err(error);
+        }
+        self.0.config.replace(config);
+        Ok(())
+    }
+
     /// Returns the member's id with its random number.
     pub fn member(&self) -> &str {
         &self.0.member
@@ -201,9 +220,29 @@ impl StreamProcessor {
     }
 }
 
+impl Reconfigure<StreamProcessorConfig> for StreamProcessor {
+    fn config(&self) -> StreamProcessorConfig {
+        self.config()
+    }
+
+    fn validate(&self, next: &StreamProcessorConfig) -> Result<Effect, ConfigError> {
+        next.check()?;
+        Ok(self.config().change_to(next))
+    }
+
+    fn apply(&self, next: StreamProcessorConfig) -> Result<(), ConfigError> {
+        self.reconfigure(next)
+    }
+}
+
 impl ProcessorCore {
     pub(super) fn event(&self, event: impl FnOnce() -> Event) {
         self.events.send(Some(&self.group), self.clock.now(), event);
+    }
+
+    /// Returns the time limit of one request.
+    pub(super) fn call_timeout(&self) -> Duration {
+        self.config.load().election.call_timeout
     }
 
     pub(super) fn notifier(&self) -> Option<&Arc<dyn Notifier>> {
@@ -220,7 +259,7 @@ impl ProcessorCore {
             return Ok(election.clone());
         }
         let name = format!("{}/{partition}", self.partition);
-        let mut builder = LeaderElection::builder(self.leases.clone(), name, self.config.election);
+        let mut builder = LeaderElection::builder(self.leases.clone(), name, self.config.load().election);
         builder = builder.candidate(self.member.clone());
         if let Some(notifier) = &self.notifier {
             builder = builder.notifier(notifier.clone());

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, human, require, require_some_time, setters},
+    config::{ConfigError, Effect, human, require, require_some_time, setters},
     leader_election::LeaderElectionConfig,
     queue_listener::IdleConfig,
 };
@@ -119,6 +119,18 @@ setters! {
 }
 
 impl StreamProcessorConfig {
+    /// Returns the effect of a change to these settings while the processor is in use.
+    pub(super) fn change_to(&self, next: &Self) -> Effect {
+        let stays = |same, field| require(same, field, "must stay as it is while the processor is in use");
+        let stay = stays(self.max_ahead == next.max_ahead, "max_ahead")
+            .and_then(|()| stays(self.rebalance_interval == next.rebalance_interval, "rebalance_interval"))
+            .and_then(|()| stays(self.election == next.election, "election"));
+        match stay {
+            Ok(()) => Effect::of_change(self, next),
+            Err(error) => Effect::Restart(error),
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=MAX_AHEAD).contains(&self.max_in_flight), "max_in_flight", "must lie between 1 and 100000")?;
         require((1..=MAX_AHEAD).contains(&self.max_ahead), "max_ahead", "must lie between 1 and 100000")?;

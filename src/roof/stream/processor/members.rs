@@ -138,7 +138,7 @@ impl ProcessorCore {
     async fn announce_often(&self) -> Result<(), PortError> {
         let row = format!("{PREFIX}{}", self.member);
         let key = Key::new(&self.partition, &row);
-        let (pause, limit) = (self.config.rebalance_interval / 4, self.config.election.call_timeout);
+        let (pause, limit) = (self.config.load().rebalance_interval / 4, self.call_timeout());
         for beat in 1_u64.. {
             let value = encode(beat, self.owned.lock().keys().copied());
             let announced = ask(&self.clock, limit, self.store.put(key, value.into(), PutOptions::new())).await;
@@ -158,18 +158,18 @@ impl ProcessorCore {
         stopped: watch::Receiver<bool>,
     ) -> Result<(), PortError> {
         let (mut observed, mut count) = (Observed::default(), 0);
-        let pause = self.config.rebalance_interval / 2;
+        let pause = self.config.load().rebalance_interval / 2;
         loop {
             let rows = self.store.scan_all(Scan::partition(&*self.partition).prefix(PREFIX));
             let rows = ask(&self.clock, pause, rows).await;
             if let Some(rows) = self.told(StreamCall::Members, rows.map_err(error_of))? {
                 let now = self.clock.now();
-                let (mut view, gone) = observed.see(&rows, now, &self.config);
+                let (mut view, gone) = observed.see(&rows, now, &self.config.now());
                 let own = self.owned.lock().keys().copied().collect();
                 if view.live.insert(self.member.clone(), own).is_none() {
                     view.newcomers.insert(self.member.clone());
                 }
-                observed.see_free(&mut view, self.topic.partitions(), now, self.config.rebalance_interval);
+                observed.see_free(&mut view, self.topic.partitions(), now, self.config.load().rebalance_interval);
                 let members = view.live.len();
                 if std::mem::replace(&mut count, members) != count {
                     self.event(|| Event::MembersChanged { members });
@@ -210,7 +210,7 @@ impl ProcessorCore {
 
     /// Asks the owners of a plan to resign.
     async fn ask_all(&self, plan: &Plan) {
-        let limit = self.config.election.call_timeout;
+        let limit = self.call_timeout();
         let asks = plan.ask.iter().map(|(owner, partition)| async move {
             let Ok(election) = self.election(*partition) else { return };
             let is_owner = |holder: &str| holder.strip_prefix(owner.as_str()).is_some_and(|rest| rest.starts_with('#'));
@@ -227,7 +227,7 @@ impl ProcessorCore {
             let options = DeleteOptions::new().when(Precondition::Version(version));
             let deleted = self.store.delete(Key::new(&self.partition, &row), options);
             // Another member was faster, or the next look tries again.
-            let _ = ask(&self.clock, self.config.election.call_timeout, deleted).await;
+            let _ = ask(&self.clock, self.call_timeout(), deleted).await;
         }
     }
 
@@ -235,7 +235,7 @@ impl ProcessorCore {
     pub(super) async fn leave(&self) {
         let row = format!("{PREFIX}{}", self.member);
         let deleted = self.store.delete(Key::new(&self.partition, &row), DeleteOptions::new());
-        if let Err(error) = ask(&self.clock, self.config.election.call_timeout, deleted).await {
+        if let Err(error) = ask(&self.clock, self.call_timeout(), deleted).await {
             self.failed(StreamCall::Members, None, error.kind());
         }
     }

@@ -137,7 +137,7 @@ impl ProcessorCore {
         H: Future,
         H::Output: Into<Disposition>,
     {
-        let config = &self.config;
+        let config = self.config.now();
         let term = leadership.term();
         let mut kept = pin!(keep(leadership));
         worker.drain();

@@ -50,9 +50,9 @@ where
         {
             self.skip(to, now);
         }
-        let room = self.lanes.room(self.core.config.max_ahead.into());
+        let room = self.lanes.room(self.core.config.load().max_ahead.into());
         let is_worth_it =
-            room >= READ.min(u64::from(self.core.config.max_ahead).div_ceil(4)) || self.lanes.peek().is_none();
+            room >= READ.min(u64::from(self.core.config.load().max_ahead).div_ceil(4)) || self.lanes.peek().is_none();
         let may_read = self.halted.is_none() && self.gap.is_none() && self.reading.is_none() && room > 0;
         if !may_read || !is_worth_it || now < self.read_at {
             return false;
@@ -61,9 +61,9 @@ where
         let (core, partition, max) = (self.core, self.partition, room.min(READ));
         let mut read = Read::from(self.lanes.next()).max(max as usize);
         if core.topic.capabilities().has(Capability::Push) {
-            read = read.wait(core.config.idle.max);
+            read = read.wait(core.config.load().idle.max);
         }
-        let limit = core.config.election.call_timeout.saturating_add(read.wait);
+        let limit = core.call_timeout().saturating_add(read.wait);
         let future = Box::pin(ask(&core.clock, limit, core.topic.read(partition, read)));
         self.reading = Some(Reading { max, since: now, future });
         true
@@ -74,11 +74,11 @@ where
         let Poll::Ready(result) = reading.future.as_mut().poll(cx) else { return false };
         let (max, since) = (reading.max, reading.since);
         self.reading = None;
-        let (idle, unit) = (&self.core.config.idle, self.core.entropy.unit());
+        let (idle, unit) = (self.core.config.load().idle, self.core.entropy.unit());
         match result {
             Ok(events) if events.is_empty() => {
                 self.sees_end(self.lanes.next(), now);
-                let (delay, _) = self.idle.found_nothing(idle, unit);
+                let (delay, _) = self.idle.found_nothing(&idle, unit);
                 self.read_at = if now - since < AT_ONCE && !self.has_rung { now + delay } else { now };
             }
             Ok(events) => {
@@ -107,7 +107,7 @@ where
                 {
                     self.halt(&format!("the event {} cannot be read: {error}", self.lanes.next()));
                 }
-                let (delay, _) = self.idle.found_nothing(idle, unit);
+                let (delay, _) = self.idle.found_nothing(&idle, unit);
                 self.read_at = now + delay;
             }
         }
@@ -126,7 +126,7 @@ where
         if self.looking.is_some() || now < self.look_at || !self.is_behind(now) {
             return false;
         }
-        let (core, limit) = (self.core, self.core.config.election.call_timeout);
+        let (core, limit) = (self.core, self.core.call_timeout());
         self.looking = Some(Box::pin(ask(&core.clock, limit, core.topic.bounds(self.partition))));
         true
     }
@@ -161,7 +161,7 @@ where
     /// Goes on at `to` or halts, because the topic no longer has the events before it.
     fn skip(&mut self, to: u64, now: Instant) {
         let (partition, from) = (self.partition, self.lanes.next());
-        if self.core.config.on_out_of_range == OutOfRange::Halt {
+        if self.core.config.load().on_out_of_range == OutOfRange::Halt {
             return self.halt(&format!("the next event is {from}, and the topic goes on at {to}"));
         }
         let lost = self.lanes.skip_to(to);

@@ -59,7 +59,7 @@ impl ProcessorCore {
     pub(super) async fn claim(&self, partition: u16, token: FencingToken) -> Result<Claimed, Unclaimed> {
         let row = row(partition);
         let key = Key::new(&self.partition, &row);
-        let limit = self.config.election.call_timeout;
+        let limit = self.call_timeout();
         let (mut delays, mut skipped) = (self.delays(), None);
         loop {
             let found = match ask(&self.clock, limit, self.store.get(key)).await {
@@ -83,7 +83,8 @@ impl ProcessorCore {
                     (read, Precondition::Version(record.version))
                 }
                 None => {
-                    let start = match self.config.start {
+                    let start = self.config.load().start;
+                    let start = match start {
                         StreamStart::Earliest => first,
                         StreamStart::Latest => next,
                     };
@@ -93,7 +94,7 @@ impl ProcessorCore {
             };
             // A record that was written with its reply lost has been moved before.
             skipped = self.fit(&mut checkpoint, first, next)?.or(skipped);
-            checkpoint.begin(token, next, self.config.max_ahead);
+            checkpoint.begin(token, next, self.config.load().max_ahead);
             let options = PutOptions::new().when(when).fence(token);
             match ask(&self.clock, limit, self.store.put(key, checkpoint.encode(), options)).await {
                 Ok(version) => {
@@ -123,7 +124,7 @@ impl ProcessorCore {
             () if is_beyond => format!("the next event is {from}, and the topic ends before {next}"),
             () => format!("the next event is {from}, and the topic begins at {first}"),
         };
-        if self.config.on_out_of_range == OutOfRange::Halt {
+        if self.config.load().on_out_of_range == OutOfRange::Halt {
             return Err(Unclaimed::Halted(reason));
         }
         let lost = if is_other || is_beyond {
@@ -142,7 +143,7 @@ impl ProcessorCore {
     pub(super) async fn write(&self, partition: u16, checkpoint: Checkpoint, version: Version) -> Written {
         let row = row(partition);
         let key = Key::new(&self.partition, &row);
-        let limit = self.config.election.call_timeout;
+        let limit = self.call_timeout();
         let options = PutOptions::new().when(Precondition::Version(version));
         let options = options.fence(FencingToken::new(checkpoint.epoch));
         let error = match ask(&self.clock, limit, self.store.put(key, checkpoint.encode(), options)).await {

@@ -131,7 +131,8 @@ impl ProcessorCore {
         drop(owned);
         if has_failed {
             // So that another member is elected first, and a failure that lasts makes few requests.
-            race(self.clock.sleep(self.config.election.poll), set(stopped)).await;
+            let poll = self.config.load().election.poll;
+            race(self.clock.sleep(poll), set(stopped)).await;
         }
         Ok(())
     }

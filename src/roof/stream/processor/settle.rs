@@ -61,7 +61,7 @@ where
     }
 
     fn failed(&mut self, position: u64, after: Option<Duration>, error: String, now: Instant) {
-        let config = &self.core.config;
+        let config = self.core.config.now();
         let attempt = self.lanes.fail(position);
         let is_last = attempt >= config.max_deliveries;
         let retry_in = (!is_last).then(|| {
@@ -118,7 +118,7 @@ impl ProcessorCore {
 
     /// Sends a dead letter, and repeats that while the queue is full or fails.
     async fn send_dead_letter(&self, queue: &dyn Queue, message: Message, partition: u16) -> Result<(), String> {
-        let limit = self.config.election.call_timeout;
+        let limit = self.call_timeout();
         let mut delays = self.delays();
         loop {
             let error = match ask(&self.clock, limit, queue.send_one(message.clone())).await {

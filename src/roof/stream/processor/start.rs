@@ -20,7 +20,7 @@ where
     /// Starts the events that are ready.
     pub(super) fn start(&mut self, cx: &mut Context<'_>, now: Instant, starts: &mut usize) -> bool {
         let before = *starts;
-        let most = self.core.config.max_in_flight as usize;
+        let most = self.core.config.load().max_in_flight as usize;
         while *starts > 0 && self.halted.is_none() && self.lanes.running() < most {
             if !self.may_start() {
                 break;
@@ -79,7 +79,7 @@ where
 
     /// Returns `true` for an event that has killed its process too often.
     fn is_condemned(&self, position: u64) -> bool {
-        let most = self.core.config.max_crashes;
+        let most = self.core.config.load().max_crashes;
         self.checkpoint.suspect.is_some_and(|suspect| suspect.position == position && suspect.crashes >= most)
     }
 }

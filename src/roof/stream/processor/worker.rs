@@ -256,7 +256,7 @@ where
 
     /// Begins a checkpoint if it is due.
     fn write(&mut self, now: Instant) -> bool {
-        let config = &self.core.config;
+        let config = self.core.config.load();
         let is_last = self.is_draining && self.running.is_empty() && self.burying.is_empty();
         let since = self.unwritten_since.unwrap_or(now);
         let is_due = self.is_write_forced
@@ -285,7 +285,7 @@ where
                 self.version = version.unwrap_or(self.version);
                 self.is_write_forced = true;
                 // The pause of a whole interval would outlast a short grace.
-                self.write_at = now + self.core.config.checkpoint_interval.min(Duration::from_millis(200));
+                self.write_at = now + self.core.config.load().checkpoint_interval.min(Duration::from_millis(200));
             }
             Written::Superseded => return Poll::Ready(Some(WorkerEnd::Superseded)),
         }
@@ -309,7 +309,7 @@ where
 
     /// Waits for the next time at which something is due. Returns `true` if one has come.
     fn poll_timer(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let config = &self.core.config;
+        let config = self.core.config.load();
         let mut due = None;
         let mut add = |at: Instant| due = Some(due.map_or(at, |due: Instant| due.min(at)));
         if self.writing.is_none() && self.is_dirty() {
