@@ -65,10 +65,10 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     ///
     /// # Cancel safety
     /// As [`Pipeline::call`].
-    pub fn call<O: Operation<Output = T, Error = E>>(
-        &self,
-        operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<O>(&self, operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         let cx = CallContext::of(&operation);
         run(self.callee(), cx, operation, TypedCallState::result)
     }

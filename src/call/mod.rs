@@ -23,7 +23,7 @@
 //!
 //! The type of a pipeline names each policy. A struct holds it as a [`BoxedPipeline`], whose type
 //! names only the result, or as a [`StandardPipeline`](crate::standard::StandardPipeline), which
-//! serves results of any type:
+//! serves results of any type and takes [longer to compile](crate::standard#boxed-or-not):
 //!
 //! ```
 //! use std::{io, time::Duration};
@@ -121,6 +121,16 @@
 //! assert_eq!((connection, sent.into_inner()), (b"hello".to_vec(), 1));
 //! # });
 //! ```
+//!
+//! # Mistakes
+//!
+//! | message of the compiler | write |
+//! |---|---|
+//! | "is not an operation", for a future | a closure that makes it: `\|\| async { .. }`, since a retry makes another |
+//! | "is not a future" | [`call_blocking`](Pipeline::call_blocking), and [`on_retry_blocking`] for its hook |
+//! | "cannot be sent between threads safely", "cannot be shared" | [`call_local`](Pipeline::call_local), and [`on_retry_local`] for its hook |
+//! | "async closure does not implement `FnMut`", "captured variable cannot escape `FnMut`" | [`with_state`], or another [way](#state-across-attempts) |
+//! | "`Operation` is not dyn compatible" | `Box<dyn FnMut() -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>> + Send>`, which is an operation |
 //!
 //! # Code that is not async
 //!

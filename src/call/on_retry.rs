@@ -40,7 +40,7 @@ pub struct OnRetry<X, H> {
 /// ```
 pub fn on_retry<T: Send, E: Send, O, H>(operation: O, hook: H) -> OnRetry<O, H>
 where
-    O: Operation<Output = T, Error = E>,
+    O: Operation<Output = T, Error = E>, // blocks: `on_retry_blocking`; not `Send`: `on_retry_local`
     H: FnMut(&Retrying<'_, T, E>) + Send,
 {
     OnRetry { inner: operation, hook }

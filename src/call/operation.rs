@@ -52,6 +52,13 @@ use crate::outcome::{LastFailure, Priority, Retrying};
 /// after an edit of its caller, if the operation is an async closure in a mark such as
 /// [`idempotent`](super::idempotent) ([rust-lang/rust
 /// 154857](https://github.com/rust-lang/rust/issues/154857)).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operation",
+    label = "expected a closure that returns a future",
+    note = "write a closure without arguments that returns the future of a `Result`: `|| async {{ .. }}` or `|| client.get(key)`",
+    note = "a closure or a future that is not `Send` goes through `call_local`, and code that blocks through `call_blocking`",
+    note = "a state that the closure changes is lent to it: `with_state(&mut state, async |state| ..)`"
+)]
 pub trait Operation: Send {
     /// Type of its value.
     type Output: Send;
@@ -59,7 +66,8 @@ pub trait Operation: Send {
     type Error: Send;
 
     /// Runs the operation once.
-    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
+    // The compiler quotes the comment below where a program says `dyn Operation`.
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send; // instead of `dyn Operation`: `Box<dyn FnMut() -> Pin<Box<dyn Future<Output = Result<T, E>> + Send>> + Send>`
 
     /// Returns `Some(true)` if a second run changes nothing more than the first.
     ///

@@ -112,11 +112,10 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// neither a success nor a failure. It is unknown if the operation had its effect, as with any
     /// dropped call.
     #[inline]
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    pub fn call<T: Send, E: Send, O>(&self, operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
+        // The compiler quotes this line where an operation does not satisfy it.
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
         C: Classify<T, E>,
     {
         let cx = CallContext::of(&operation);

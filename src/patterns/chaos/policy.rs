@@ -178,10 +178,10 @@ impl Chaos {
     /// # Cancel safety
     /// Dropping the call drops the operation, or the wait in its place.
     #[inline]
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<T: Send, E: Send, O>(&self, operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         call::call_alone(self, operation)
     }
 

@@ -159,10 +159,10 @@ impl CircuitBreaker {
     /// # Cancel safety
     /// Dropping the call drops the operation; the call counts as cancelled.
     #[inline]
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        mut operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<T: Send, E: Send, O>(&self, mut operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         // Not an `async fn`, which would store the operation twice.
         async move {
             if call::alone::is_traced() {

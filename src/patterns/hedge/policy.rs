@@ -163,10 +163,10 @@ impl Hedge {
     /// If the future is dropped, all attempts in flight are dropped, and no other starts.
     /// Withdrawals from the budget are not refunded.
     #[inline]
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<T: Send, E: Send, O>(&self, operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         call::call_alone(self, operation)
     }
 }

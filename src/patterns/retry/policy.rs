@@ -104,10 +104,10 @@ impl Retry {
     /// If the future is dropped, the running attempt is dropped, and no other starts. Withdrawals
     /// from the budget are not refunded.
     #[inline]
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        mut operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<T: Send, E: Send, O>(&self, mut operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         // Not an `async fn`, which would store the operation twice.
         async move {
             if call::alone::is_traced() {

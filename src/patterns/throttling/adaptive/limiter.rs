@@ -167,10 +167,10 @@ impl AdaptiveLimiter {
     /// # Cancel safety
     /// A future that is dropped drops the operation and gives its permit to the next call. The
     /// limiter ignores the call.
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<T: Send, E: Send, O>(&self, operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         call::call_alone(self, operation)
     }
 

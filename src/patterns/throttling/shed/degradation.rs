@@ -318,10 +318,10 @@ impl Feature {
     ///
     /// # Cancel safety
     /// A future that is dropped drops the operation; the feature holds nothing for it.
-    pub fn call<T: Send, E: Send, O: Operation<Output = T, Error = E>>(
-        &self,
-        operation: O,
-    ) -> impl Future<Output = Result<T, CallError<E>>> + Send {
+    pub fn call<T: Send, E: Send, O>(&self, operation: O) -> impl Future<Output = Result<T, CallError<E>>> + Send
+    where
+        O: Operation<Output = T, Error = E>, // `|| async { .. }`; blocks: `call_blocking`; not `Send`: `Pipeline::call_local`; `&mut`: `with_state`
+    {
         call::call_alone(self, operation)
     }
 
