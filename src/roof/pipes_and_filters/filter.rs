@@ -251,7 +251,8 @@ impl FilterInner {
         let (state, tasks) = (self.listener.state(), self.config.max_tasks);
         if state.held >= u64::from(tasks) {
             return Some(format!(
-                "{} messages hold their results because an output is full: its readers are slower than this filter, and                  need more tasks or processes",
+                "{} messages hold their results because an output is full: its readers are slower than this filter, and \
+                 need more tasks or processes",
                 state.held
             ));
         }
