@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::{
     Saga, SagaError, SagaEvent as Event,
-    core::{SagaCore, Takes},
+    core::{LOOKS, SagaCore, Takes},
     execution::{Driven, Leave},
     records::Started,
     recover::AllSeen,
@@ -15,6 +15,7 @@ use super::{
 use crate::{
     codec::CodecError,
     hash::stable_hash,
+    port::ErrorClass,
     race::{First, race},
     store::Write,
     time::Instant,
@@ -155,8 +156,13 @@ impl SagaCore {
             let cancel = async {
                 if let Some((at, reason)) = turn.deadline {
                     self.clock.sleep_until(at).await;
-                    // If the request fails, the next delivery finds the deadline passed.
-                    let _ = self.request_cancel(turn.id, reason).await;
+                    // The attempt under way may outlast the failure of the store, so that no other
+                    // delivery finds the deadline passed.
+                    while let Err(SagaError::Store(error)) = self.request_cancel(turn.id, reason).await
+                        && error.class() != ErrorClass::Permanent
+                    {
+                        self.clock.sleep(LOOKS.1).await;
+                    }
                 }
                 pending::<Infallible>().await
             };

@@ -214,7 +214,9 @@ impl Filter {
         self.explain_with(&Explanation::default())
     }
 
-    /// Describes the filter, its listener and the pipeline that its handler calls, with warnings.
+    /// Describes the filter, its listener and the pipeline that its handler calls, with warnings
+    /// about their settings. While the filter runs, it also warns if all tasks are busy and messages
+    /// wait, or if results find their output full.
     pub fn explain_with(&self, handler: &Explanation) -> Explanation {
         let inner = &*self.0;
         let each = inner.outputs.iter().map(|output| {
@@ -236,11 +238,34 @@ impl Filter {
                 super::LINEAGE
             ));
         }
+        if let Some(warning) = inner.slowness() {
+            layer = layer.with_warning(warning);
+        }
         self.0.listener.explain_with(handler).within(layer)
     }
 }
 
 impl FilterInner {
+    /// Returns a warning if the filter, or the one behind it, is the slowest one of its chain now.
+    fn slowness(&self) -> Option<String> {
+        let (state, tasks) = (self.listener.state(), self.config.max_tasks);
+        if state.held >= u64::from(tasks) {
+            return Some(format!(
+                "{} messages hold their results because an output is full: its readers are slower than this filter, and \
+                 need more tasks or processes",
+                state.held
+            ));
+        }
+        let waiting = state.depth.map_or(0, |depth| depth.visible) + state.buffered;
+        let is_busy = state.in_flight >= u64::from(tasks) && waiting > 0;
+        is_busy.then(|| {
+            format!(
+                "all {tasks} tasks are busy, and {waiting} messages wait: a chain is as fast as its slowest filter, so raise \
+                 `max_tasks` or run more processes"
+            )
+        })
+    }
+
     pub(super) fn event(&self, event: impl FnOnce() -> Event) {
         if self.events.wanted() {
             self.events.send(Some(&self.name), self.common.clock.now(), event);

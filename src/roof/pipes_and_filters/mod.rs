@@ -170,7 +170,9 @@
 //! 5. Context travels with each message: headers, group, reply address, remaining time; a claim
 //!    check for much of it. (default)
 //! 6. A chain is as fast as its slowest filter: compare depth and state of each, and give that one
-//!    more tasks or processes. (default: full outputs slow the filters before them)
+//!    more tasks or processes. Full outputs slow the filters before them, and
+//!    [`explain`](Filter::explain) warns of a filter that is busy while messages wait, and of one
+//!    whose output is full. (default; warning)
 //! 7. Filters can be reordered, added and removed: queues are the joints. (advice)
 //! 8. Filters that scale together belong into one process: one process may run several. (advice)
 //! 9. The work of a process that died goes to another one. (default)

@@ -22,9 +22,9 @@ pub struct SchedulerConfig {
     /// Delays between polls of an empty queue, or waits in one that wakes its receivers. 100 ms to
     /// 5 s by default.
     pub idle: IdleConfig,
-    /// Number of deliveries that ended without a settlement, beyond the claims of the saga, after
-    /// which a message becomes a dead letter: its process dies before it claims the saga. 5 by
-    /// default.
+    /// Number of deliveries whose handling began and ended without a settlement, beyond the claims
+    /// of the saga, after which a message becomes a dead letter: its process dies before it claims
+    /// the saga. 5 by default.
     pub max_deliveries: u32,
     /// Number of times that a saga is resumed because nothing carried it on. After that it is
     /// compensated; after twice as many it is stuck. 3 by default.

@@ -139,7 +139,8 @@
 //! 4. When the deadline has passed, a saga before its pivot is compensated, also one that waits.
 //!    Sagas of one ordering key run one at a time, in order. A wake is not lost.
 //! 5. A saga whose message is lost is resumed by the supervisor; one that nothing can carry on is
-//!    compensated, and at last stuck, with an event. Its status messages are sent as before.
+//!    compensated, and at last stuck, with an event. Its status messages are sent as before, unless
+//!    it ended while its message was being lost (see "Pitfalls").
 //! 6. An agent drops the handler of a request for which no step waits any more, and sends no reply.
 //! 7. Status messages are sent at least once, in order.
 //!
@@ -185,6 +186,9 @@
 //! - The record of a saga keeps the deadline, the reply address and the ordering key of its
 //!   submission, and the supervisor's message takes them up. The deadline then counts anew from
 //!   that message: no clocks are compared.
+//! - The message of a submission carries the status message of its end. If it is deleted while its
+//!   saga runs, the saga ends, the supervisor has nothing to resume, and the caller is not told:
+//!   it reads the status ([`read`](Scheduler::read)).
 //! - A status message that its queue refuses for good, such as a state that is too large for a
 //!   message, makes the submission a dead letter when its saga has ended.
 //! - A message of an ordering key holds up those behind it while its saga waits, however long.

@@ -130,10 +130,13 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         }
     }
 
-    /// Returns `true` if the message was delivered without a settlement more often than its saga
-    /// was claimed: its process dies before it comes to the saga.
+    /// Returns `true` if processes died in the handling of the message more often than its saga was
+    /// claimed: they die before they come to the saga. A delivery whose handling did not begin, such
+    /// as one whose answer was lost, does not count.
     async fn crashes_too_often(&self, work: &Work, id: &str) -> Result<bool, SagaError> {
-        if work.expiries < self.config.load().max_deliveries {
+        // The first death is not recorded: until then nothing made the message suspect.
+        let most = self.config.load().max_deliveries.saturating_sub(1).max(1);
+        if work.crashes < most {
             return Ok(false);
         }
         let claims = match self.saga.read(id).await {
@@ -141,7 +144,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
             Err(SagaError::Incompatible(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
-        Ok(u64::from(work.expiries) >= claims.saturating_add(self.config.load().max_deliveries.into()))
+        Ok(u64::from(work.crashes) >= claims.saturating_add(most.into()))
     }
 
     fn failed(&self, id: &str, error: SagaError) -> Disposition {

@@ -6,6 +6,8 @@ mod cache;
 mod leader;
 mod listener;
 mod pages;
+mod saga;
+mod scheduler;
 mod sharding;
 
 use std::time::Duration;

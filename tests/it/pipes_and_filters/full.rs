@@ -95,6 +95,41 @@ fn the_input_of_a_filter_that_is_held_up_fills_in_turn() {
     }
 }
 
+#[test]
+fn the_slowest_filter_of_a_chain_is_warned_of_and_slows_those_before_it() {
+    let world = World::new();
+    let queues = [("0", 1000), ("1", 20), ("2", 1000)].map(|(name, bound)| world.bounded(name, bound));
+    let filter = |name: &str, at: usize| {
+        let config = World::config().tasks(1, 4);
+        world.filter_with(name, &queues[at], config).output(queues[at + 1].clone()).build().unwrap()
+    };
+    let (quick, slow) = (filter("quick", 0), filter("slow", 1));
+    let warns = |filter: &Filter| {
+        let warnings = filter.explain().warnings().join("; ");
+        (warnings.contains("because an output is full"), warnings.contains("all 4 tasks are busy"))
+    };
+    assert_eq!((warns(&quick), warns(&slow)), ((false, false), (false, false)));
+    world.send(&queues[0], (0..200).map(|i| Message::new(i.to_string())));
+    let passes = async |work: Work| Emit::one(Message::new(work.body.clone()));
+    let slowly = async |work: Work| {
+        world.clock.sleep(S(10)).await;
+        Emit::one(Message::new(work.body.clone()))
+    };
+    let watch = async {
+        world.clock.sleep(S(125)).await;
+        let seen = (warns(&quick), warns(&slow));
+        world.clock.sleep(S(900)).await;
+        (seen, (warns(&quick), warns(&slow)))
+    };
+    let (stop, ends) = (world.clock.sleep(S(1100)), world.clock.sleep(S(1100)));
+    let (seen, ran) = world.run(async {
+        tokio::join!(watch, async { tokio::try_join!(quick.run(stop, passes), slow.run(ends, slowly)) })
+    });
+    ran.unwrap();
+    assert_eq!(seen, (((true, false), (false, true)), ((false, false), (false, false))));
+    assert_eq!(queues.each_ref().map(|queue| world.depth(queue)), [0, 0, 200]);
+}
+
 /// Messages for the other output come through, until as many as there are tasks wait for the full one.
 // Guarantee: pipes_and_filters 4.
 #[test]
