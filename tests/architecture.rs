@@ -369,3 +369,100 @@ fn the_check_finds_violations() {
     assert!(found("call/mod.rs", "use x;").contains("does not say what it is"));
     assert!(found("call/mod.rs", &"//! x\n".repeat(LINES + 1)).contains("longer"));
 }
+
+/// Calls that let a test sleep in real time, or read a real clock to measure with it. Those of this crate's clocks are
+/// methods: `clock.sleep`, `clock.now`.
+const REAL_TIME: &[&str] = &[
+    "sleep(",
+    "sleep_until(",
+    "sleep_ms(",
+    "interval(",
+    "park_timeout(",
+    "Instant::now",
+    "SystemTime::now",
+    ".elapsed(",
+];
+
+/// Files and folders of tests that may, each with the reason: on a real server or thread, which no clock of ours moves.
+const REAL_TESTS: &[(&str, &str)] = &[
+    ("tests/architecture.rs", "names the calls"),
+    (
+        "tests/engines/server/",
+        "starts real servers, and waits until they are ready; all other tests of engines wait by it",
+    ),
+    ("tests/engines/faults/", "notes when real servers were killed and were there again"),
+    ("tests/engines/nats/fail_over.rs", "prints the time of a fail-over of real servers, and bounds the waits for it"),
+    ("tests/engines/nats/backlog.rs", "prints the rate of a real server"),
+    (
+        "tests/engines/redis/queue/cost.rs",
+        "measures that a message of a real server arrives long before its receiver looks by itself",
+    ),
+    ("tests/engines/postgres/", "waits for a real server"),
+    ("tests/engines/attack/postgres/", "waits for a real server"),
+    ("tests/it/call/blocking.rs", "asks whether an interval of a paused runtime ticks"),
+    ("tests/ports/main.rs", "waits between two looks at a file that a thread of the backend changes"),
+    ("tests/simulation/listener_world.rs", "waits for a thread of the backend before it moves the manual clock"),
+];
+
+/// Returns the calls of real time in a line of a test.
+fn real_time_in(line: &str) -> Vec<&'static str> {
+    let code = line.split("//").next().unwrap_or_default();
+    let names = |call: &&&str| {
+        code.match_indices(**call).any(|(at, _)| {
+            let before = &code[..at];
+            // A method of one of our clocks, a function with a longer name, or its definition.
+            let is_other =
+                before.ends_with(|c: char| c == '.' || c == '_' || c.is_alphanumeric()) || before.ends_with("fn ");
+            let is_ours = call.starts_with("Instant") && before.ends_with("steadfast::time::");
+            call.starts_with('.') || !is_other && !is_ours
+        })
+    };
+    REAL_TIME.iter().filter(names).copied().collect()
+}
+
+#[test]
+fn no_test_but_those_on_a_real_server_or_thread_sleeps_or_measures_in_real_time() {
+    let mut files: Vec<_> =
+        sources::texts_of("tests").into_iter().map(|(path, text)| (format!("tests/{path}"), text)).collect();
+    let of_src =
+        sources::texts().into_iter().filter(|(path, _)| path.ends_with("tests.rs") || path.contains("/tests/"));
+    files.extend(of_src.map(|(path, text)| (format!("src/{path}"), text)));
+    let (mut found, mut used) = (Vec::new(), std::collections::BTreeSet::new());
+    for (path, text) in files.iter().filter(|(path, _)| !path.starts_with("tests/zz_")) {
+        let allowed = REAL_TESTS.iter().find(|(place, _)| path.starts_with(place));
+        for (number, line) in (1..).zip(text.lines()) {
+            for call in real_time_in(line) {
+                match allowed {
+                    Some((place, _)) => drop(used.insert(*place)),
+                    None => found.push(format!("{path}:{number}: `{call}`: {}", line.trim())),
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "use the manual clock, or wait for a fact:\n{}", found.join("\n"));
+    let unused: Vec<_> = REAL_TESTS.iter().filter(|(place, _)| !used.contains(place)).collect();
+    assert!(unused.is_empty(), "they are no longer needed: {unused:?}");
+}
+
+#[test]
+fn real_time_is_found_in_every_notation() {
+    for line in [
+        "tokio::time::sleep(MS(3)).await;",
+        "std::thread::sleep(S(1));",
+        "sleep(MS(3)).await;",
+        "let began = std::time::Instant::now();",
+        "let began = Instant::now();",
+        "assert!(began.elapsed() < S(5));",
+    ] {
+        assert!(!real_time_in(line).is_empty(), "{line}");
+    }
+    for line in [
+        "clock.sleep(MS(3)).await;",
+        "// sleep(MS(3))",
+        "fn sleep(time: Duration) {",
+        "let now = clock.now();",
+        "config.scan_interval(MS(2))",
+    ] {
+        assert_eq!(real_time_in(line), Vec::<&str>::new(), "{line}");
+    }
+}

@@ -50,7 +50,7 @@ async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
         [0, 1, 2].map(filter)
     };
     let handler = async |work: Work| {
-        tokio::time::sleep(MS(3)).await;
+        crate::server::pass(MS(3)).await;
         Emit::one(Message::new(work.body.clone()))
     };
     for i in 0..MESSAGES {
@@ -75,7 +75,7 @@ async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
     };
     let done = async {
         for _ in 0..600 {
-            tokio::time::sleep(MS(50)).await;
+            crate::server::pass(MS(50)).await;
             if left().await == 0 {
                 return;
             }

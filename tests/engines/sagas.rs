@@ -182,10 +182,10 @@ async fn orders(store: Arc<dyn Store>, queue: Arc<dyn Queue>, replies: Arc<dyn Q
         }
     };
     tokio::select! {
-        () = async { while ended().await < ORDERS { tokio::time::sleep(MS(50)).await; } } => {}
+        () = async { while ended().await < ORDERS { crate::server::pass(MS(50)).await; } } => {}
         _ = async { tokio::join!(lives(), lives()) } => {}
     }
-    process().run(tokio::time::sleep(MS(3_000))).await.unwrap();
+    process().run(crate::server::pass(MS(3_000))).await.unwrap();
     assert_eq!(counts(&*store, &name).await, (ORDERS * STEPS.len(), ORDERS * STEPS.len()));
     assert_eq!(queue.depth().await.unwrap().total(), 0);
     let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();

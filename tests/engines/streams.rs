@@ -55,7 +55,7 @@ fn one_member(runtime: &Runtime, store: &Arc<dyn Store>, lease: &Arc<dyn Lease>,
             let topic = loop {
                 match StoreTopic::open(store.clone(), &name, 1).await {
                     Ok(topic) => break topic,
-                    Err(_) => tokio::time::sleep(MS(1)).await,
+                    Err(_) => crate::server::pass(MS(1)).await,
                 }
             };
             let member = StreamProcessor::new(topic, "dispatch", lease, store, config).unwrap();
@@ -64,7 +64,7 @@ fn one_member(runtime: &Runtime, store: &Arc<dyn Store>, lease: &Arc<dyn Lease>,
                 ended.lock().unwrap().push(event.position.offset);
                 if event.position.offset == EVENTS {
                     // Long enough for the next announcement and the next read, so that each run makes them.
-                    tokio::time::sleep(MS(200)).await;
+                    crate::server::pass(MS(200)).await;
                     all.send_replace(true);
                 }
                 Disposition::Complete
@@ -132,7 +132,7 @@ async fn lives(store: Arc<dyn Store>, lease: Arc<dyn Lease>) {
     let life = async || {
         loop {
             let handler = async |event: Delivered| {
-                tokio::time::sleep(MS(40)).await;
+                crate::server::pass(MS(40)).await;
                 let owner = Write::put("owner", "x", PutOptions::new().fence(event.token()));
                 let effect = Write::append("log/", format!("{} {}", event.position.offset, event.token()));
                 let partition = format!("effects of {name}/{}", event.position.partition);
@@ -146,13 +146,13 @@ async fn lives(store: Arc<dyn Store>, lease: Arc<dyn Lease>) {
     let watch = async {
         let reader = member();
         while reader.read_state().await.unwrap().iter().map(|state| state.lag).sum::<u64>() > 0 {
-            tokio::time::sleep(MS(50)).await;
+            crate::server::pass(MS(50)).await;
         }
     };
     tokio::select! {
         () = watch => {}
         _ = async { tokio::join!(life(), life(), life()) } => {}
-        () = tokio::time::sleep(Duration::from_secs(120)) => panic!("nothing moves"),
+        () = crate::server::pass(Duration::from_secs(120)) => panic!("nothing moves"),
     }
     let mut repeated = 0;
     for partition in 0..PARTITIONS {

@@ -3,14 +3,19 @@
 //! The head is replaced by version only, so batches take effect one after the other, and each one
 //! appends exactly behind the one before. An append whose reply is lost sends the same batch again.
 //! It then gets a conflict if it was applied, and finds its own number in the head, or in the row
-//! that it would have written.
-use std::{collections::BTreeMap, time::Duration};
+//! that it would have written. Writers that lose to others take turns ([`Turn`]).
+use std::{
+    collections::BTreeMap,
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
 
 use super::{
     Appended, Bounds, Event,
     request::Request,
     store_topic::{ATTEMPT, Partition, StoreTopicInner, failed},
-    stored::{self, Head, RequestId, StoredEvents},
+    stored::{self, Head, RequestId, StoredEvents, Ticket},
+    turns::{Step, Tickets, Turn},
 };
 use crate::{
     backoff::{Backoff, BackoffConfig},
@@ -26,9 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Delays between attempts.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// Number of conflicts in a row behind which a writer waits for a moment.
-const CONFLICTS: u32 = 2;
-
 /// Rows that one batch of a trim deletes at most: their events are read.
 const TRIMMED_ROWS: usize = 16;
 
@@ -40,9 +42,38 @@ struct Attempt {
     /// The requests with an unknown outcome, and their answers if they were applied. One of them at
     /// most is: all require the same head.
     sent: Vec<(RequestId, Vec<Appended>)>,
-    conflicts: u32,
     until: Instant,
     delays: Backoff,
+}
+
+/// A writer of a partition while it appends or trims.
+struct Writer<'a> {
+    part: &'a Partition,
+    turn: Turn,
+    /// It is that of the handle, and returns to it.
+    is_of_handle: bool,
+}
+
+impl Deref for Writer<'_> {
+    type Target = Turn;
+
+    fn deref(&self) -> &Turn {
+        &self.turn
+    }
+}
+
+impl DerefMut for Writer<'_> {
+    fn deref_mut(&mut self) -> &mut Turn {
+        &mut self.turn
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if self.is_of_handle {
+            *self.part.turn.lock() = Some(self.turn.clone());
+        }
+    }
 }
 
 impl StoreTopicInner {
@@ -59,7 +90,6 @@ impl StoreTopicInner {
             request: self.request_id(),
             unknown: None,
             sent: Vec::new(),
-            conflicts: 0,
             until: self.clock.now() + PATIENCE,
             delays: Backoff::checked(BackoffConfig::default().between(DELAYS.0, DELAYS.1), &self.entropy),
         };
@@ -68,14 +98,36 @@ impl StoreTopicInner {
             Some(known) => at(Some(known)),
             None => at(self.read_head(part).await?),
         };
+        let mut writer = self.writer(part);
+        let mut begun = self.clock.now();
+        writer.begin(begun);
         while !request.is_empty() {
+            if writer.must_wait() {
+                behind = at(self.wait_for_turn(&mut writer, behind.0.next, attempt.until).await?);
+                begun = self.clock.now();
+            }
             let (head, version) = behind;
-            let (after, writes) = request.writes((&head, version), attempt.request, self.window);
+            let mut of_turn = 0;
+            let writes_of_turn = |next| {
+                // An earlier copy of the batch may still be on its way: that comes first.
+                let writes = if attempt.unknown.is_some() { Vec::new() } else { writer.writes(next, self.has_ttl()) };
+                of_turn = writes.len();
+                writes
+            };
+            let (after, writes) = request.writes((&head, version), attempt.request, self.window, writes_of_turn);
             let (rows, written) = (writes.len() - request.id_rows().len(), writes.len());
-            let error = match ask(&self.clock, ATTEMPT, self.store.batch(&part.name, writes)).await {
+            let answered = ask(&self.clock, ATTEMPT, self.store.batch(&part.name, writes)).await;
+            let now = self.clock.now();
+            writer.took(now - begun);
+            begun = now;
+            let error = match answered {
                 Ok(done) => {
                     let version = done.first().copied().flatten().filter(|_| done.len() == written);
                     part.remember(after, version.ok_or_else(|| stored::damaged(stored::HEAD))?);
+                    if attempt.unknown.is_none() {
+                        writer.appended();
+                    }
+                    writer.end(now);
                     return Ok(request.answers(partition, head.next));
                 }
                 Err(AskError::Failed(StoreError::Failed(error))) => error,
@@ -84,14 +136,26 @@ impl StoreTopicInner {
                         .outcome_unknown()
                 }
                 Err(AskError::Failed(StoreError::Conflict { write: 0, .. })) => {
+                    writer.lost();
+                    if attempt.unknown.is_none() && writer.must_wait() {
+                        self.compete(attempt.until)?;
+                        continue;
+                    }
                     let now = self.read_on(part, &mut attempt).await?;
+                    begun = self.clock.now();
                     if let Some(answers) = self.find_own(part, &head, now.as_ref(), &mut attempt).await? {
                         return Ok(answers);
                     }
                     // Another append has taken the place: this one was not applied, and never will be.
                     (attempt.unknown, behind) = (None, at(now));
                     attempt.sent.clear();
-                    self.compete(&mut attempt).await?;
+                    self.compete(attempt.until)?;
+                    continue;
+                }
+                // Others wait, or have begun to wait since this writer looked.
+                Err(AskError::Failed(StoreError::Conflict { write, .. })) if write <= of_turn => {
+                    writer.refused();
+                    self.compete(attempt.until)?;
                     continue;
                 }
                 Err(AskError::Failed(StoreError::Conflict { write, .. })) if write >= rows => {
@@ -100,7 +164,7 @@ impl StoreTopicInner {
                     if request.exclude(&accepted) {
                         attempt.request = self.request_id();
                     }
-                    self.compete(&mut attempt).await?;
+                    self.compete(attempt.until)?;
                     continue;
                 }
                 Err(AskError::Failed(other)) => return Err(failed(other)),
@@ -109,7 +173,9 @@ impl StoreTopicInner {
             if attempt.sent.last().is_none_or(|(sent, _)| *sent != attempt.request) {
                 attempt.sent.push((attempt.request, request.answers(partition, head.next)));
             }
+            writer.is_uncertain();
             self.after_failure(&mut attempt, error).await?;
+            begun = self.clock.now();
         }
         Ok(request.answers(partition, 0))
     }
@@ -128,19 +194,89 @@ impl StoreTopicInner {
         Ok(())
     }
 
-    /// Waits for a moment after several conflicts in a row.
-    async fn compete(&self, attempt: &mut Attempt) -> Result<(), PortError> {
-        attempt.conflicts += 1;
-        if attempt.conflicts <= CONFLICTS {
+    /// Gives up after the time for which a writer competes with others.
+    fn compete(&self, until: Instant) -> Result<(), PortError> {
+        if self.clock.now() < until {
             return Ok(());
         }
-        if self.clock.now() >= attempt.until {
-            let message = "stream: other writers were faster all the time; nothing was appended";
-            return Err(PortError::new(PortErrorKind::Throttled, message));
+        let message = "stream: other writers were faster all the time; nothing was written";
+        Err(PortError::new(PortErrorKind::Throttled, message))
+    }
+
+    /// Returns the writer of an append: that of the handle, unless another append has it.
+    fn writer<'a>(&self, part: &'a Partition) -> Writer<'a> {
+        let of_handle = part.turn.lock().take();
+        let is_of_handle = of_handle.is_some();
+        let turn = of_handle.unwrap_or_else(|| Turn::new(self.entropy.next_u64()));
+        Writer { part, turn, is_of_handle }
+    }
+
+    fn has_ttl(&self) -> bool {
+        self.store.capabilities().has(Capability::TimeToLive)
+    }
+
+    /// Waits until the writer has its turn, and returns the head as of that moment. `place` is the
+    /// offset behind which it wanted to append.
+    async fn wait_for_turn(
+        &self,
+        writer: &mut Writer<'_>,
+        place: u64,
+        until: Instant,
+    ) -> Result<Option<(Head, Version)>, PortError> {
+        let part = writer.part;
+        let mut step = if writer.wants_ticket() { Step::Join } else { Step::Wait(Duration::ZERO) };
+        loop {
+            self.compete(until)?;
+            match step {
+                Step::Append => {}
+                // The next look shows whether it was applied.
+                Step::Join => {
+                    let _ = ask(&self.clock, ATTEMPT, self.store.batch(&part.name, writer.join(place, self.has_ttl())))
+                        .await;
+                    writer.joined();
+                }
+                Step::Wait(pause) if pause.is_zero() => {}
+                Step::Wait(pause) => self.clock.sleep(pause).await,
+                Step::Skip(id, version) => {
+                    let skip = vec![Write::delete(stored::ticket_row(id), Precondition::Version(version))];
+                    let _ = ask(&self.clock, ATTEMPT, self.store.batch(&part.name, skip)).await;
+                }
+            }
+            let begun = self.clock.now();
+            let (head, tickets) = self.look(part).await?;
+            let now = self.clock.now();
+            writer.took(now - begun);
+            step = writer.turn.look(&tickets, head.map(|(_, version)| version), now);
+            match step {
+                Step::Append => return Ok(head),
+                // Its ticket was not put, or others have skipped it.
+                Step::Join => self.clock.sleep(DELAYS.0).await,
+                Step::Wait(_) | Step::Skip(..) => {}
+            }
         }
-        let pause = self.entropy.up_to(DELAYS.0.as_micros() as u64);
-        self.clock.sleep(Duration::from_micros(pause)).await;
-        Ok(())
+    }
+
+    /// Reads the head and the tickets.
+    async fn look(&self, part: &Partition) -> Result<(Option<(Head, Version)>, Tickets), PortError> {
+        let (from, to) = stored::head_and_tickets();
+        let mut scan = Scan::partition(&part.name).range(from, to);
+        let (mut head, mut tickets) = (None, Tickets::default());
+        loop {
+            let (rows, next) = self.scan_some(scan.clone()).await?;
+            for row in rows {
+                match &*row.row {
+                    stored::HEAD => head = Some((Head::decode(row.value)?, row.version)),
+                    stored::FLAG => tickets.flag = Some(row.version),
+                    name => tickets.all.extend(Ticket::decode(name, row.value).map(|ticket| (ticket, row.version))),
+                }
+            }
+            let Some(next) = next else { break };
+            scan = scan.after(next);
+        }
+        if let Some((head, version)) = head {
+            part.remember(head, version);
+        }
+        Ok((head, tickets))
     }
 
     /// Returns the head, also if the store fails for a while and the outcome of an attempt is
@@ -225,8 +361,18 @@ impl StoreTopicInner {
     pub(super) async fn trim(&self, partition: u16, before: u64) -> Result<u64, PortError> {
         let part = self.part(partition)?;
         let mut deleted = 0;
+        // Appends that meet it are other writers.
+        let turn = Turn::new(self.entropy.next_u64());
+        let mut writer = Writer { part, turn, is_of_handle: false };
+        let (mut place, mut until) = (1, self.clock.now() + PATIENCE);
         loop {
-            let Some((head, version)) = self.read_head(part).await? else { return Ok(deleted) };
+            let found = if writer.must_wait() {
+                self.wait_for_turn(&mut writer, place, until).await?
+            } else {
+                self.read_head(part).await?
+            };
+            let Some((head, version)) = found else { return Ok(deleted) };
+            place = head.next;
             let before = before.min(head.next);
             if before <= head.first {
                 return Ok(deleted);
@@ -241,9 +387,15 @@ impl StoreTopicInner {
                 continue;
             }
             let after = Head { first, ..head };
+            let of_it = 1 + writes.len();
             writes.insert(0, Write::put(stored::HEAD, after.encode(), Precondition::Version(version)));
+            if !writer.is_free() {
+                writes.extend(writer.writes(place, self.has_ttl()));
+            }
             match ask(&self.clock, ATTEMPT, self.store.batch(&part.name, writes)).await {
                 Ok(done) => {
+                    until = self.clock.now() + PATIENCE;
+                    writer.appended();
                     part.forget_rows();
                     if let Some(version) = done.first().copied().flatten() {
                         part.remember(after, version);
@@ -251,7 +403,12 @@ impl StoreTopicInner {
                     deleted += first - head.first;
                 }
                 // An append came first.
-                Err(AskError::Failed(StoreError::Conflict { write: 0, .. })) => {}
+                Err(AskError::Failed(StoreError::Conflict { write: 0, .. })) => {
+                    writer.lost();
+                    self.compete(until)?;
+                }
+                // Others have begun to wait.
+                Err(AskError::Failed(StoreError::Conflict { write, .. })) if write >= of_it => writer.refused(),
                 Err(error) => return Err(unanswered(error)),
             }
         }

@@ -124,9 +124,9 @@
 //! with all its events, and replaces the *head*: a row with the next position, whose version it
 //! requires. So an append costs one request whatever the number of events, positions have no hole,
 //! and no event appears behind a reader. An append that was overtaken by another process reads the
-//! head and tries again. One whose reply is lost sends the same batch again, and finds its own
-//! number if it had been applied: it neither appends twice nor leaves the outcome open, as long as
-//! the store answers again within 15 s.
+//! head and tries again, or waits for its turn (see below). One whose reply is lost sends the same
+//! batch again, and finds its own number if it had been applied: it neither appends twice nor
+//! leaves the outcome open, as long as the store answers again within 15 s.
 //!
 //! Other forms were measured on 2 cores, at 50,000 events of 110 bytes a second in 32 partitions.
 //! One row for each event, by [`Write::append`](crate::store::Write::append), took PostgreSQL 157
@@ -141,6 +141,24 @@
 //! A read receives whole rows, and keeps those that it did not return for the next one. With a
 //! [notifier](crate::Builder::notifier) an append wakes the readers of other processes; without it,
 //! a waiting read polls, at first after 50 ms and then up to each second.
+//!
+//! # Competing writers
+//!
+//! A writer that is alone needs one request for an append, and a second writer two, a read and a
+//! write: it would lose to the first one for ever. Therefore writers that compete take turns. One
+//! that lost twice in a row, or once if its requests take longer than 10 ms, puts a *ticket* and a
+//! *flag* beside the head, by a write that requires nothing. Each append requires, within its one
+//! request, that there is no flag; so the others find out, and put tickets, too. The ticket with
+//! the lowest offset is the first. Its writer appends 32 times divided by the number of writers,
+//! for 100 ms at most, and puts its ticket behind the others. A writer that does not append again
+//! at once takes its ticket away, and the last one takes the flag away.
+//!
+//! A process may die with a ticket. If the first ticket has been there for four times the time that
+//! the requests of its writer take, 100 to 400 ms (25 to 400 ms once it has appended in its turn),
+//! and nothing was appended meanwhile, the others delete it. Tickets only order writers: positions
+//! and the fate of an append depend on the version of the head alone. A release of this crate
+//! before turns appends beside them, as it did; a ticket of a newer release that cannot be read is
+//! ignored, and so is a damaged one.
 //!
 //! # Producers
 //!
@@ -236,12 +254,16 @@
 //! 15. Notices only shorten the waits of readers: without any, polling finds the events.
 //! 16. A request is appended as a whole, once, also if its reply is lost or its process dies. What
 //!     was accepted is there, at the position that was returned.
-//! 17. An append is one request to the store, and two more for each conflict. A reader makes one
-//!     request for each page of rows.
+//! 17. An append is one request to the store, and two more for a first conflict. Behind it, a
+//!     writer takes turns with others: one request for its ticket, and one for each look at theirs.
+//!     A reader makes one request for each page of rows.
 //! 18. The partition of a key is its XXH3 hash modulo the number of partitions, in each release.
 //! 19. Appends that meet share a request of at most `max_batch` events, in the order of the calls.
 //!     A dropped one disturbs no other one.
 //! 20. Above `max_pending` appends under way, an append is `Full` at once.
+//! 21. Of up to 16 processes that append to one partition all the time, the slowest makes at least
+//!     half as many appends as the fastest, and none waits longer than a second, as long as
+//!     requests take less than 20 ms; also beside one that dies.
 //!
 //! # Cancel safety
 //!
@@ -289,8 +311,9 @@
 //!   [`resume`](StreamProcessor::resume) in its owner after the repair, or restart that.
 //! - `max_ahead` counts events, not bytes: a member may have so many in memory for each partition.
 //!   Lower it for large bodies.
-//! - Writers of several processes compete for the head of a partition. Each conflict costs a read
-//!   and a write, so give a partition to many writers only if each sends little.
+//! - Writers of several processes that compete for a partition take turns, and each looks at the
+//!   tickets meanwhile. Together they append less than one writer alone, and each looks at the
+//!   store some hundred times a second: give a partition to many writers only if each sends little.
 //! - An event without an id that is appended again after an error may be there twice, if the error
 //!   says that it [may have been applied](crate::port::PortError::may_have_been_applied).
 //! - Bodies are parts of their row in memory: an event that is kept for long keeps the row, of up
@@ -317,6 +340,7 @@ mod stored;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod topic;
+mod turns; // the order of writers that compete for a partition
 
 pub use event::{Appended, Event, Position, Recorded};
 pub use processor::{

@@ -8,6 +8,7 @@ use std::{
 use super::{
     Appended, Event, Position,
     stored::{self, Head, OVERHEAD, RequestId},
+    turns,
 };
 use crate::{
     port::Capabilities,
@@ -52,7 +53,7 @@ impl Request {
             fates.push(earlier.map_or(Fate::New, Fate::SameAs));
         }
         let ids = events.iter().filter(|event| event.id.is_some()).count();
-        let rows = store.max_batch().saturating_sub(1 + ids);
+        let rows = store.max_batch().saturating_sub(1 + turns::WRITES + ids);
         // Larger rows only if there would be too many.
         let mut limits = [store.max_value().min(ROW), store.max_value()].into_iter();
         let largest_row = limits.find(|limit| rows_of(&events, *limit) <= rows)?;
@@ -83,12 +84,14 @@ impl Request {
         self.new_events().next().is_none()
     }
 
-    /// Returns the writes that append the events behind this head.
+    /// Returns the writes that append the events behind this head; those of the writer's turn are
+    /// behind the head, too.
     pub(super) fn writes(
         &self,
         (head, version): (&Head, Option<Version>),
         request: RequestId,
         window: Option<Duration>,
+        of_turn: impl FnOnce(u64) -> Vec<Write>,
     ) -> (Head, Vec<Write>) {
         let (mut rows, mut row, mut size, mut first) = (Vec::new(), Vec::new(), OVERHEAD, head.next);
         let mut ids = Vec::new();
@@ -121,6 +124,7 @@ impl Request {
         let when = version.map_or(Precondition::Absent, Precondition::Version);
         // The head is first: a conflict there is named before any other.
         let mut writes = vec![Write::put(stored::HEAD, after.encode(), when)];
+        writes.extend(of_turn(first));
         writes.extend(rows);
         writes.extend(ids);
         (after, writes)

@@ -8,6 +8,7 @@ use super::{
     notices::{Announcer, notices_of},
     reader::Window,
     stored::{self, Head, OVERHEAD},
+    turns::{self, Turn},
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy},
@@ -51,6 +52,9 @@ pub(super) struct Partition {
     pub(super) window: Mutex<Window>,
     /// Wakes waiting readers.
     pub(super) changed: Notify,
+    /// This handle as a writer that competes with others; `None` while an append has it. Another
+    /// append meanwhile is a writer of its own.
+    pub(super) turn: Mutex<Option<Turn>>,
 }
 
 /// Time limit of one request to the store.
@@ -172,7 +176,9 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
         head: Mutex::default(),
         window: Mutex::default(),
         changed: Notify::new(),
+        turn: Mutex::new(Some(Turn::new(entropy.next_u64()))),
     });
+    let parts = parts.collect();
     let announcer = notifier.map(|notifier| Announcer::new(notifier, notices_of(&identity)));
     Ok(StoreTopic(Arc::new(StoreTopicInner {
         clock,
@@ -180,7 +186,7 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
         identity,
         can,
         window: remembers.then_some(window),
-        parts: parts.collect(),
+        parts,
         announcer,
         spawner,
         name,
@@ -191,11 +197,12 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
 /// Returns the limits of a topic over a store with these.
 fn limits(store: &Capabilities, window: Option<Duration>) -> Result<Capabilities, PortError> {
     // A request writes its head, the ids of its events, and their rows, which are fewer than events unless
-    // these are large.
-    if store.max_batch() < 3 {
-        return Err(PortError::invalid("store", "must accept batches of 3 writes"));
+    // these are large. It may also end a turn.
+    let least = 3 + turns::WRITES;
+    if store.max_batch() < least {
+        return Err(PortError::invalid("store", format_args!("must accept batches of {least} writes")));
     }
-    let batch = (store.max_batch() / 2).min(MAX_BATCH);
+    let batch = (store.max_batch() / 2).min(store.max_batch() - least + 1).min(MAX_BATCH);
     let can = store.largest_batch(batch).largest_key(store.max_key().saturating_sub("i/".len()));
     let can = can.largest_value(store.max_value().saturating_sub(2 * OVERHEAD));
     Ok(match window {

@@ -5,8 +5,12 @@
 //! | row | content |
 //! |---|---|
 //! | `h` | the head: first and next offset, and the last request. Each append replaces it by version |
+//! | `h/` | the flag: writers wait for a turn. An append without a turn requires that it is absent |
+//! | `h/ID` | ticket of a writer that waits, named by 16 hexadecimal digits |
 //! | `e/OFFSET` | events of one request, named by the first offset in 16 hexadecimal digits |
 //! | `i/ID` | offset of the event with this id, while the id is remembered |
+use std::{ops::Bound, time::Duration};
+
 use bytes::Bytes;
 
 use super::Event;
@@ -17,6 +21,9 @@ use crate::{
 
 /// Row of the head.
 pub(super) const HEAD: &str = "h";
+
+/// Row of the flag, and prefix of the rows of tickets.
+pub(super) const FLAG: &str = "h/";
 
 /// Version of the encoding of rows.
 const FORMAT: u64 = 1;
@@ -38,6 +45,18 @@ pub(super) fn offset_of(row: &str) -> Result<u64, PortError> {
 
 pub(super) fn id_row(id: &str) -> String {
     format!("i/{id}")
+}
+
+/// Returns the row of the ticket with this id. Its digits are not those of a
+/// [`Sequence`](crate::store::Sequence).
+pub(super) fn ticket_row(id: u64) -> String {
+    format!("{FLAG}{id:016x}")
+}
+
+/// Returns the range of the head, the flag and the tickets.
+pub(super) fn head_and_tickets() -> (Bound<String>, Bound<String>) {
+    // The character behind `/`.
+    (Bound::Included(HEAD.to_owned()), Bound::Excluded("h0".to_owned()))
 }
 
 pub(super) fn damaged(row: &str) -> PortError {
@@ -88,6 +107,43 @@ impl Head {
         check_format(&mut input, HEAD)?;
         read(&mut input).ok_or_else(|| damaged(HEAD))
     }
+}
+
+/// A writer that waits for its turn, in its row `h/ID`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) id: u64,
+    /// Offset behind which the writer first wanted to append.
+    pub(super) place: u64,
+    /// Time that the writer's requests take.
+    pub(super) takes: Duration,
+}
+
+impl Ticket {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = Out::default();
+        for number in [FORMAT, self.place, u64::try_from(self.takes.as_micros()).unwrap_or(u64::MAX)] {
+            out.number(number);
+        }
+        out.into_bytes()
+    }
+
+    /// Reads a ticket. `None` for one of a newer release, or a damaged one: it only orders writers,
+    /// so nothing is lost if it is ignored.
+    pub(super) fn decode(row: &str, value: Bytes) -> Option<Self> {
+        let id = u64::from_str_radix(row.strip_prefix(FLAG)?, 16).ok()?;
+        let mut input = In::new(value);
+        check_format(&mut input, row).ok()?;
+        let (place, takes) = (input.number()?, Duration::from_micros(input.number()?));
+        input.is_empty().then_some(Self { id, place, takes })
+    }
+}
+
+/// Encodes the flag.
+pub(super) fn encode_flag() -> Bytes {
+    let mut out = Out::default();
+    out.number(FORMAT);
+    out.into_bytes()
 }
 
 fn check_format(input: &mut In, row: &str) -> Result<(), PortError> {

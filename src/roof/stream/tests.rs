@@ -7,11 +7,13 @@ use proptest::prelude::*;
 use super::{
     Event,
     request::Request,
-    stored::{self, Head, StoredEvents},
+    stored::{self, Head, StoredEvents, Ticket},
+    turns::{self, Step, Tickets, Turn},
 };
 use crate::{
     port::Capabilities,
     store::{Sequence, Version, Write},
+    time::Instant,
 };
 
 fn event() -> impl Strategy<Value = Event> {
@@ -62,6 +64,7 @@ proptest! {
         drop(Head::decode(bytes.clone().into()));
         drop(stored::decode_offset("i/1", bytes.clone().into()));
         drop(stored::decode_topic("t", bytes.clone().into()));
+        let _ = Ticket::decode("h/0000000000000001", bytes.clone().into());
         if let Ok(row) = StoredEvents::open(&stored::events_row(u64::MAX), bytes.into()) {
             drop(row.events(1, 1000));
         }
@@ -74,8 +77,8 @@ proptest! {
         let can = Capabilities::of("test", &[]).largest_value(largest).largest_batch(90);
         let request = Request::new(events.clone(), &can).unwrap();
         let head = Head { next, ..Head::NEW };
-        let (after, writes) = request.writes((&head, Some(Version::new(3))), (1, 2), Some(Duration::from_secs(1)));
-        prop_assert!(writes.len() <= 90);
+        let (after, writes) = request.writes((&head, Some(Version::new(3))), (1, 2), Some(Duration::from_secs(1)), |_| Vec::new());
+        prop_assert!(writes.len() <= 90 - turns::WRITES);
         let (mut offset, mut stored_events, mut ids) = (next, Vec::new(), Vec::new());
         for write in &writes[1..] {
             let Write::Put { row, value, options } = write else { panic!("{write:?}") };
@@ -117,6 +120,166 @@ fn events_that_need_more_rows_than_a_batch_has_are_refused_and_larger_rows_are_t
     // Fifteen rows of 128 KiB, or fewer that are larger.
     let (head, none) = (Head::NEW, None::<Version>);
     let request = Request::new(events(15, 120_000), &can).unwrap();
-    assert!(request.writes((&head, none), (1, 2), None).1.len() <= 10);
+    assert!(request.writes((&head, none), (1, 2), None, |_| Vec::new()).1.len() <= 10);
     assert!(Request::new(events(15, 120_000), &can.largest_value(200_000)).is_none());
+}
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// Applies the writes of a turn to the tickets, as the store does. Returns `false` if one is
+/// refused.
+fn apply(tickets: &mut Tickets, writes: &[Write], versions: &mut u64) -> bool {
+    let flag = tickets.flag;
+    let holds = |write: &Write| match write.when() {
+        crate::store::Precondition::Any => true,
+        crate::store::Precondition::Absent => flag.is_none(),
+        crate::store::Precondition::Version(version) => flag == Some(version),
+    };
+    if !writes.iter().all(holds) {
+        return false;
+    }
+    for write in writes {
+        *versions += 1;
+        let version = Version::new(*versions);
+        match write {
+            Write::Put { row, .. } if row == stored::FLAG => tickets.flag = Some(version),
+            Write::Put { row, value, .. } => {
+                let ticket = Ticket::decode(row, value.clone()).unwrap();
+                tickets.all.retain(|(old, _)| old.id != ticket.id);
+                tickets.all.push((ticket, version));
+            }
+            Write::Delete { row, .. } if row == stored::FLAG => tickets.flag = None,
+            Write::Delete { row, .. } => tickets.all.retain(|(old, _)| stored::ticket_row(old.id) != *row),
+            _ => {}
+        }
+    }
+    true
+}
+
+#[test]
+fn a_ticket_comes_back_and_one_of_a_newer_release_is_ignored() {
+    let ticket = Ticket { id: 7, place: u64::MAX, takes: MS(3) };
+    assert_eq!(Ticket::decode(&stored::ticket_row(7), ticket.encode()), Some(ticket));
+    let mut newer = ticket.encode().to_vec();
+    newer[0] = 2;
+    assert_eq!(Ticket::decode(&stored::ticket_row(7), newer.into()), None);
+    assert_eq!(Ticket::decode("h/no-number", ticket.encode()), None);
+}
+
+proptest! {
+    #[test]
+    fn writers_that_take_turns_append_alike_and_leave_nothing_behind(
+        order in proptest::collection::vec(0..4_usize, 800..1600), writers in 2..5_usize,
+    ) {
+        let (mut tickets, mut versions, mut head) = (Tickets::default(), 0, 1);
+        let mut now = Instant::from_nanos(1);
+        let mut turns: Vec<Turn> = (1..=writers as u64).map(Turn::new).collect();
+        let mut appends = vec![0_u32; writers];
+        turns.iter_mut().for_each(|turn| turn.begin(now));
+        // Each has lost twice to a writer that is not one of them.
+        for turn in &mut turns {
+            turn.lost();
+            turn.lost();
+        }
+        let mut step = |at: usize, tickets: &mut Tickets, turns: &mut [Turn], appends: &mut [u32]| {
+            let turn = &mut turns[at];
+            // Less than the shortest pause of a writer that is not busy, in all.
+            now = now + Duration::from_nanos(1);
+            if turn.wants_ticket() {
+                assert!(apply(tickets, &turn.join(head, true), &mut versions));
+                turn.joined();
+            } else if turn.must_wait() && turn.look(tickets, Some(Version::new(head)), now) != Step::Append {
+                return;
+            } else if apply(tickets, &turn.writes(head + 1, true), &mut versions) {
+                head += 1;
+                appends[at] += 1;
+                turn.appended();
+                turn.end(now);
+                turn.begin(now);
+            } else {
+                turn.refused();
+            }
+        };
+        // All have their tickets, and compete from then on.
+        for at in (0..writers).chain(order) {
+            step(at % writers, &mut tickets, &mut turns, &mut appends);
+        }
+        // No two have the turn: each is behind another one by two turns at most.
+        let (least, most) = (*appends.iter().min().unwrap(), *appends.iter().max().unwrap());
+        prop_assert!(most - least <= 2 * 32 / writers as u32 + 32, "{appends:?}");
+        // The first of them alone, later on: the tickets of the others are skipped, and its own is gone.
+        turns[0].begin(Instant::from_nanos(1_000_000_000));
+        for at in 1..200 {
+            let now = Instant::from_nanos(at * 1_000_000_000);
+            let turn = &mut turns[0];
+            if turn.wants_ticket() {
+                assert!(apply(&mut tickets, &turn.join(head, true), &mut versions));
+                turn.joined();
+            }
+            if turn.must_wait() {
+                match turn.look(&tickets, Some(Version::new(head)), now) {
+                    Step::Skip(id, _) => tickets.all.retain(|(ticket, _)| ticket.id != id),
+                    Step::Append => {}
+                    Step::Wait(_) | Step::Join => continue,
+                }
+            }
+            if turn.must_wait() {
+                continue;
+            }
+            if apply(&mut tickets, &turn.writes(head + 1, true), &mut versions) {
+                turn.appended();
+                turn.end(now);
+                turn.begin(now + Duration::from_secs(1));
+            } else {
+                turn.refused();
+            }
+        }
+        prop_assert_eq!((turns[0].is_free(), tickets), (true, Tickets::default()));
+    }
+}
+
+#[test]
+fn a_first_ticket_is_waited_for_as_long_as_the_head_moves_and_its_writers_requests_take() {
+    let at = |ms: u64| Instant::from_nanos(1 + ms * 1_000_000);
+    for (takes, patience, between) in [(MS(0), 100, 25), (MS(50), 200, 200), (MS(900), 400, 400)] {
+        let first = (Ticket { id: 9, place: 1, takes }, Version::new(4));
+        let own = (Ticket { id: 1, place: 2, takes: MS(0) }, Version::new(5));
+        let tickets = Tickets { flag: Some(Version::new(6)), all: vec![own, first] };
+        let mut turn = Turn::new(1);
+        turn.joined();
+        let mut look = |ms, head| turn.look(&tickets, Some(Version::new(head)), at(ms));
+        assert!(matches!(look(0, 1), Step::Wait(_)));
+        assert!(matches!(look(patience - 1, 1), Step::Wait(pause) if pause == MS(1)), "{takes:?}");
+        // It has appended meanwhile, and is to append again soon.
+        assert!(matches!(look(patience, 2), Step::Wait(_)), "{takes:?}");
+        assert!(matches!(look(patience + between - 1, 2), Step::Wait(_)), "{takes:?}");
+        assert_eq!(look(patience + between, 2), Step::Skip(9, Version::new(4)), "{takes:?}");
+    }
+    // Of a writer that has not appended in its turn.
+    let first = (Ticket { id: 9, place: 1, takes: MS(3) }, Version::new(4));
+    let own = (Ticket { id: 1, place: 2, takes: MS(0) }, Version::new(5));
+    let tickets = Tickets { flag: None, all: vec![first, own] };
+    let mut turn = Turn::new(1);
+    turn.joined();
+    assert!(matches!(turn.look(&tickets, None, at(0)), Step::Wait(_)));
+    assert!(matches!(turn.look(&tickets, None, at(99)), Step::Wait(_)));
+    assert_eq!(turn.look(&tickets, None, at(100)), Step::Skip(9, Version::new(4)));
+}
+
+#[test]
+fn processes_that_died_together_are_not_waited_for_one_after_the_other() {
+    let mut turn = Turn::new(1);
+    turn.joined();
+    let ticket = |id| (Ticket { id, place: id, takes: MS(1) }, Version::new(id));
+    let mut tickets = Tickets { flag: Some(Version::new(1)), all: (2..18).map(ticket).collect() };
+    tickets.all.push((Ticket { id: 1, place: 99, takes: MS(1) }, Version::new(1)));
+    let took = (0..).find(|ms| {
+        match turn.look(&tickets, None, Instant::from_nanos(1 + ms * 1_000_000)) {
+            Step::Skip(id, _) => tickets.all.retain(|(ticket, _)| ticket.id != id),
+            Step::Append => return true,
+            Step::Wait(_) | Step::Join => {}
+        }
+        false
+    });
+    assert!(took.unwrap() <= 600, "{took:?} ms for 16 dead processes");
 }

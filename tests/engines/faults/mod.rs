@@ -124,7 +124,7 @@ async fn again<T, E: Failure, F: Future<Output = Result<T, E>>>(what: &str, ask:
             Err(error) => {
                 let passes = error.class() != ErrorClass::Permanent;
                 assert!(passes && began.elapsed() < Duration::from_secs(60), "{what}: {error}");
-                tokio::time::sleep(MS(10)).await;
+                crate::server::pass(MS(10)).await;
             }
         }
     }

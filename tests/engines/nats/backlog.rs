@@ -69,7 +69,7 @@ fn a_new_handle_reads_a_long_backlog_and_drains_it() {
             }
             println!("{:.0} messages a second are received and completed", done as f64 / began.elapsed().as_secs_f64());
             // Checkpoints may be due.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            crate::server::pass(Duration::from_secs(1)).await;
         }
         assert_eq!(depth(&sender).await.0, messages as u64 / 2);
     });

@@ -18,7 +18,7 @@ const TERM: Duration = Duration::from_secs(60);
 async fn cost(proxy: &Proxy, operation: impl AsyncFn(u32)) -> (u64, u64, u64) {
     operation(1).await;
     // What the first one has left is read.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    server::pass(Duration::from_millis(50)).await;
     let read = || (proxy.round_trips(), proxy.bytes(Lane::Requests), proxy.bytes(Lane::Replies));
     let before = read();
     operation(2).await;

@@ -47,3 +47,27 @@ pub(crate) fn holds_within(patience: Duration, mut holds: impl FnMut() -> bool) 
     }
     true
 }
+
+/// Lets the time of a real server or process pass: until a record expires, a lease ends, or a process has had time
+/// to do what a test says that it does not do. No clock of ours moves those.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Waits before the next look at a condition.
+pub(crate) async fn look_again() {
+    pass(Duration::from_millis(20)).await;
+}
+
+/// Returns the output of a future that ends.
+///
+/// # Panics
+/// If it does not end within a minute: it waits for something that never happens.
+#[track_caller]
+pub(crate) fn ends<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let ended = tokio::time::timeout(PATIENCE, future).await;
+        ended.unwrap_or_else(|_| panic!("{caller}: not within {PATIENCE:?}"))
+    }
+}

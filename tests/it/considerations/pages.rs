@@ -151,10 +151,10 @@ const STREAM: [Point; 10] = [
     ("One consumer for each partition", "ten_partitions_on_four_members_are_three_three_two_and_two"),
     ("keys run beside each other", "events_of_one_key_run_one_at_a_time_in_order_and_others_beside_them"),
     ("finished by itself", "a_checkpoint_never_passes_an_event_that_is_not_finished"),
-    ("may run again", "handlers_get_the_token_of_their_term_and_those_of_later_owners_a_higher_one"),
+    ("may run again", "an_event_that_runs_again_is_recognised_by_its_position_and_its_earlier_owner_is_fenced"),
     ("Back-pressure", "above_max_pending_an_append_is_full_at_once"),
     ("Failures differ", "an_event_that_kills_its_process_becomes_a_dead_letter_and_no_other_event_does"),
-    ("raises an alarm", "without_a_queue_for_dead_letters_the_partition_halts_and_keeps_its_owner"),
+    ("raises an alarm", "work_that_fails_for_good_is_told_at_the_levels_of_warnings_and_errors"),
 ];
 
 const PIPES_AND_FILTERS: [Point; 12] = [

@@ -42,7 +42,7 @@ fn connections_that_are_killed_under_load_lose_nothing_that_was_accepted() {
                 if queue.send_one(Message::new(i.to_string())).await.is_ok() {
                     accepted.push(i.to_string());
                 } else {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    crate::server::pass(Duration::from_millis(1)).await;
                 }
             }
             (queue, accepted)
@@ -50,7 +50,7 @@ fn connections_that_are_killed_under_load_lose_nothing_that_was_accepted() {
         while !sender.is_finished() {
             server.cut();
             server.command(&["SCRIPT", "FLUSH"]);
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            crate::server::pass(Duration::from_millis(10)).await;
         }
         let (queue, accepted) = sender.await.unwrap();
         let mut found = std::collections::HashSet::new();
@@ -58,7 +58,7 @@ fn connections_that_are_killed_under_load_lose_nothing_that_was_accepted() {
             match queue.receive(Receive::new(1000, Duration::from_secs(600))).await {
                 Ok(taken) if taken.is_empty() => break,
                 Ok(taken) => found.extend(taken.iter().map(|taken| String::from_utf8(taken.body.to_vec()).unwrap())),
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(_) => crate::server::pass(Duration::from_millis(5)).await,
             }
         }
         let lost: Vec<_> = accepted.iter().filter(|body| !found.contains(*body)).collect();
@@ -78,7 +78,7 @@ fn an_eviction_policy_that_is_set_later_is_refused_with_the_next_connection() {
         server.cut();
         ends("the refusal", async {
             while !store.get(KEY).await.is_err_and(|error| error.to_string().contains("noeviction")) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                crate::server::pass(Duration::from_millis(10)).await;
             }
         })
         .await;
@@ -86,7 +86,7 @@ fn an_eviction_policy_that_is_set_later_is_refused_with_the_next_connection() {
         server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
         ends("the handle's return", async {
             while store.put(KEY, "y".into(), Precondition::Any.into()).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                crate::server::pass(Duration::from_millis(10)).await;
             }
         })
         .await;

@@ -19,12 +19,12 @@ fn a_step_back_of_the_servers_clock_loses_and_repeats_nothing() {
         clock.set(-3600);
         let second = jobs.send_one(Message::new("b")).await.unwrap();
         assert!(second > first, "{second} after {first}");
-        tokio::time::sleep(WAIT).await;
+        server::pass(WAIT).await;
         let taken = take(&*jobs, 10, MINUTE).await;
         assert_eq!((bodies(&taken), taken[0].age), (vec!["b".to_owned()], Duration::ZERO));
         jobs.complete(&taken[0].receipt).await.unwrap();
         jobs.extend(&held.receipt, MS(500)).await.unwrap();
-        tokio::time::sleep(WAIT).await;
+        server::pass(WAIT).await;
         let again = take(&*jobs, 10, MINUTE).await.remove(0);
         assert_eq!((&again.id, again.deliveries, again.expiries), (&first, 2, 1));
         assert_ne!(again.receipt, held.receipt);

@@ -95,7 +95,7 @@ fn a_message_reaches_a_waiting_receiver_of_another_handle_within_milliseconds() 
                 let taken = receives.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap().remove(0);
                 (Instant::now(), taken.receipt)
             });
-            tokio::time::sleep(MS(30)).await;
+            crate::server::pass(MS(30)).await;
             let sent = Instant::now();
             sends.send_one(Message::new("a")).await.unwrap();
             let (received, receipt) = waits.await.unwrap();

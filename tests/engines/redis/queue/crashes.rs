@@ -28,10 +28,10 @@ fn moves_messages(process: &CrashingProcess) {
             }
         };
         process.run(moves(process.queue(jobs.clone()))).await;
-        tokio::time::sleep(MS(60)).await;
+        server::pass(MS(60)).await;
         moves(jobs.clone()).await;
         while jobs.depth().await.unwrap().total() > 0 {
-            tokio::time::sleep(MS(20)).await;
+            server::look_again().await;
             moves(jobs.clone()).await;
         }
         let mut moved = bodies(&take(&*target, 10, MINUTE).await);

@@ -29,7 +29,7 @@ fn of_thousands_that_are_due_at_once_each_receive_returns_some() {
         while hidden < MANY {
             hidden += take(&*expired, 1000, MS(1)).await.len();
         }
-        tokio::time::sleep(MS(50)).await;
+        server::pass(MS(50)).await;
         for (queue, max) in [(expired, 1000), (delayed, 300)] {
             let mut all = BTreeSet::new();
             while all.len() < MANY {
@@ -280,7 +280,7 @@ fn a_server_without_memory_refuses_messages_and_settles_those_that_it_has() {
         jobs.dead_letter(&taken[2].receipt, "no").await.unwrap();
         jobs.forward(&taken[3].receipt, [(jobs.address().unwrap(), Message::new("new"))]).await.unwrap();
         jobs.complete(&taken[5].receipt).await.unwrap();
-        tokio::time::sleep(MS(300)).await;
+        server::pass(MS(300)).await;
         assert_eq!(bodies(&take(&*jobs, 10, MINUTE).await), ["2", "6", "8", "new"], "6 expired, 8 is behind 7");
         jobs.complete(&first.receipt).await.unwrap();
         assert_eq!(jobs.dead_letters().unwrap().depth().await.unwrap().visible, 1);

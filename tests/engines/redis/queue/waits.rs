@@ -11,7 +11,7 @@ const PROMPT: Duration = Duration::from_secs(5);
 async fn begin(queue: &Arc<dyn Queue>, max: usize) -> JoinHandle<Vec<Delivery>> {
     let queue = queue.clone();
     let waits = tokio::spawn(async move { queue.receive(Receive::new(max, MINUTE).wait(MINUTE)).await.unwrap() });
-    tokio::time::sleep(MS(100)).await;
+    crate::server::pass(MS(100)).await;
     waits
 }
 
@@ -33,7 +33,7 @@ fn each_of_several_receivers_of_a_handle_is_woken_by_a_send_of_its_own() {
         }
         for i in 0..4 {
             send(&*jobs, [Message::new(i.to_string())]).await;
-            tokio::time::sleep(MS(100)).await;
+            crate::server::pass(MS(100)).await;
         }
         let mut all = Vec::new();
         for waits in waits {
@@ -47,7 +47,7 @@ fn each_of_several_receivers_of_a_handle_is_woken_by_a_send_of_its_own() {
 /// Waits until the only message is in flight.
 async fn taken(queue: &dyn Queue) {
     while queue.depth().await.unwrap().in_flight == 0 {
-        tokio::time::sleep(MS(5)).await;
+        crate::server::pass(MS(5)).await;
     }
 }
 
@@ -62,7 +62,7 @@ fn a_dropped_receiver_leaves_its_notice_to_the_others() {
             send(&*jobs, [Message::new(round.to_string()).delay(MS(round % 3))]).await;
             first.abort();
             timeout(PROMPT, taken(&*jobs)).await.expect("one of the two takes it, or the server still hides it");
-            tokio::time::sleep(MS(100)).await;
+            crate::server::pass(MS(100)).await;
             // The first may have taken it before it was dropped: it is hidden then.
             if second.is_finished() {
                 assert_eq!(woken(second).await, [round.to_string()]);
@@ -148,7 +148,7 @@ fn a_busy_queue_publishes_nothing_and_an_idle_one_asks_rarely() {
 
 async fn woken_after(jobs: &Arc<dyn Queue>, after: Duration) -> Vec<String> {
     let waits = begin(jobs, 10).await;
-    tokio::time::sleep(after).await;
+    crate::server::pass(after).await;
     send(&**jobs, [Message::new("first")]).await;
     woken(waits).await
 }

@@ -1,6 +1,7 @@
 mod attacks;
 mod building;
 mod checkpoints;
+mod considered;
 mod crashes;
 mod keys;
 mod members;

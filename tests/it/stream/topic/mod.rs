@@ -5,3 +5,4 @@ mod model;
 mod opening;
 mod producer;
 mod requests;
+mod turns;

@@ -87,8 +87,8 @@ fn a_store_must_have_batches_and_see_its_own_writes() {
         assert_eq!(refused.kind(), PortErrorKind::Unsupported);
         assert!(refused.to_string().contains(lacks.as_str()), "{refused}");
     }
-    let store = Limited(InMemoryStore::new(), can.largest_batch(2));
-    assert!(block_on(StoreTopic::open(Arc::new(store), "t", 1)).unwrap_err().to_string().contains("batches of 3"));
+    let store = Limited(InMemoryStore::new(), can.largest_batch(4));
+    assert!(block_on(StoreTopic::open(Arc::new(store), "t", 1)).unwrap_err().to_string().contains("batches of 5"));
 }
 
 #[test]
