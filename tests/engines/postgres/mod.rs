@@ -6,6 +6,7 @@ mod prepared;
 mod queue;
 mod queue_backlog;
 mod queue_crashes;
+mod queue_receivers;
 mod queue_transactions;
 mod safety;
 mod setups;
