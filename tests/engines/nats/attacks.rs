@@ -143,7 +143,7 @@ fn a_log_with_a_hole_is_refused_as_corrupt_in_time() {
         let began = std::time::Instant::now();
         let error = queue.receive_one(MINUTE).await.unwrap_err();
         assert_eq!(kind(&error), Some(PortErrorKind::Corrupt), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     });
 }
 

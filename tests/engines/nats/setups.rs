@@ -30,7 +30,7 @@ async fn refused(config: NatsConfig, kind: PortErrorKind, words: &[&str]) {
     assert!(words.iter().all(|word| text.contains(word)), "{error}");
     assert!(text.starts_with("nats: ") && !text.contains("secret"), "{text}");
     assert!(!format!("{config:?}").contains("secret"));
-    assert!(began.elapsed() < config.connect_timeout + Duration::from_secs(6), "{:?}", began.elapsed());
+    assert!(began.elapsed() < config.connect_timeout + Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(!error.may_have_been_applied(), "{error}");
 }
 
