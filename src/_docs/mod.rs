@@ -24,6 +24,8 @@ pub mod coming_from {
     pub mod moka {}
     #[doc = include_str!("coming_from/apalis.md")]
     pub mod apalis {}
+    #[doc = include_str!("coming_from/outbox_table.md")]
+    pub mod outbox_table {}
     #[doc = include_str!("coming_from/polly.md")]
     pub mod polly {}
     #[doc = include_str!("coming_from/resilience4j.md")]

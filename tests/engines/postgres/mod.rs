@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 #![allow(clippy::print_stdout, reason = "figures of a run")]
 mod connections;
+mod outbox;
 mod prepared;
 mod queue;
 mod queue_backlog;
