@@ -40,6 +40,9 @@ pub mod coming_from {
     #[doc = include_str!("coming_from/apalis.md")]
     pub mod apalis {}
     #[doc = include_str!("links.md")]
+    #[doc = include_str!("coming_from/outbox_table.md")]
+    pub mod outbox_table {}
+    #[doc = include_str!("links.md")]
     #[doc = include_str!("coming_from/polly.md")]
     pub mod polly {}
     #[doc = include_str!("links.md")]

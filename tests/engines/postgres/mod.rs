@@ -2,10 +2,12 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 #![allow(clippy::print_stdout, reason = "figures of a run")]
 mod connections;
+mod outbox;
 mod prepared;
 mod queue;
 mod queue_backlog;
 mod queue_crashes;
+mod queue_receivers;
 mod queue_transactions;
 mod safety;
 mod setups;

@@ -11,6 +11,8 @@ use super::{connect, shared};
 use crate::server;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// Less than the interval at which a waiting receiver looks by itself.
+const PROMPT: Duration = Duration::from_secs(20);
 
 async fn client() -> Client {
     let (client, connection) = tokio_postgres::connect(&server::Postgres::shared().url(), NoTls).await.unwrap();
@@ -68,7 +70,7 @@ async fn the_commit_wakes_a_waiting_receiver() {
     queue.send_within(&transaction, vec![Message::new("a")]).await.unwrap();
     transaction.commit().await.unwrap();
     // Long before the next poll.
-    let taken = tokio::time::timeout(Duration::from_secs(3), waits).await.unwrap().unwrap();
+    let taken = tokio::time::timeout(PROMPT, waits).await.unwrap().unwrap();
     assert_eq!(taken.len(), 1);
 }
 
@@ -107,5 +109,5 @@ async fn a_send_costs_one_commit_as_long_as_nobody_waits() {
     server::wait_until("the receiver listens", || server.psql(wakes) == "1");
     let queue = postgres.queue("others").await.unwrap();
     queue.send_one(Message::new("b")).await.unwrap();
-    assert_eq!(tokio::time::timeout(Duration::from_secs(3), waits).await.unwrap().unwrap().len(), 1);
+    assert_eq!(tokio::time::timeout(PROMPT, waits).await.unwrap().unwrap().len(), 1);
 }

@@ -132,6 +132,6 @@ async fn a_transaction_makes_writers_of_its_keys_wait_and_no_others() {
     }
     assert!(!waiting.is_finished());
     transaction.commit().await.unwrap();
-    tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(store.get(ORDER).await.unwrap().unwrap().value, "mine");
 }

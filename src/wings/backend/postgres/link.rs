@@ -113,6 +113,11 @@ impl Link {
         self.id
     }
 
+    /// Returns the start of the names of the channels of this schema's queues.
+    pub(super) fn channels(&self) -> String {
+        format!("steadfast_{:016x}", self.id)
+    }
+
     /// Sends one statement, and returns its rows. A read is repeated once if its connection was
     /// lost. A write without an answer fails with an unknown outcome.
     ///

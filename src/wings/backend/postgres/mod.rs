@@ -27,7 +27,46 @@
 //! | [`notifier`](Postgres::notifier) | `LISTEN` and `NOTIFY`: pushed, in order, up to 1 MiB | notices are not stored |
 //!
 //! With [`PostgresStore::batch_within`] and [`PostgresQueue::send_within`] the writes of the ports
-//! and your own statements are one transaction.
+//! and your own statements are one transaction of tokio-postgres. Other clients [send by a
+//! statement](#outbox).
+//!
+//! # Outbox
+//!
+//! Any client of the server (sqlx, diesel, psql, another language) sends a message within its own
+//! transaction by one function of the schema, and needs nothing else of this crate:
+//!
+//! ```sql
+//! BEGIN;
+//! INSERT INTO orders VALUES (42);
+//! SELECT steadfast.send_message('invoices', convert_to('order 42', 'UTF8'), '{"tenant":"7"}',
+//!     deduplication_id => 'order-42', group_key => 'customer-9', delay => interval '5 seconds');
+//! COMMIT;
+//! ```
+//!
+//! | argument | type | default | rule |
+//! |---|---|---|---|
+//! | `queue` | `text` | | name of the queue, 1 to 1,024 bytes; it is created if it does not exist |
+//! | `body` | `bytea` | | at most 64 MiB together with the headers |
+//! | `headers` | `jsonb` | none | an object whose values are strings |
+//! | `deduplication_id` | `text` | none | 1 to 1,024 bytes |
+//! | `group_key` | `text` | none | 1 to 1,024 bytes |
+//! | `delay` | `interval` | none | not negative |
+//! | `deduplication_window` | `interval` | 5 minutes | not negative; give the same as [`deduplication_window`](field@PostgresConfig::deduplication_window) of the handles |
+//!
+//! An optional argument that is null is left out. The result is the message's id, a `text`, as
+//! [`MessageId`](crate::queue::MessageId) shows it; that of a duplicate is the id of the first
+//! message. The message is there, and waiting receivers are woken, when the transaction commits; if
+//! it rolls back, nothing was sent. A wrong argument is the error `22023`
+//! (`invalid_parameter_value`), whose message names it and its rule: `send_message: group_key must
+//! not be empty`. A transaction with another isolation level than `READ COMMITTED` is the error
+//! `0A000` (`feature_not_supported`). As with [`PostgresQueue::send_within`], such a transaction
+//! cannot be prepared for a commit in two phases, the messages of one group wait for each other's
+//! transactions, and a long one keeps dead rows: keep it short, and send to groups in one order,
+//! because two transactions that send to the same two groups in opposite orders deadlock.
+//!
+//! The user needs `USAGE` on the schema and the [rights of a handle](#upgrades) on its tables and
+//! sequences. [Stability](crate::_docs::stability) says what stays, and
+//! [coming from an outbox table](crate::_docs::coming_from::outbox_table) shows the clients.
 //!
 //! # Durability
 //!

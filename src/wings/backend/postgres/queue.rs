@@ -48,6 +48,12 @@ use crate::{
 /// each [`poll`](field@super::PostgresConfig::poll). Notices cost a commit each. They are at least
 /// 10 ms apart, and begin with the first receiver that waits.
 ///
+/// A message that another receiver is about to take, or to give back, is locked for a moment. A
+/// receive that finds locked messages alone looks again, also after its wait, and does not return
+/// empty. If a transaction of another program holds them for longer than
+/// [`request_timeout`](field@super::PostgresConfig::request_timeout), the receive fails as
+/// [`Throttled`](PortErrorKind::Throttled).
+///
 /// # Order
 ///
 /// Messages that return (abandoned, expired, delayed, or the next of a group) are delivered in the
@@ -70,8 +76,8 @@ use crate::{
 ///
 /// # What stays
 ///
-/// One row for each name of a queue. A de-duplication id is deleted by later sends, some at a time,
-/// once its window is over. The row of a group ends with its last message.
+/// One row for each name of a queue. A de-duplication id is deleted by later sends and receives,
+/// some at a time, once its window is over. The row of a group ends with its last message.
 #[derive(Clone)]
 pub struct PostgresQueue(pub(super) Arc<QueueCore>);
 
@@ -96,7 +102,7 @@ pub(super) struct QueueCore {
     /// Numbers of the queues that were forwarded to, by their tags.
     targets: Mutex<HashMap<String, i64>>,
     views: Views,
-    sweep: Sweep,
+    sweep: Arc<Sweep>,
     dead: OnceLock<PostgresQueue>,
 }
 
@@ -153,7 +159,8 @@ impl PostgresQueue {
         let window = micros(core.config.deduplication_window).max(1);
         let guard = crate::hash::stable_hash(identity.as_bytes()) as u32;
         let link = &core.link;
-        let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct));
+        let sweep = Arc::new(Sweep::default());
+        let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct, sweep.clone()));
         let (sender, settler) = (Sender::new(link.clone(), id, window), Settler::new(link.clone(), id, window));
         Self(Arc::new(QueueCore {
             sends: Gather::new(GATHERED, sender.clone()),
@@ -166,7 +173,7 @@ impl PostgresQueue {
             available: Notify::new(),
             targets: Mutex::default(),
             views: Views::new(link.clone(), id),
-            sweep: Sweep::default(),
+            sweep,
             dead: OnceLock::new(),
             core,
             name,
@@ -219,7 +226,7 @@ impl PostgresQueue {
 
     /// Returns the channel of the notices of a queue of this schema.
     pub(super) fn channel(&self, queue: i64) -> String {
-        format!("steadfast_{:016x}_q{queue}", self.0.core.link.schema_id())
+        format!("{}_q{queue}", self.0.core.link.channels())
     }
 
     /// Wakes a receiver of this queue in each process; those of this handle at once.

@@ -19,6 +19,7 @@ use super::{
     link::{Effect, Link},
     queue_send::{decode, message_id, micros},
     queue_settle,
+    queue_views::Sweep,
 };
 use crate::{
     gather::SendBatch,
@@ -49,6 +50,7 @@ pub(super) struct Receiver {
     seen: AtomicU64,
     receive: String,
     move_marks: String,
+    sweep: Arc<Sweep>,
 }
 
 /// The marks, as `queue_marks` has them.
@@ -75,13 +77,13 @@ pub(super) enum Taken {
 }
 
 impl Receiver {
-    /// Creates a receiver; `is_direct` states that sessions have the settings that `queue_take`
-    /// wants.
-    pub(super) fn new(link: Arc<Link>, queue: i64, guard: u32, is_direct: bool) -> Self {
-        let receive = if is_direct { "queue_take" } else { "queue_receive" };
+    /// Creates a receiver; `is_direct` states that sessions have the settings that
+    /// `queue_deliver` wants.
+    pub(super) fn new(link: Arc<Link>, queue: i64, guard: u32, is_direct: bool, sweep: Arc<Sweep>) -> Self {
+        let receive = if is_direct { "queue_deliver" } else { "queue_deliver_pooled" };
         let receive = link.sql(&format!("SELECT * FROM {{s}}.{receive}($1, $2, $3, $4, $5, $6, $7)"));
         let move_marks = link.sql("SELECT * FROM {s}.queue_marks($1, $2, $3, $4, $5, $6, $7)");
-        Self { link, queue, guard, marks: Mutex::default(), seen: AtomicU64::new(0), receive, move_marks }
+        Self { link, queue, guard, marks: Mutex::default(), seen: AtomicU64::new(0), receive, move_marks, sweep }
     }
 
     /// Takes up to `max` messages.
@@ -168,6 +170,7 @@ impl Receiver {
             Moving { receiver: self, marks: marks.clone() }
         };
         moving.run().await;
+        self.sweep.moved(&self.link);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Depth, peek and purge of a queue, and the sweep of de-duplication ids.
 use std::sync::{
     Arc,
-    atomic::{AtomicI64, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     port::PortError,
     queue::{Depth, Peeked, Unexplained},
+    spawn::Spawner,
 };
 
 /// Number of messages that one statement purges, and their size: large values are in many rows.
@@ -97,18 +98,23 @@ impl Views {
     }
 }
 
-/// The sweep of de-duplication ids whose window is over, along with sends.
+/// The sweep of de-duplication ids whose window is over, along with sends and receives: a program
+/// that sends by `send_message` sweeps none itself.
 ///
 /// The time up to which they were swept is remembered, as the marks of receivers are. An id that is
 /// missed, because its send was slow, stays until another process begins.
 #[derive(Default)]
 pub(super) struct Sweep {
     sends: AtomicU64,
+    moves: AtomicU64,
     swept: AtomicI64,
+    is_running: AtomicBool,
 }
 
 /// Number of sends between two sweeps, each of up to 128 ids.
 const SWEEP_EVERY: u64 = 32;
+/// Number of moves of a receiver's marks between two sweeps, and the statements of each.
+const SWEEP_MOVES: (u64, u32) = (16, 64);
 
 impl Sweep {
     /// Sweeps some ids, if it is time to. A failure is left to the next sweep.
@@ -117,10 +123,33 @@ impl Sweep {
         if self.sends.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY != SWEEP_EVERY - 1 {
             return;
         }
-        let (sql, from) = (link.sql("SELECT {s}.queue_sweep($1)"), self.swept.load(Ordering::Relaxed));
-        let Ok(rows) = link.query(Effect::Read, &sql, &[(&from, Type::INT8)]).await else { return };
-        if let Some(Ok(Some(swept))) = rows.first().map(|row| link.column::<Option<i64>>(row, 0)) {
-            self.swept.fetch_max(swept, Ordering::Relaxed);
+        self.run(link).await;
+    }
+
+    /// Counts a move of a receiver's marks, and sweeps in a task of its own if that is due.
+    pub(super) fn moved(self: &Arc<Self>, link: &Arc<Link>) {
+        let moves = self.moves.fetch_add(1, Ordering::Relaxed);
+        if moves % SWEEP_MOVES.0 != SWEEP_MOVES.0 - 1 || self.is_running.swap(true, Ordering::Relaxed) {
+            return;
         }
+        let (sweep, link) = (self.clone(), link.clone());
+        Spawner::Tokio.spawn(async move {
+            for _ in 0..SWEEP_MOVES.1 {
+                if !sweep.run(&link).await {
+                    break;
+                }
+            }
+            sweep.is_running.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Sweeps some ids; returns `false` if there was none, or the server failed.
+    async fn run(&self, link: &Link) -> bool {
+        let (sql, from) = (link.sql("SELECT {s}.queue_sweep($1)"), self.swept.load(Ordering::Relaxed));
+        let Ok(rows) = link.query(Effect::Read, &sql, &[(&from, Type::INT8)]).await else { return false };
+        let swept = rows.first().map(|row| link.column::<Option<i64>>(row, 0));
+        let Some(Ok(Some(swept))) = swept else { return false };
+        self.swept.fetch_max(swept, Ordering::Relaxed);
+        true
     }
 }

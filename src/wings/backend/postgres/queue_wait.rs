@@ -5,14 +5,16 @@ use tokio::sync::Notify;
 
 use super::{listen::Subscription, queue::PostgresQueue, queue_receive::Taken};
 use crate::{
-    port::within,
+    port::{PortError, PortErrorKind, within},
     queue::{Delivery, QueueError, Receive},
     race::race,
 };
 
-/// Pause before another look for messages that other receivers hold for a moment, and their number
-/// without a wait.
-const BUSY: (Duration, usize) = (Duration::from_millis(2), 10);
+/// Number of looks for messages that other receivers hold for a moment, before the pauses between
+/// them grow.
+const LOOKS: u32 = 10;
+/// Shortest and longest pause between two of these looks.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 impl PostgresQueue {
     /// Returns the notices of this queue, if the server can be reached in time.
@@ -23,31 +25,49 @@ impl PostgresQueue {
         within(&core.clock, limit, subscribed).await?.ok()
     }
 
+    /// Returns the error of a receive that would have to end empty although a message is visible.
+    fn held(&self) -> PortError {
+        let what = "another transaction holds the visible messages";
+        PortError::new(PortErrorKind::Throttled, format!("postgres: {}: {what}", self.0.core.link.place()))
+    }
+
     pub(super) async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
         let (clock, poll) = (&self.0.core.clock, self.0.core.config.poll);
         let end = clock.now() + receive.wait;
-        let (mut notices, mut looks) = (self.0.notices.get(), 0);
+        let (mut notices, mut busy) = (self.0.notices.get(), 0_u32);
         let mut notifies_next = NotifiesNextReceiver(Some(&self.0.available));
         loop {
             if let Some(notices) = notices {
                 // Earlier ones are of messages that this look finds.
                 while notices.try_recv().is_some() {}
             }
-            looks += 1;
             let wait = match self.0.receives.send((max, receive.visibility)).await?? {
                 Taken::Some(taken) => return Ok(taken),
-                Taken::Busy if looks <= BUSY.1 => {
-                    clock.sleep(BUSY.0).await;
-                    continue;
+                Taken::None(_) if clock.now() >= end => {
+                    notifies_next.0 = None;
+                    return Ok(Vec::new());
                 }
-                Taken::Busy => BUSY.0 * 10,
-                Taken::None(next) => next.map_or(poll, |next| next.clamp(Duration::from_millis(1), poll)),
+                Taken::None(next) => {
+                    busy = 0;
+                    next.map_or(poll, |next| next.clamp(Duration::from_millis(1), poll))
+                }
+                // A message is visible: no answer may be empty. Its holder takes it within one statement, or gives it
+                // back.
+                Taken::Busy => {
+                    let over = clock.now() - end;
+                    if over >= self.0.core.config.request_timeout {
+                        return Err(self.held().into());
+                    }
+                    busy += 1;
+                    let pause = (PAUSE.0 * 2_u32.pow(busy.saturating_sub(LOOKS).min(8))).min(PAUSE.1);
+                    if busy <= LOOKS || !over.is_zero() || receive.wait.is_zero() {
+                        clock.sleep(pause).await;
+                        continue;
+                    }
+                    pause
+                }
             };
             let now = clock.now();
-            if now >= end {
-                notifies_next.0 = None;
-                return Ok(Vec::new());
-            }
             if notices.is_none() {
                 notices = self.notices((end - now).min(poll)).await;
                 if notices.is_some() {

@@ -36,7 +36,7 @@ pub(super) fn statements(link: &Link) -> String {
     let parts = [BASE, STORE, LEASE, QUEUE, VERSIONED].concat();
     // The lock is that of the transaction, so that it also works behind a pooler.
     let lock = format!("SELECT pg_advisory_xact_lock({});", link.schema_id().cast_signed());
-    let parts = parts.replace("{version}", &VERSION.to_string());
+    let parts = parts.replace("{version}", &VERSION.to_string()).replace("{channel}", &link.channels());
     format!("BEGIN;\n{lock}\n{}\nCOMMIT;\n", link.sql(&parts).trim())
 }
 

@@ -82,7 +82,7 @@ async fn an_old_release_that_waits_for_a_newer_ones_migration_is_too_old() {
     let newer = newer.trim().strip_prefix("BEGIN;").unwrap().strip_suffix("COMMIT;").unwrap();
     let transaction = client.transaction().await.unwrap();
     transaction.batch_execute(newer).await.unwrap();
-    transaction.batch_execute(&format!("update \"{}\".meta set value = 2", config.schema)).await.unwrap();
+    transaction.batch_execute(&format!("update \"{}\".meta set value = value + 1", config.schema)).await.unwrap();
     let old = tokio::spawn(Postgres::connect(config.clone()));
     server::wait_until("the old release waits", || {
         server.psql("select count(*) from pg_locks where locktype = 'advisory' and not granted") != "0"
@@ -102,6 +102,8 @@ async fn a_filled_schema_of_an_older_release_is_migrated_and_keeps_everything() 
         store.insert(Key::new("p", &i.to_string()), i.to_string()).await.unwrap();
         queue.send_one(Message::new(i.to_string()).group(format!("g{}", i % 3))).await.unwrap();
     }
+    let version = || server.psql(&format!("select value from \"{}\".meta", config.schema));
+    let newest = version();
     server.psql(&format!("update \"{}\".meta set value = 0", config.schema));
     let refused = Postgres::connect(config.clone().migrate(false)).await.unwrap_err();
     says(&refused, PortErrorKind::Invalid, &["older release", "Postgres::statements"]);
@@ -117,7 +119,7 @@ async fn a_filled_schema_of_an_older_release_is_migrated_and_keeps_everything() 
     });
     let new = connect(&config).await;
     ends("the old release", works).await.unwrap();
-    assert_eq!(server.psql(&format!("select value from \"{}\".meta", config.schema)), "1");
+    assert_eq!(version(), newest);
     assert_eq!(new.store().scan_all(steadfast::store::Scan::partition("p")).await.unwrap().len(), 150);
     assert_eq!(new.queue("q").await.unwrap().depth().await.unwrap().total(), 150);
 }

@@ -105,5 +105,7 @@ fn a_message_reaches_a_waiting_receiver_of_another_handle_within_milliseconds() 
         times.sort_unstable();
         println!("from the send to the receiver: median {:?}, longest {:?}", times[20], times[39]);
         assert!(times[20] < MS(500), "{times:?}");
+        // Of 40 times the longest is the 99th percentile: no message waited for a poll.
+        assert!(times[39] < MINUTE / 4, "{times:?}");
     });
 }

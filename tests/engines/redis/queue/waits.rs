@@ -5,7 +5,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use super::*;
 
 /// Time within which a notice arrives, also on a busy machine.
-const PROMPT: Duration = Duration::from_secs(5);
+const PROMPT: Duration = Duration::from_secs(20);
 
 /// Begins a receive that waits for a minute, and lets it reach its wait.
 async fn begin(queue: &Arc<dyn Queue>, max: usize) -> JoinHandle<Vec<Delivery>> {
