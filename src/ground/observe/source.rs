@@ -152,7 +152,8 @@ impl<E: Traced> Events<E> {
         }
     }
 
-    /// Puts an event into the outbox. A function of its own, so that it is not compiled again for each closure.
+    /// Puts an event into the outbox. A function of its own, so that it is compiled once for each
+    /// type of event, and not for each closure.
     fn keep(&self, source: Option<&Name>, at: Instant, event: E) {
         let most = self.batch();
         let dropped = self.outbox().push(most, at, source.cloned(), event).err();
