@@ -148,15 +148,21 @@ impl<E: Traced> Events<E> {
     /// share one outbox.
     pub(crate) fn stage_as(&self, source: Option<&Name>, at: Instant, event: impl FnOnce() -> E) {
         if self.wanted() {
-            let (most, what) = (self.batch(), event());
-            let dropped = self.outbox().push(most, at, source.cloned(), what).err();
-            // No hook runs here, where the policy may hold its lock.
-            #[cfg(feature = "metrics")]
-            if let (Some(what), Some(listeners)) = (&dropped, self.listeners()) {
-                listeners.count(what);
-            }
-            drop(dropped);
+            self.keep(source, at, event());
         }
+    }
+
+    /// Puts an event into the outbox. A function of its own, so that it is compiled once for each
+    /// type of event, and not for each closure.
+    fn keep(&self, source: Option<&Name>, at: Instant, event: E) {
+        let most = self.batch();
+        let dropped = self.outbox().push(most, at, source.cloned(), event).err();
+        // No hook runs here, where the policy may hold its lock.
+        #[cfg(feature = "metrics")]
+        if let (Some(event), Some(listeners)) = (&dropped, self.listeners()) {
+            listeners.count(event);
+        }
+        drop(dropped);
     }
 
     /// Sends the staged events. Call it outside the policy's locks.

@@ -243,6 +243,7 @@ fn a_refresh_that_races_a_put_loses() {
 /// The rate of early refreshes at a get is `exp(-t / (beta * delta))`: Vattani, Chierichetti,
 /// Lowenstein, 2015.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn xfetch_refreshes_at_the_rate_of_the_paper() {
     let world = World::new();
     for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {

@@ -111,6 +111,7 @@ fn an_hour_without_the_service_behind_a_breaker_makes_no_dead_letter() {
 }
 
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn minutes_without_the_service_make_no_dead_letter_for_any_number_of_messages_and_listeners() {
     outage(2_000, S(180), 1, 9);
     for seed in 0..2 {

@@ -143,6 +143,7 @@ fn growth_admits_waiting_calls_and_shrinking_waits_for_running_ones() {
 /// Like the million random ends, but with whole calls and weights, while the capacity changes and
 /// time passes.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn whole_calls_conserve_permits_while_the_capacity_changes() {
     for (seed, order) in [(1, QueueOrder::Fifo), (2, QueueOrder::NewestFirst)] {
         let (limiter, _, time) = limiter(ConcurrencyLimitConfig::of(8).queue(16).max_wait(MS(5)).order(order));

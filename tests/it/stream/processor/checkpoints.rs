@@ -103,6 +103,7 @@ fn a_shutdown_and_a_hand_over_write_a_last_checkpoint() {
 
 // Guarantee: stream 5.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn a_checkpoint_is_written_after_so_many_events_or_so_long() {
     let world = World::new(1);
     let key = Key::new("stream-group/dispatch/orders", "p/0000");

@@ -242,6 +242,7 @@ fn clocks_an_hour_apart_change_nothing() {
 
 // Guarantee: stream 7.
 #[test]
+#[ignore = "takes seconds: `.ci/run` runs it"]
 fn an_idle_member_makes_few_requests() {
     #[derive(Debug)]
     struct Counting(Arc<dyn Store>, Arc<Mutex<u64>>);
