@@ -24,7 +24,7 @@ use crate::{
 /// A classifier changes `C`: `StandardPipeline<ByStatus>`, or `StandardPipeline<fn(&R) -> Verdict>`
 /// for a function `judge as fn(&R) -> Verdict`. A [`BoxedPipeline`](crate::BoxedPipeline) needs no
 /// such type, but serves one type of result. It also costs an eighth of the [time to
-/// compile](super::standard#boxed-or-not) at each place that calls it.
+/// compile](crate::standard#boxed-or-not) at each place that calls it.
 ///
 /// ```
 /// use steadfast::standard::{Standard, StandardPipeline};
