@@ -16,9 +16,9 @@ use steadfast::{
 
 use super::MS;
 
+// Guarantee: hedge 5.
 /// Regression: a hedge repeated every operation that was not marked, so a POST was sent three times
 /// and the standard stack charged twice.
-// Guarantee: hedge 5.
 #[test]
 fn an_operation_without_a_mark_runs_once_through_every_method() {
     let (clock, time) = Clock::manual();
