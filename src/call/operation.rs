@@ -46,12 +46,11 @@ use crate::outcome::{LastFailure, Priority, Retrying};
 /// assert_eq!(buffer, [1, 2, 3]);
 /// ```
 ///
-/// A function of your own that takes an operation names the types of its result:
-/// `async fn call<T, E, O: Operation<Output = T, Error = E>>(operation: O) -> Result<T, CallError<E>>`.
-/// With `Result<O::Output, CallError<O::Error>>` the compiler may panic in an incremental build
-/// after an edit of its caller, if the operation is an async closure in a mark such as
-/// [`idempotent`](super::idempotent) ([rust-lang/rust
-/// 154857](https://github.com/rust-lang/rust/issues/154857)).
+/// A function of your own that takes an operation names the types of its result by parameters:
+/// `async fn call<T, E, O: Operation<Output = T, Error = E>>(..) -> Result<T, CallError<E>>`. If it
+/// returns `Result<O::Output, ..>`, the compiler may panic in an incremental build after an edit of
+/// its caller, for an async closure in a mark such as [`idempotent`](super::idempotent)
+/// ([rust-lang/rust 154857](https://github.com/rust-lang/rust/issues/154857)).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operation",
     label = "expected a closure that returns a future",
@@ -73,8 +72,8 @@ pub trait Operation: Send {
     ///
     /// `None`, the default, leaves the decision to the policy's own setting:
     /// [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent) and
-    /// [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), both off by default. A retry
-    /// repeats an operation that is not idempotent only after a failure that proves that the
+    /// [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), both off by default. A
+    /// retry repeats an operation that is not idempotent only after a failure that proves that the
     /// request was not sent. A hedge runs it once.
     fn is_idempotent(&self) -> Option<bool> {
         None

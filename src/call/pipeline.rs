@@ -146,6 +146,10 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// here, too, and a retry in this pipeline leaves the attempts to a retry in the outer one.
     /// Also used for a deadline that came in a header ([`AttemptInfo::with_deadline`]).
     ///
+    /// If the outer operation returns the [`CallError`] of this call, the outer pipeline needs the
+    /// classifier [`ByCallError`](crate::outcome::ByCallError): without it, it counts a rejection
+    /// by a policy in this pipeline as a failure.
+    ///
     /// # Errors
     /// As [`call`](Self::call).
     ///

@@ -14,11 +14,13 @@ use hyper::{Request, Response, body::Bytes, body::Incoming, service::service_fn}
 use hyper_util::rt::TokioIo;
 use reqwest::{Client, redirect};
 use steadfast::{
-    Classify, FailureKind, Hint, Pipeline, Verdict,
-    call::not_idempotent,
+    BoxedPipeline, Classify, FailureKind, Hint, Pipeline, Verdict,
+    call::{AttemptInfo, not_idempotent, with_state},
     http::{ByStatus, kind_by_source, reqwest_error},
     outcome::StopReason,
     retry::{Retry, RetryConfig},
+    standard::{Standard, StandardConfig},
+    time::Clock,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -137,6 +139,24 @@ fn a_post_that_was_redirected_to_a_closed_port_is_sent_once() {
             };
             pipeline().classify(judge).call(not_idempotent(wrapped)).await.unwrap_err();
             assert_eq!(count.load(SeqCst), 3, "{status}, wrapped");
+            // And by other methods.
+            let boxed: BoxedPipeline<_, _> = pipeline().classify(ByStatus::new()).boxed();
+            boxed.call(not_idempotent(post)).await.unwrap_err();
+            assert_eq!(count.load(SeqCst), 4, "{status}, boxed");
+            let standard =
+                || Standard::new(StandardConfig::default()).unwrap().into_pipeline().classify(ByStatus::new());
+            standard().call(not_idempotent(post)).await.unwrap_err();
+            assert_eq!(count.load(SeqCst), 5, "{status}, standard");
+            let within = AttemptInfo::with_deadline(Clock::tokio().now() + Duration::from_secs(60));
+            standard().call_within(within, not_idempotent(post)).await.unwrap_err();
+            assert_eq!(count.load(SeqCst), 6, "{status}, within");
+            let mut sends = 0;
+            let counted = with_state(&mut sends, async |sends| {
+                *sends += 1;
+                post().await
+            });
+            standard().call(not_idempotent(counted)).await.unwrap_err();
+            assert_eq!((sends, count.load(SeqCst)), (1, 7), "{status}, with a state");
         }
     });
 }

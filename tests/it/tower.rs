@@ -366,6 +366,12 @@ fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     let answer = time.block_on(layer.layer(places.clone()).call(Counted(request.0.clone())));
     assert_eq!((answer.unwrap(), places.script.calls(), places.script.dropped()), (200, 2, 1));
     assert_eq!((places.free(), request.0.load(SeqCst)), (2, 2));
+    // Regression: a request without a mark was sent three times by a hedge in its default settings.
+    let (clock, time, places) = world("ok in 50ms", 3);
+    let hedge = Hedge::builder(HedgeConfig::after(MS(10)).max_attempts(3)).clock(&clock).build().unwrap();
+    let layer = PipelineLayer::new(Pipeline::new().then(hedge));
+    assert_eq!(time.block_on(layer.layer(places.clone()).call(Counted::default())).unwrap(), 200);
+    assert_eq!(places.script.calls(), 1);
     // A request that cannot be cloned has one attempt.
     let (clock, time, places) = world("ok in 50ms", 2);
     let hedge = Hedge::builder(HedgeConfig::after(MS(10)).idempotent(true)).clock(&clock).build().unwrap();

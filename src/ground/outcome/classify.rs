@@ -36,6 +36,11 @@ pub trait Classify<T, E>: Send + Sync {
 
 /// The default classifier: every `Ok` is a success and every `Err` a failure of kind
 /// [`FailureKind::Other`].
+///
+/// This holds for the [`CallError`] of a nested pipeline, too: the rejection of an inner breaker is
+/// a failure of the outer call. A pipeline around another one takes [`ByCallError`]. It cannot be
+/// the default: an error of any type may borrow, so its type cannot be asked for at run time, and
+/// Rust cannot choose an implementation by type (specialisation).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ErrIsFailure;
 

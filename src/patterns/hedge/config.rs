@@ -37,8 +37,9 @@ pub struct HedgeConfig {
     /// Kinds of failure after which another attempt starts at once; any other ends the call. By
     /// default all except `client`, `cancelled` and `panic`, as for a retry.
     pub hedge_on: KindSet,
-    /// If set, unmarked operations may run twice. Off by default: they run once. The marks [`idempotent`](crate::call::idempotent) and
-    /// [`not_idempotent`](crate::call::not_idempotent) of one operation take precedence.
+    /// If set, unmarked operations may run twice. Off by default: they run once. The marks
+    /// [`idempotent`](crate::call::idempotent) and [`not_idempotent`](crate::call::not_idempotent)
+    /// of one operation take precedence.
     pub idempotent: bool,
 }
 

@@ -89,7 +89,8 @@
 //!     .then(Timeout::new(Duration::from_secs(2)))
 //!     // All calls here are reads.
 //!     .then(Retry::builder(RetryConfig::interactive().idempotent(true)).budget(&budget).build()?)
-//!     .then(Hedge::builder(HedgeConfig::percentile(0.95).idempotent(true)).budget(&budget).build()?)
+//!     .then(Hedge::builder(HedgeConfig::percentile(0.95).idempotent(true))
+//!         .budget(&budget).build()?)
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));
 //! assert!(pipeline.explain().warnings().is_empty());

@@ -69,10 +69,10 @@
 //!
 //! # Boxed or not
 //!
-//! [`boxed`](crate::Pipeline::boxed) makes a [`BoxedPipeline`](crate::BoxedPipeline), for results of
-//! one type: a call makes two allocations. [`StandardPipeline`] serves results of any type without
-//! an allocation, but the compiler builds the whole stack anew at each place that calls it. Take it
-//! where few places call. Measured with rustc 1.95 in a debug build:
+//! [`boxed`](crate::Pipeline::boxed) makes a [`BoxedPipeline`](crate::BoxedPipeline), for results
+//! of one type: a call makes two allocations. [`StandardPipeline`] serves results of any type
+//! without an allocation, but the compiler builds the whole stack anew at each place that calls it.
+//! Take it where few places call. Measured with rustc 1.95 in a debug build:
 //!
 //! | | for each place that calls | a program with 20 such places |
 //! |---|---|---|

@@ -119,7 +119,8 @@ impl<F> ByStatus<F> {
     /// # #[cfg(feature = "reqwest")] {
     /// use steadfast::http::ByStatus;
     ///
-    /// let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+    /// let redirects = reqwest::redirect::Policy::none();
+    /// let client = reqwest::Client::builder().redirect(redirects).build()?;
     /// let judge = ByStatus::new().without_redirects();
     /// # let _ = (client, judge);
     /// # }

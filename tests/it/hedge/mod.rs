@@ -1,5 +1,6 @@
 //! Hedge: further attempts after a delay or a failure, one result, and the conditions that stop
 //! hedging.
+mod doors;
 mod edges;
 
 use std::{

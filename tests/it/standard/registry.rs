@@ -89,6 +89,9 @@ fn a_document_that_cannot_be_read_is_refused_with_the_path() {
     let negative = refused("base.retry.max_attempts = -1");
     assert!(negative.contains("in `base.retry.max_attempts`: invalid value: integer `-1`"), "{negative}");
     assert!(refused("base.retrry = true").contains("in `base`: unknown field `retrry`"));
+    // A mistake in the base is not one of a service that is laid over it.
+    let base = refused("base.retry.max_attempts = -1\nservices.search.timeout = '1s'");
+    assert!(base.contains("in `base.retry.max_attempts`: invalid value: integer `-1`"), "{base}");
     assert!(refused("defaults = {}").contains("unknown field `defaults`"));
     assert!(refused("services.search = true").contains("in `services.search`: invalid type: boolean `true`"));
     assert!(refused("services.search.retry = 3").contains("in `services.search.retry`: invalid type: integer `3`"));
