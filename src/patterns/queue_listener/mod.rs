@@ -128,8 +128,10 @@
 //!
 //! **A refusal** (an open circuit breaker, a limit) costs a message only time. The message is
 //! delivered again after the delay of the refusal, 30 s at most, and may be refused again. While
-//! consecutive messages are refused, polls are [`IdleConfig::min`] apart. Messages for other
-//! services are still found, because refused messages are hidden meanwhile. When the breaker admits
+//! consecutive messages are refused, polls are [`IdleConfig::min`] apart, except after one that was
+//! full. Messages for other services are still found, because refused messages are hidden
+//! meanwhile: the more of them there are, the longer is a random delay that is added, 30 s at most.
+//! And queues are polled in turn then, so that lower priorities are found. When the breaker admits
 //! a probe and the probe fails, that is not an attempt either, if the message was refused before in
 //! the same outage: a single message in the queue may be the probe of a whole night. It is then
 //! delivered again after the delay of the [schedule](QueueListenerConfig::retry). An outage ends
