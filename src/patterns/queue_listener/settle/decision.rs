@@ -17,8 +17,8 @@ use crate::{
     time::{Instant, Timestamp, scaled},
 };
 
-/// Minimum delay of a released, refused or snoozed message, so that an immediate second one does not become a
-/// busy loop.
+/// Minimum delay of a released, refused or snoozed message, so that an immediate second one does
+/// not become a busy loop.
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum delay of a refused message whose refusal gives none; the minimum is half of it.

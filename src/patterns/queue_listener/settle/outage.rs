@@ -76,9 +76,9 @@ impl Outage {
     }
 
     /// Records a failure. Returns the number of failures of the message in this outage if it is not
-    /// an attempt: the message was refused in this outage and may have been its probe. A message that
-    /// failed so in an earlier outage, and now fails again though others succeeded since, fails by
-    /// itself.
+    /// an attempt: the message was refused in this outage and may have been its probe. A message
+    /// that failed so in an earlier outage, and now fails again though others succeeded since,
+    /// fails by itself.
     pub(crate) fn failed(&mut self, message: &MessageId, was_released: bool, now: Instant) -> Option<u32> {
         self.in_a_row = 0;
         if !was_released || self.since.is_none_or(|since| now - since >= LONGEST) {
