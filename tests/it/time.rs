@@ -1,8 +1,8 @@
 //! Clocks: wall time beside monotonic time.
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{collections::BTreeSet, future::Future, pin::Pin, time::Duration};
 
 use steadfast::{
-    backend::sqlite::{Sqlite, SqliteConfig},
+    backend::sqlite::{Durability, Sqlite, SqliteConfig},
     queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
     time::{Clock, Instant, ManualClock, TimeSource, Timestamp},
 };
@@ -118,4 +118,35 @@ async fn a_queue_in_a_file_stamps_messages_with_its_clock_s_wall_time() {
     let directory = tempfile::tempdir().unwrap();
     let file = Sqlite::open_with_clock(SqliteConfig::at(directory.path().join("jobs.db")), &clock).unwrap();
     assert_eq!(sent_at(&time, file.queue("jobs").unwrap()).await, after(NOON, 5000));
+}
+
+#[test]
+fn a_manual_clock_stands_still_while_a_thread_of_sqlite_works() {
+    for durability in [Durability::Full, Durability::Relaxed] {
+        let (clock, time) = Clock::manual();
+        let directory = tempfile::tempdir().unwrap();
+        let config = SqliteConfig::at(directory.path().join("jobs.db")).durability(durability);
+        let queue = Sqlite::open_with_clock(config, &clock).unwrap().queue("jobs").unwrap();
+        // Each request is made beside a timer that is due after a nanosecond, and ends before it.
+        let within = async |request: Pin<Box<dyn Future<Output = ()> + Send + '_>>| {
+            let start = clock.now();
+            let timer = std::pin::pin!(clock.sleep(Duration::from_nanos(1)));
+            let is_first = matches!(futures::future::select(request, timer).await, futures::future::Either::Left(_));
+            assert!(is_first, "the time went on");
+            clock.now() - start
+        };
+        let passed: BTreeSet<Duration> = time.block_on(async {
+            let mut passed = BTreeSet::new();
+            // Beyond the commits after which the thread checkpoints.
+            for i in 0..500_u64 {
+                passed.insert(
+                    within(Box::pin(async { drop(queue.send_one(Message::new("report")).await.unwrap()) })).await,
+                );
+                passed
+                    .insert(within(Box::pin(async { assert_eq!(queue.depth().await.unwrap().total(), i + 1) })).await);
+            }
+            passed
+        });
+        assert_eq!(passed, BTreeSet::from([Duration::ZERO]));
+    }
 }

@@ -45,8 +45,8 @@ pub(super) struct Inner {
     pub(super) counters: Counters,
     /// Depth of the queues, and number of their dead letters, at the last request.
     pub(super) depth: Mutex<(Option<Depth>, Option<u64>)>,
-    /// Nanoseconds at which the depth was requested last, zero if never. It decides only whether it is requested
-    /// again, so `Relaxed` suffices.
+    /// Nanoseconds at which the depth was requested last, zero if never. It decides only whether it
+    /// is requested again, so `Relaxed` suffices.
     pub(super) depth_at: AtomicU64,
     /// Messages that runs of this listener could not settle.
     pub(super) unsettled: Mutex<Unsettled>,

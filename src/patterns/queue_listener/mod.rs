@@ -128,8 +128,10 @@
 //!
 //! **A refusal** (an open circuit breaker, a limit) costs a message only time. The message is
 //! delivered again after the delay of the refusal, 30 s at most, and may be refused again. While
-//! consecutive messages are refused, polls are [`IdleConfig::min`] apart. Messages for other
-//! services are still found, because refused messages are hidden meanwhile. When the breaker admits
+//! consecutive messages are refused, polls are [`IdleConfig::min`] apart, except after one that was
+//! full. Messages for other services are still found, because refused messages are hidden
+//! meanwhile: the more of them there are, the longer is a random delay that is added, 30 s at most.
+//! And queues are polled in turn then, so that lower priorities are found. When the breaker admits
 //! a probe and the probe fails, that is not an attempt either, if the message was refused before in
 //! the same outage: a single message in the queue may be the probe of a whole night. It is then
 //! delivered again after the delay of the [schedule](QueueListenerConfig::retry). An outage ends
@@ -144,18 +146,19 @@
 //! killed the process, or an answer of the queue was lost. Only a recorded beginning tells the two
 //! apart. So before the handler of a suspect message begins, the listener records that in the queue
 //! ([`mark_begun`](crate::queue::Queue::mark_begun)): one request more, for suspect messages alone.
-//! If the delivery ends without a settlement again, that is a death. A message becomes a dead letter
-//! after `max_expiries` deaths, of which the first, before it was suspect, is not recorded. However
-//! often its deliveries are lost, a message whose handler did not begin is never a dead letter.
+//! If the delivery ends without a settlement again, that is a death. A message becomes a dead
+//! letter after `max_expiries` deaths, of which the first, before it was suspect, is not recorded.
+//! However often its deliveries are lost, a message whose handler did not begin is never a dead
+//! letter.
 //!
 //! Suspect messages begin one at a time, so that a death has one cause, and each is alone for a
 //! while, so that it takes no other message with it. The listener waits for the handlers that run,
 //! for a third of `visibility` at most, and releases all messages that wait. After a further third
 //! (10 s) other messages flow beside it, for at least as long as they were kept waiting. After a
-//! whole `visibility` the next suspect message begins in its place. Each recorded death of a message
-//! doubles these two times. The price: a message that kills its process affects others once, or
-//! more often if it takes longer than it is alone; and while suspect messages wait, others are
-//! handled half of the time.
+//! whole `visibility` the next suspect message begins in its place. Each recorded death of a
+//! message doubles these two times. The price: a message that kills its process affects others
+//! once, or more often if it takes longer than it is alone; and while suspect messages wait, others
+//! are handled half of the time.
 //!
 //! Several listeners of one process do not know of each other. A message that kills its process
 //! also ends the deliveries of the other listeners of that process, and makes their messages
@@ -215,9 +218,9 @@
 //! 50 ms at least and `call_timeout` at most. A message that was taken meanwhile is released; if
 //! the request for it is still under way, it returns after its visibility time-out.
 //!
-//! **A slow queue.** Each request that times out doubles the time limit of the next ones, up to half
-//! of `visibility`; an answer within `call_timeout` resets it. So a queue whose answers take longer
-//! than `call_timeout` is slow, but its messages are handled.
+//! **A slow queue.** Each request that times out doubles the time limit of the next ones, up to
+//! half of `visibility`; an answer within `call_timeout` resets it. So a queue whose answers take
+//! longer than `call_timeout` is slow, but its messages are handled.
 //!
 //! # Prefetch
 //!

@@ -68,8 +68,16 @@ impl Turns {
     }
 
     /// Writes into `order` the order in which to poll the queues now, until one has a message.
-    pub(super) fn next(&mut self, now: Instant, order: &mut Vec<usize>) {
+    ///
+    /// While consecutive messages are refused, that is the queue first that was not polled for the
+    /// longest time: refused messages that return all the time would hide all lower queues.
+    pub(super) fn next(&mut self, now: Instant, refuses_all: bool, order: &mut Vec<usize>) {
         order.clear();
+        if refuses_all {
+            order.extend_from_slice(&self.strict);
+            order.sort_by_key(|at| self.queues[*at].asked);
+            return;
+        }
         match self.order {
             PriorityOrder::Strict => order.extend_from_slice(&self.strict),
             PriorityOrder::Weighted => {

@@ -100,7 +100,7 @@ proptest! {
         let mut order = Vec::new();
         for (passed, has_something) in waits {
             now += passed;
-            turns.next(at(now), &mut order);
+            turns.next(at(now), false, &mut order);
             let mut sorted = order.clone();
             sorted.sort_unstable();
             prop_assert!(sorted.into_iter().eq(0..levels.len()));

@@ -78,7 +78,9 @@
 //! the handler. While the gate is shut, at most twice `concurrency` entries wait in memory, with
 //! their leases renewed; the others wait in the queue. An outage of any length therefore uses up no
 //! deliveries. An entry becomes a dead letter by its own failures while others succeed, and by
-//! processes that die during its replay. When the gate opens, entries are replayed at an even pace.
+//! processes that die during its replay, not during its wait: an entry whose process died returns
+//! to the queue for up to 10 s if it finds the gate shut. When the gate opens, entries are replayed
+//! at an even pace.
 //! An entry whose call is rejected while the gate is open also waits in memory: for the delay of
 //! the rejection, for [30 s](crate::queue_listener::Disposition::LONGEST_REFUSAL) at most, or until
 //! a gate that shut meanwhile opens again.

@@ -12,6 +12,9 @@ use crate::{
 /// refusal gives none.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Maximum delay of a suspect entry that finds the gate shut.
+const RETURN: Duration = Duration::from_secs(10);
+
 impl Journal {
     /// Replays entries while `gate` is open, until `shutdown` completes; then stops. Run it beside
     /// your service, in any number of processes.
@@ -52,13 +55,13 @@ impl Inner {
         F: Fn(Replay) -> H,
         H: Future<Output: Into<Replayed>>,
     {
-        let cancel = work.cancel().clone();
+        let (cancel, is_suspect) = (work.cancel().clone(), work.expiries > 0);
         let Some(entry) = Replay::of(work.into_delivery()) else {
             return Disposition::dead_letter("not a journal entry: no idempotency key");
         };
         loop {
-            if !self.may_go(&gate, &cancel).await {
-                return Disposition::Release;
+            if let Err(disposition) = self.may_go(&gate, &cancel, is_suspect).await {
+                return disposition;
             }
             match replay(entry.clone()).await.into() {
                 Replayed::Done => {
@@ -77,6 +80,9 @@ impl Inner {
                 // The service is to blame: the entry waits here, so that an outage uses up no
                 // deliveries.
                 Replayed::Failed { .. } => {}
+                Replayed::Refused { after } if is_suspect => {
+                    return Disposition::refused(after, "the call was rejected");
+                }
                 Replayed::Refused { after } => {
                     if !self.wait_after_refusal(after.unwrap_or(LOOK), &gate, &cancel).await {
                         return Disposition::Release;
@@ -88,7 +94,7 @@ impl Inner {
 
     /// Waits after a refusal, at most for [`LONGEST_REFUSAL`](Disposition::LONGEST_REFUSAL), which
     /// bounds the cost of a wrong delay. If the gate shuts meanwhile, the wait ends. Returns
-    /// `false` in the same cases as [`may_go`](Self::may_go).
+    /// `false` if the run stops or the lease cannot be kept.
     async fn wait_after_refusal(&self, wait: Duration, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
         let until = self.clock().now() + wait.min(Disposition::LONGEST_REFUSAL);
         loop {
@@ -102,24 +108,33 @@ impl Inner {
         }
     }
 
-    /// Waits until the gate is open and the rate limit admits the entry. Returns `false` if the run
-    /// stops or the lease cannot be kept.
-    async fn may_go(&self, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
+    /// Waits until the gate is open and the rate limit admits the entry.
+    ///
+    /// A suspect entry does not wait for the gate here: the listener has recorded that its handler
+    /// began, so that a death of the process during the wait would count, though its call was not
+    /// made.
+    ///
+    /// # Errors
+    /// The disposition of an entry that is not replayed now.
+    async fn may_go(&self, gate: impl Fn() -> Gate, cancel: &Cancelled, is_suspect: bool) -> Result<(), Disposition> {
         loop {
             while let Gate::Shut(wait) = gate() {
                 self.report_waiting(wait);
+                if is_suspect {
+                    return Err(Disposition::refused(Some(wait.clamp(LOOK, RETURN)), "the gate is shut"));
+                }
                 let wait = self.clock().sleep(wait.clamp(Duration::from_millis(1), LOOK));
                 if let First::One(()) = race(cancel.cancelled(), wait).await {
-                    return false;
+                    return Err(Disposition::Release);
                 }
             }
             self.report_replaying();
             if let First::One(()) = race(cancel.cancelled(), self.pace.acquire()).await {
-                return false;
+                return Err(Disposition::Release);
             }
             // The gate may have shut during the wait for the rate limit.
             if !gate().is_shut() {
-                return true;
+                return Ok(());
             }
         }
     }

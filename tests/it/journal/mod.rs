@@ -572,6 +572,39 @@ fn a_redeployment_while_the_gate_is_shut_costs_no_entry_an_attempt() {
     assert_eq!((service.left(), service.dead()), (0, 0));
 }
 
+/// Regression: entries that waited for the gate in killed processes became dead letters, untried.
+// Guarantee: journal 4.
+#[test]
+fn processes_that_are_killed_while_the_gate_is_shut_cost_no_entry() {
+    for seed in 0..5 {
+        let service = Service::new(config());
+        for i in 0..20 {
+            service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
+        }
+        service.breaker.isolate();
+        let entropy = steadfast::entropy::Entropy::from_seed(seed);
+        for _ in 0..11 {
+            let mut run = service.run(&service.journal, std::future::pending());
+            let end = service.world.time.now() + S(20 + entropy.up_to(60));
+            while service.world.time.now() < end {
+                let _: std::task::Poll<()> = service.world.begin(&mut run);
+                let next = service.world.time.next_timer().unwrap();
+                service.world.time.advance_to(next);
+            }
+            drop(run);
+            service.world.pass(S(31));
+        }
+        assert_eq!((service.left(), service.dead(), service.bank.asked()), (20, 0, 0), "seed {seed}");
+        service.breaker.close();
+        service.replay();
+        service.world.pass(S(120));
+        let mut keys = service.bank.keys();
+        keys.sort();
+        assert!(keys.into_iter().eq((0..20).map(|i| format!("order-{i:02}"))), "each once");
+        assert_eq!((service.left(), service.dead()), (0, 0), "seed {seed}");
+    }
+}
+
 // Guarantee: journal 4.
 #[test]
 fn a_redeployment_during_rejections_costs_no_entry_an_attempt() {

@@ -206,8 +206,7 @@ fn order_within_a_group_holds_from_the_first_queue_to_the_last() {
         for way in Way::ALL {
             let world = World::on(engine);
             let queues = ["0", "1", "2", "3"].map(|name| world.queue(name));
-            // After many commits SQLite uses a thread, for which this clock does not wait.
-            let messages = if engine == Engine::Memory { 300 } else { 15 };
+            let messages = if engine == Engine::Memory { 300 } else { 150 };
             world.send(&queues[0], (0..messages).map(|i| Message::new(i.to_string()).group(format!("g{}", i % 3))));
             let entropy = steadfast::entropy::Entropy::from_seed(1);
             let handler = async |work: Work| {

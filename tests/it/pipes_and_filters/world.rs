@@ -86,11 +86,9 @@ impl World {
         QueueListenerConfig::default().visibility(S(9)).idle(idle).retry(retry).max_attempts(5).handler_timeout(S(20))
     }
 
-    /// A filter of at most 16 tasks. One over SQLite has four: to start more it asks for the depth, which SQLite reads in a
-    /// thread, for which this clock does not wait.
+    /// A filter of at most 16 tasks.
     pub(crate) fn filter(&self, name: &str, input: &Arc<dyn Queue>) -> Builder<Filter> {
-        let config = Self::config();
-        self.filter_with(name, input, if self.sqlite.is_some() { config.tasks(4, 4) } else { config })
+        self.filter_with(name, input, Self::config())
     }
 
     pub(crate) fn filter_with(

@@ -16,8 +16,8 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     entropy::Entropy,
     notify::InMemoryNotifier,
-    queue::{Message, Queue, QueueExt},
-    queue_listener::{Disposition, QueueListenerConfig, Work},
+    queue::{InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{Disposition, Level, QueueListenerConfig, Work},
     time::Instant,
 };
 
@@ -300,4 +300,49 @@ fn returned_messages_are_polled_for_though_only_notices_wake_the_listener() {
     assert!(gaps[0] >= S(1800) && gaps[0] <= S(1801), "{gaps:?}");
     assert!(gaps[1] >= S(20) && gaps[1] <= S(22), "{gaps:?}");
     assert_eq!((listener.state().handled, listener.state().tasks), (1, 0));
+}
+
+/// Refused messages of a backlog, and others in the same queue and in a lower one.
+#[test]
+fn a_backlog_of_refused_messages_hides_neither_others_nor_a_lower_queue() {
+    for after in [None, Some(S(30))] {
+        let world = World::new();
+        for (what, time) in [("receive", MS(5)), ("settle", MS(5))] {
+            world.line.takes(what, time);
+        }
+        fill(&world, "away", 10_000);
+        let lower = Arc::new(InMemoryQueue::builder("lower").clock(&world.clock).build());
+        let config = QueueListenerConfig::default();
+        let builder = world.builder(config, 1).level(Level::default().priority(1));
+        let listener = builder.source(lower.clone(), Level::default()).build().unwrap();
+        let done = RefCell::new(BTreeMap::new());
+        let run = listener.run(world.clock.sleep(S(120)), async |work: Work| {
+            if work.body.starts_with(b"away") {
+                return Disposition::refused(after, "the service is away");
+            }
+            done.borrow_mut().insert(text(&work.body), world.now());
+            Disposition::Complete
+        });
+        let sends = async {
+            let mut sent = Vec::new();
+            for i in 0..100 {
+                world.clock.sleep(S(1)).await;
+                for (queue, of) in [(&world.queue as &dyn Queue, "same"), (&*lower, "lower")] {
+                    sent.push((format!("{of}-{i}"), world.now()));
+                    queue.send(vec![Message::new(format!("{of}-{i}"))]).await.unwrap();
+                }
+            }
+            sent
+        };
+        let (ran, sent) = world.time.block_on(async { tokio::join!(run, sends) });
+        ran.unwrap();
+        let done = done.borrow();
+        let mut waits: Vec<_> =
+            sent.iter().map(|(name, at)| done.get(name).map_or(S(3600), |done| *done - *at)).collect();
+        waits.sort_unstable();
+        let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+        println!("after {after:?}: median {median:?}, longest {longest:?}, {} requests", listener.state().requests);
+        assert!(median <= S(1) && longest <= S(10), "after {after:?}: median {median:?}, longest {longest:?}");
+        assert_eq!(world.dead(), []);
+    }
 }

@@ -27,8 +27,8 @@ pub(crate) struct Lease {
     pub(crate) expiries: u32,
     /// Those of them whose handler had begun.
     pub(crate) crashes: u32,
-    /// Number of attempts before this one of which nothing tells that their handlers began. The first
-    /// one before a recorded death is taken for a death, too.
+    /// Number of attempts before this one of which nothing tells that their handlers began. The
+    /// first one before a recorded death is taken for a death, too.
     pub(crate) untried: u32,
     /// `true` if a suspect message has begun, so that its probation ends with this lease.
     pub(crate) begun: bool,

@@ -75,9 +75,10 @@ impl RunState {
     /// Returns the record that the renewal of a suspect message changes.
     ///
     /// After a third of the visibility time-out other messages flow beside it. After the whole it
-    /// leaves the probation to a suspect message that waits: the handler that begins now is the more
-    /// likely one to end the process. It returns to the probation when none waits. Each recorded
-    /// death doubles both times, so that a handler that ends its process late is found, too.
+    /// leaves the probation to a suspect message that waits: the handler that begins now is the
+    /// more likely one to end the process. It returns to the probation when none waits. Each
+    /// recorded death doubles both times, so that a handler that ends its process late is found,
+    /// too.
     #[cold]
     fn new_mark(&self, lease: &Lease) -> Option<bool> {
         if !self.backlog(|backlog| backlog.is_on_probation(lease)) {

@@ -251,7 +251,8 @@ impl Poller {
             order.clear();
             order.push(0);
         } else {
-            run.turns.lock().next(now, &mut order);
+            let refuses_all = run.refuses_all();
+            run.turns.lock().next(now, refuses_all, &mut order);
         }
         order.retain(|source| !run.is_source_paused(*source) && !run.is_waited_in(*source));
         let (mut failed, mut found) = (false, false);
@@ -293,7 +294,11 @@ impl Poller {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
                 self.found(run, deliveries.len(), since);
-                run.took(source, since, deliveries, intake.used());
+                let reserved = intake.used();
+                if reserved > 0 && deliveries.len() >= reserved {
+                    run.skip_pace();
+                }
+                run.took(source, since, deliveries, reserved);
                 Answer::Messages
             }
             Some(Some(Ok(_))) => {

@@ -47,8 +47,8 @@ impl Answers {
         }
     }
 
-    /// Returns the time for which a wait that has to end still waits for its answer: four times that
-    /// of the slowest recent answer. A request that the wait has just made may take messages.
+    /// Returns the time for which a wait that has to end still waits for its answer: four times
+    /// that of the slowest recent answer. A request that the wait has just made may take messages.
     pub(crate) fn patience(&self, most: Duration) -> Duration {
         Duration::from_nanos(self.slowest.load(Relaxed)).saturating_mul(4).max(LEAST).min(most)
     }

@@ -368,6 +368,12 @@ impl RunState {
         self.in_outage.load(Ordering::Acquire) && self.outage.lock().refuses_all()
     }
 
+    /// Lets the next poll be made at once though polls are paced: the last one was full, so that
+    /// other messages may wait behind those that are refused.
+    pub(crate) fn skip_pace(&self) {
+        self.intake.paced_to.store(0, Ordering::Relaxed);
+    }
+
     /// Returns the time of the next poll if polls are paced and it is not due yet.
     pub(crate) fn pace(&self, now: Instant) -> Option<Instant> {
         if !self.refuses_all() {

@@ -237,8 +237,8 @@ impl RunState {
         over.store(true, Ordering::Relaxed);
     }
 
-    /// Requests the depth of the queues when notified, and starts as many tasks as the rule asks for
-    /// if that was the reason.
+    /// Requests the depth of the queues when notified, and starts as many tasks as the rule asks
+    /// for if that was the reason.
     async fn scale(&self) {
         loop {
             self.to_scale.notified().await;

@@ -1,4 +1,5 @@
-//! Waits of a task: for settlements, for a handler, for a store, and for the record of a suspect message.
+//! Waits of a task: for settlements, for a handler, for a store, and for the record of a suspect
+//! message.
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -64,10 +65,10 @@ impl Worker {
         }
     }
 
-    /// Lets a suspect message begin alone, so that it takes no other one with it: waits for handlers
-    /// that run, at most for a third of the visibility time-out, and records that its handler
-    /// begins. Returns `false` if it must not begin: the record was not confirmed, so that a death
-    /// could not be told from a lost answer.
+    /// Lets a suspect message begin alone, so that it takes no other one with it: waits for
+    /// handlers that run, at most for a third of the visibility time-out, and records that its
+    /// handler begins. Returns `false` if it must not begin: the record was not confirmed, so that
+    /// a death could not be told from a lost answer.
     pub(crate) async fn begins(&mut self, lease: &mut Lease) -> bool {
         if !lease.is_suspect() {
             return true;

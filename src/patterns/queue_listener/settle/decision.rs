@@ -17,8 +17,8 @@ use crate::{
     time::{Instant, Timestamp, scaled},
 };
 
-/// Minimum delay of a released, refused or snoozed message, so that an immediate second one does not become a
-/// busy loop.
+/// Minimum delay of a released, refused or snoozed message, so that an immediate second one does
+/// not become a busy loop.
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum delay of a refused message whose refusal gives none; the minimum is half of it.
@@ -206,9 +206,10 @@ impl RunState {
     }
 
     /// Returns the decision on a refused message. Up to 10 % of random delay, at most `LATEST`,
-    /// keep many messages from returning together.
+    /// keep many messages from returning together. The more messages are refused, the longer is a
+    /// further random delay: they take at most half of the polls, so that others are found.
     fn refused(&self, after: Option<Duration>, error: String) -> Decision {
-        let entropy = &self.inner.entropy;
+        let (entropy, config) = (&self.inner.entropy, &self.inner.config);
         let after = match after {
             Some(after) => {
                 let after = after.clamp(SHORTEST_DELAY, Disposition::LONGEST_REFUSAL);
@@ -216,6 +217,12 @@ impl RunState {
             }
             None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
         };
+        let now = self.now();
+        let mut outage = self.outage.lock();
+        let polls = outage.hidden(now) / u32::try_from(config.batch).unwrap_or(u32::MAX).max(1);
+        let spread = config.idle.min.saturating_mul(polls.saturating_mul(2)).min(Disposition::LONGEST_REFUSAL);
+        let after = if spread.is_zero() { after } else { after.saturating_add(scaled(spread, entropy.unit())) };
+        outage.hides_until(now + after);
         Decision::Refused { after, error }
     }
 

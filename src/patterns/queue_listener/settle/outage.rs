@@ -17,6 +17,9 @@ const APART: Duration = Duration::from_secs(600);
 /// Consecutive refusals after which polls are paced.
 const IN_A_ROW: u32 = 8;
 
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
 /// Maximum number of messages whose uncounted failures are kept.
 const MOST_FAILING: usize = 1024;
 
@@ -32,6 +35,8 @@ pub(crate) struct Outage {
     begun: u64,
     /// Messages with uncounted failures: the outage of the first one, and their number.
     failing: BTreeMap<MessageId, (u64, u32)>,
+    /// Numbers of refused messages that are hidden, by the second in which they return.
+    hidden: BTreeMap<u64, u32>,
 }
 
 impl Outage {
@@ -49,6 +54,20 @@ impl Outage {
         self.in_a_row = self.in_a_row.saturating_add(1);
     }
 
+    /// Returns the number of refused messages that this listener has hidden.
+    pub(crate) fn hidden(&mut self, now: Instant) -> u32 {
+        let now = now.as_nanos() / SECOND;
+        while self.hidden.first_key_value().is_some_and(|(second, _)| *second < now) {
+            self.hidden.pop_first();
+        }
+        self.hidden.values().fold(0, |all, some| all.saturating_add(*some))
+    }
+
+    /// Records that a refused message returns at this time.
+    pub(crate) fn hides_until(&mut self, at: Instant) {
+        *self.hidden.entry(at.as_nanos() / SECOND).or_default() += 1;
+    }
+
     pub(crate) fn succeeded(&mut self, was_released: bool) {
         self.in_a_row = 0;
         if was_released {
@@ -57,9 +76,9 @@ impl Outage {
     }
 
     /// Records a failure. Returns the number of failures of the message in this outage if it is not
-    /// an attempt: the message was refused in this outage and may have been its probe. A message that
-    /// failed so in an earlier outage, and now fails again though others succeeded since, fails by
-    /// itself.
+    /// an attempt: the message was refused in this outage and may have been its probe. A message
+    /// that failed so in an earlier outage, and now fails again though others succeeded since,
+    /// fails by itself.
     pub(crate) fn failed(&mut self, message: &MessageId, was_released: bool, now: Instant) -> Option<u32> {
         self.in_a_row = 0;
         if !was_released || self.since.is_none_or(|since| now - since >= LONGEST) {
