@@ -215,8 +215,8 @@ impl Filter {
     }
 
     /// Describes the filter, its listener and the pipeline that its handler calls, with warnings
-    /// about their settings. While the filter runs, it also warns if all tasks are busy and messages
-    /// wait, or if results find their output full.
+    /// about their settings. While the filter runs, it also warns if all tasks are busy and
+    /// messages wait, or if results find their output full.
     pub fn explain_with(&self, handler: &Explanation) -> Explanation {
         let inner = &*self.0;
         let each = inner.outputs.iter().map(|output| {

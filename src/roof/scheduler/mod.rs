@@ -184,8 +184,8 @@
 //! - A second submission is recognised by the queue for its de-duplication window, then by the
 //!   record for `retention`. Later it is a new saga, whose keys the services may remember.
 //! - The record of a saga keeps the deadline, the reply address and the ordering key of its
-//!   submission, and the supervisor's message takes them up. The deadline then counts anew from
-//!   that message: no clocks are compared.
+//!   submission. The supervisor's message takes them up, and that of a wake the first two. For that
+//!   message the deadline counts anew: no clocks are compared.
 //! - The message of a submission carries the status message of its end. If it is deleted while its
 //!   saga runs, the saga ends, the supervisor has nothing to resume, and the caller is not told:
 //!   it reads the status ([`read`](Scheduler::read)).

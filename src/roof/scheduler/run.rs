@@ -131,8 +131,8 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
     }
 
     /// Returns `true` if processes died in the handling of the message more often than its saga was
-    /// claimed: they die before they come to the saga. A delivery whose handling did not begin, such
-    /// as one whose answer was lost, does not count.
+    /// claimed: they die before they come to the saga. A delivery whose handling did not begin,
+    /// such as one whose answer was lost, does not count.
     async fn crashes_too_often(&self, work: &Work, id: &str) -> Result<bool, SagaError> {
         // The first death is not recorded: until then nothing made the message suspect.
         let most = self.config.load().max_deliveries.saturating_sub(1).max(1);

@@ -137,10 +137,10 @@ pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) ->
     kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
 }
 
-/// Returns the message that continues a saga, and tells its end if it comes so far. The group and
-/// the deadline stay with the submission's message.
+/// Returns the message that continues a saga, and tells its end if it comes so far. The group stays
+/// with the submission's message. The deadline counts anew: it holds if that message is lost.
 pub(super) fn wake(id: &str, mut origin: Origin) -> Message {
-    origin.retain(|name, _| name == REPLY_TO || name == CORRELATION_ID);
+    origin.remove(ORDERING_KEY);
     let mut message = Message::new(Bytes::new());
     message.headers = origin;
     message.header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())

@@ -380,6 +380,23 @@ fn a_saga_whose_message_is_lost_keeps_its_reply_address_its_deadline_and_its_key
     assert_eq!(world.block_on(orders.read("1")).unwrap().unwrap().failures, 1);
 }
 
+/// Regression: the message of a wake had no deadline, and it alone carried the saga on.
+// Guarantee: scheduler 4, 5.
+#[test]
+fn a_saga_that_was_woken_and_whose_submission_is_lost_keeps_its_deadline() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.saga.services.answer("room", [Answer::Pending(S(1000))]);
+    world.saga.services.answer("room", vec![Answer::Pending(S(4)); 100]);
+    world.submit(&orders, order("42").deadline(S(100)).reply_to("web-1", "1"));
+    world.run(&[&orders], S(10));
+    world.block_on(world.queue.purge()).unwrap();
+    world.block_on(orders.wake("42")).unwrap();
+    world.run(&[&orders], S(600));
+    assert_eq!(phase(&world, &orders, "42"), Some(SagaPhase::Compensated));
+    assert_eq!((world.told(), world.depths()), (vec!["1 received".to_owned(), "1 compensated".to_owned()], (0, 0)));
+}
+
 // Guarantee: scheduler 7.
 #[test]
 fn two_messages_of_one_saga_tell_its_end_once() {
