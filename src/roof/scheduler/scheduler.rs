@@ -165,8 +165,8 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     }
 
     /// Replaces the settings while the scheduler is in use, for all clones and their runs. More
-    /// sagas begin at once under a higher `concurrency`; under a lower one those that run go on. The
-    /// settings of the steps are replaced by [`Saga::reconfigure`].
+    /// sagas begin at once under a higher `concurrency`; under a lower one those that run go on.
+    /// The settings of the steps are replaced by [`Saga::reconfigure`].
     ///
     /// # Errors
     /// If a setting breaks its rule, or `visibility` is another one. Nothing has changed then.
