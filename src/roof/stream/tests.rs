@@ -126,36 +126,6 @@ fn events_that_need_more_rows_than_a_batch_has_are_refused_and_larger_rows_are_t
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Applies the writes of a turn to the tickets, as the store does. Returns `false` if one is
-/// refused.
-fn apply(tickets: &mut Tickets, writes: &[Write], versions: &mut u64) -> bool {
-    let flag = tickets.flag;
-    let holds = |write: &Write| match write.when() {
-        crate::store::Precondition::Any => true,
-        crate::store::Precondition::Absent => flag.is_none(),
-        crate::store::Precondition::Version(version) => flag == Some(version),
-    };
-    if !writes.iter().all(holds) {
-        return false;
-    }
-    for write in writes {
-        *versions += 1;
-        let version = Version::new(*versions);
-        match write {
-            Write::Put { row, .. } if row == stored::FLAG => tickets.flag = Some(version),
-            Write::Put { row, value, .. } => {
-                let ticket = Ticket::decode(row, value.clone()).unwrap();
-                tickets.all.retain(|(old, _)| old.id != ticket.id);
-                tickets.all.push((ticket, version));
-            }
-            Write::Delete { row, .. } if row == stored::FLAG => tickets.flag = None,
-            Write::Delete { row, .. } => tickets.all.retain(|(old, _)| stored::ticket_row(old.id) != *row),
-            _ => {}
-        }
-    }
-    true
-}
-
 #[test]
 fn a_ticket_comes_back_and_one_of_a_newer_release_is_ignored() {
     let ticket = Ticket { id: 7, place: u64::MAX, takes: MS(3) };
@@ -164,78 +134,6 @@ fn a_ticket_comes_back_and_one_of_a_newer_release_is_ignored() {
     newer[0] = 2;
     assert_eq!(Ticket::decode(&stored::ticket_row(7), newer.into()), None);
     assert_eq!(Ticket::decode("h/no-number", ticket.encode()), None);
-}
-
-proptest! {
-    #[test]
-    fn writers_that_take_turns_append_alike_and_leave_nothing_behind(
-        order in proptest::collection::vec(0..4_usize, 800..1600), writers in 2..5_usize,
-    ) {
-        let (mut tickets, mut versions, mut head) = (Tickets::default(), 0, 1);
-        let mut now = Instant::from_nanos(1);
-        let mut turns: Vec<Turn> = (1..=writers as u64).map(Turn::new).collect();
-        let mut appends = vec![0_u32; writers];
-        turns.iter_mut().for_each(|turn| turn.begin(now));
-        // Each has lost twice to a writer that is not one of them.
-        for turn in &mut turns {
-            turn.lost();
-            turn.lost();
-        }
-        let mut step = |at: usize, tickets: &mut Tickets, turns: &mut [Turn], appends: &mut [u32]| {
-            let turn = &mut turns[at];
-            // Less than the shortest pause of a writer that is not busy, in all.
-            now = now + Duration::from_nanos(1);
-            if turn.wants_ticket() {
-                assert!(apply(tickets, &turn.join(head, true), &mut versions));
-                turn.joined();
-            } else if turn.must_wait() && turn.look(tickets, Some(Version::new(head)), now) != Step::Append {
-                return;
-            } else if apply(tickets, &turn.writes(head + 1, true), &mut versions) {
-                head += 1;
-                appends[at] += 1;
-                turn.appended();
-                turn.end(now);
-                turn.begin(now);
-            } else {
-                turn.refused();
-            }
-        };
-        // All have their tickets, and compete from then on.
-        for at in (0..writers).chain(order) {
-            step(at % writers, &mut tickets, &mut turns, &mut appends);
-        }
-        // No two have the turn: each is behind another one by two turns at most.
-        let (least, most) = (*appends.iter().min().unwrap(), *appends.iter().max().unwrap());
-        prop_assert!(most - least <= 2 * 32 / writers as u32 + 32, "{appends:?}");
-        // The first of them alone, later on: the tickets of the others are skipped, and its own is gone.
-        turns[0].begin(Instant::from_nanos(1_000_000_000));
-        for at in 1..200 {
-            let now = Instant::from_nanos(at * 1_000_000_000);
-            let turn = &mut turns[0];
-            if turn.wants_ticket() {
-                assert!(apply(&mut tickets, &turn.join(head, true), &mut versions));
-                turn.joined();
-            }
-            if turn.must_wait() {
-                match turn.look(&tickets, Some(Version::new(head)), now) {
-                    Step::Skip(id, _) => tickets.all.retain(|(ticket, _)| ticket.id != id),
-                    Step::Append => {}
-                    Step::Wait(_) | Step::Join => continue,
-                }
-            }
-            if turn.must_wait() {
-                continue;
-            }
-            if apply(&mut tickets, &turn.writes(head + 1, true), &mut versions) {
-                turn.appended();
-                turn.end(now);
-                turn.begin(now + Duration::from_secs(1));
-            } else {
-                turn.refused();
-            }
-        }
-        prop_assert_eq!((turns[0].is_free(), tickets), (true, Tickets::default()));
-    }
 }
 
 #[test]
