@@ -720,7 +720,7 @@ impl World {
 
 #[test]
 fn each_scheduled_saga_is_started_once_ends_with_its_effects_and_tells_its_caller() {
-    let seeds = super::long_schedules(60, 100_000);
+    let seeds = super::schedules(60);
     let (mut runs, mut sums) = (0, [0; 4]);
     for_each_seed(0..seeds, |seed| {
         runs += 1;
@@ -754,7 +754,7 @@ fn a_guard_of_a_scheduler_that_is_taken_out_is_missed() {
         Without::Deadlines,
         Without::Supervisor,
     ] {
-        super::assert_missed(without, super::schedules(60, 300), |seed| {
+        super::assert_missed(without, super::controls(60, 300), |seed| {
             World::new(seed, without).live().into_iter().next()
         });
     }

@@ -209,7 +209,7 @@ impl RunState {
     /// keep many messages from returning together. The more messages are refused, the longer is a
     /// further random delay: they take at most half of the polls, so that others are found.
     fn refused(&self, after: Option<Duration>, error: String) -> Decision {
-        let (entropy, config) = (&self.inner.entropy, &self.inner.config);
+        let (entropy, config) = (&self.inner.entropy, self.inner.config.load());
         let after = match after {
             Some(after) => {
                 let after = after.clamp(SHORTEST_DELAY, Disposition::LONGEST_REFUSAL);

@@ -171,8 +171,10 @@ fn assert_fair(what: &str, served: &[Served]) {
     let (least, most) =
         (served.iter().map(|s| s.appends).min().unwrap(), served.iter().map(|s| s.appends).max().unwrap());
     let longest = served.iter().map(|s| s.longest).max().unwrap();
-    println!("{what}: {least} to {most} appends, longest wait {longest:?}, {served:?}");
-    assert!(least * 2 >= most && longest <= S(1), "{what}: {least} appends beside {most}, longest wait {longest:?}");
+    assert!(
+        least * 2 >= most && longest <= S(1),
+        "{what}: {least} appends beside {most}, longest wait {longest:?}, {served:?}"
+    );
 }
 
 // Guarantee: stream 21.

@@ -1,4 +1,5 @@
 //! Copies of logs that are long, torn, damaged or shortened.
+#![allow(clippy::unwrap_used, reason = "tests")]
 use super::{
     super::entry::{calls, checkpoint, frame},
     *,
@@ -10,7 +11,7 @@ struct Log(Vec<Bytes>);
 
 impl Log {
     fn call(&mut self, call: &Call) {
-        self.0.push(calls(7, [frame(self.0.len() as u64, Part::Messages, &call.encode())].iter()));
+        self.0.push(calls(7, [frame(self.0.len() as u64, Part::Messages, &call.encode().unwrap())].iter()));
     }
 
     /// Stores the state of a copy in so many parts.
