@@ -62,7 +62,7 @@
 //! struct Retrying<S> { inner: S, retry: Retry }
 //!
 //! impl<S> Retrying<S> {
-//!     async fn call<T, O>(&self, operation: O) -> Result<T, Error>
+//!     async fn call<T: Send, O>(&self, operation: O) -> Result<T, Error>
 //!     where
 //!         O: Operation<Output = T, Error = Error>,
 //!     {

@@ -167,7 +167,7 @@ async fn orders(store: Arc<dyn Store>, queue: Arc<dyn Queue>, replies: Arc<dyn Q
         for _ in 0..2 {
             // A busy server may answer too late, and a repeated submission has no further effect.
             while front.submit(order.clone()).await.is_err() {
-                tokio::time::sleep(MS(50)).await;
+                crate::server::pass(MS(50)).await;
             }
         }
     }

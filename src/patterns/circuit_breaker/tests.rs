@@ -47,7 +47,7 @@ struct Model {
     generation: u32,
     openings: i32,
     closed_since: Option<Instant>,
-    /// Generations of all half-open states, and of those that timed out since the limit was doubled.
+    /// Generations of half-open states, and of those that timed out since the limit was doubled.
     half_open: Vec<u32>,
     timed_out: Vec<u32>,
     doublings: u32,
