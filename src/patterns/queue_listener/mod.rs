@@ -209,7 +209,7 @@
 //! notices through an [`AnnouncingQueue`](crate::queue::AnnouncingQueue).
 //!
 //! **A queue that wakes its receivers** ([`Push`](crate::port::Capability::Push): in memory, on
-//! PostgreSQL, on Redis) is not polled while a task is idle. The listener waits in it for the
+//! PostgreSQL, Redis and NATS) is not polled while a task is idle. The listener waits in it for the
 //! delays of `idle`: one wait after the other, however many tasks are idle, and in several queues
 //! at once. A handler begins milliseconds after another process has sent its message, and an idle
 //! listener makes as many requests as one that polls. When the wait of a lower priority ends, its
