@@ -102,7 +102,8 @@ impl StoreTopicInner {
         let mut begun = self.clock.now();
         writer.begin(begun);
         while !request.is_empty() {
-            if writer.must_wait() {
+            // While the outcome of a batch is unknown, only the same batch behind the same head tells it.
+            if attempt.unknown.is_none() && writer.must_wait() {
                 behind = at(self.wait_for_turn(&mut writer, behind.0.next, attempt.until).await?);
                 begun = self.clock.now();
             }

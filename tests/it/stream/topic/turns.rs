@@ -12,7 +12,7 @@ use std::{
 use futures::future::{join_all, select};
 use steadfast::{
     entropy::Entropy,
-    port::BoxFuture,
+    port::{BoxFuture, PortError, PortErrorKind},
     store::{InMemoryStore, Key, Page, Record, Scan, Store, StoreError, Version, Write},
     stream::{Event, Read, StoreTopic, Topic},
     time::{Clock, ManualClock},
@@ -37,6 +37,8 @@ struct Line {
     /// Time of a request and its answer together.
     travels: Duration,
     requests: AtomicU64,
+    /// Of so many batches the answer to one is lost.
+    loses_one_in: Option<u64>,
 }
 
 impl std::fmt::Debug for Line {
@@ -99,7 +101,15 @@ impl Store for Line {
         partition: &'a str,
         writes: Vec<Write>,
     ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        Box::pin(self.ask(true, self.server.store.batch(partition, writes)))
+        Box::pin(async move {
+            let answer = self.ask(true, self.server.store.batch(partition, writes)).await;
+            match self.loses_one_in {
+                Some(batches) if self.entropy.up_to(batches - 1) == 0 => Err(StoreError::Failed(
+                    PortError::new(PortErrorKind::Unavailable, "the answer is lost").outcome_unknown(),
+                )),
+                _ => answer,
+            }
+        })
     }
 }
 
@@ -127,8 +137,13 @@ impl World {
     }
 
     async fn open(&self, seed: u64, travels: Duration) -> (Arc<Line>, StoreTopic) {
+        self.open_lossy(seed, travels, None).await
+    }
+
+    async fn open_lossy(&self, seed: u64, travels: Duration, loses_one_in: Option<u64>) -> (Arc<Line>, StoreTopic) {
         let (entropy, requests) = (Entropy::from_seed(seed), AtomicU64::new(0));
-        let line = Arc::new(Line { server: self.server.clone(), entropy: entropy.clone(), travels, requests });
+        let (server, of_line) = (self.server.clone(), entropy.clone());
+        let line = Arc::new(Line { server, entropy: of_line, travels, requests, loses_one_in });
         let topic = StoreTopic::builder(line.clone(), "t", 1).clock(&self.clock).entropy(&entropy);
         let topic = topic.build().await.unwrap();
         line.requests.store(0, SeqCst);
@@ -158,6 +173,18 @@ impl World {
         }
         served.requests = line.requests.load(SeqCst);
         served
+    }
+
+    /// Returns the bodies of all events.
+    async fn read_all(&self) -> Vec<bytes::Bytes> {
+        let (_, topic) = self.open(9, US(0)).await;
+        let (mut bodies, mut next) = (Vec::new(), 1);
+        loop {
+            let page = topic.read(0, Read::from(next).max(1000)).await.unwrap();
+            let Some(last) = page.last() else { return bodies };
+            next = last.position.offset + 1;
+            bodies.extend(page.into_iter().map(|recorded| recorded.event.body));
+        }
     }
 
     /// Runs processes with these travel times for 3 s.
@@ -206,9 +233,33 @@ fn a_process_that_begins_beside_a_saturated_one_is_served_within_a_second() {
         // It appends now and then.
         let second = world.saturate(2, travels, (S(2), S(4)), MS(100));
         let (first, second) = world.time.block_on(async { futures::join!(first, second) });
-        println!("{travels:?}: {first:?} {second:?}");
         assert!(second.longest <= S(1), "{travels:?}: {second:?}");
         assert!(first.longest <= S(1) && first.appends > 1000, "{travels:?}: {first:?}");
+    }
+}
+
+// Guarantee: stream 16, 21.
+#[test]
+fn an_append_whose_answer_is_lost_during_a_turn_is_written_once() {
+    for seed in 0..20 {
+        let world = World::new(US(300));
+        let mut bodies = world.time.block_on(async {
+            let writers = (1..=3).map(|writer| {
+                let world = &world;
+                async move {
+                    let (_, topic) = world.open_lossy(seed * 10 + writer, US(300), Some(5)).await;
+                    for n in 0..150 {
+                        topic.append(0, vec![Event::new(format!("{writer}-{n}"))]).await.unwrap();
+                    }
+                }
+            });
+            join_all(writers).await;
+            world.read_all().await
+        });
+        let written = bodies.len();
+        bodies.sort();
+        bodies.dedup();
+        assert_eq!((bodies.len(), written), (450, 450), "seed {seed}: events and their copies");
     }
 }
 
@@ -267,15 +318,7 @@ fn a_process_that_dies_while_it_is_its_turn_holds_up_the_others_for_a_second_at_
 fn writers_that_take_turns_lose_nothing_and_double_nothing() {
     let world = World::new(US(300));
     let served = world.compete(&[US(200), MS(1), MS(2), US(100)], US(50));
-    let all = world.time.block_on(async {
-        let (_, topic) = world.open(9, US(0)).await;
-        let (mut all, mut next) = (0, 1);
-        loop {
-            let page = topic.read(0, Read::from(next).max(1000)).await.unwrap();
-            let Some(last) = page.last() else { return all };
-            (all, next) = (all + page.len() as u64, last.position.offset + 1);
-        }
-    });
+    let all = world.time.block_on(world.read_all()).len() as u64;
     assert_eq!(all, served.iter().map(|served| served.all).sum::<u64>());
 }
 
