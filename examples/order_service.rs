@@ -430,9 +430,19 @@ async fn watch(args: &Args) -> Result<bool> {
     }
     let took = clock.now() - began;
     // Messages that were delivered before a kill come back, and repeated replies arrive.
+    let queue = backend.queue(&engine.name("orders")).await?;
+    let settled = async {
+        clock.sleep(Duration::from_secs(4)).await;
+        // One after the other, if several were delivered to a process that was killed.
+        let until = clock.now() + PATIENCE;
+        while queue.depth().await?.total() > 0 && clock.now() < until {
+            clock.sleep(Duration::from_millis(50)).await;
+        }
+        Ok::<_, common::Failure>(())
+    };
     tokio::select! {
         failed = read_replies(&*replies, &read) => failed?,
-        () = clock.sleep(Duration::from_secs(4)) => {}
+        settled = settled => settled?,
     }
 
     let by_operator = resolve(&orders, &services).await?;
@@ -454,7 +464,7 @@ async fn watch(args: &Args) -> Result<bool> {
     let read = read.into_inner().unwrap_or_else(PoisonError::into_inner);
     let lost = (0..args.orders).filter(|n| !read.get(&format!("request-{n}")).is_some_and(&has_end)).count();
     let repeated: usize = read.values().map(|told| told.len().saturating_sub(2)).sum();
-    let left = backend.queue(&engine.name("orders")).await?.depth().await?.total();
+    let left = queue.depth().await?.total();
     say(format!(
         "  all have ended after {:.1} s, {} kills, {repeated} status messages came again",
         took.as_secs_f64(),
