@@ -61,8 +61,10 @@
 //! not be empty`. A transaction with another isolation level than `READ COMMITTED` is the error
 //! `0A000` (`feature_not_supported`). As with [`PostgresQueue::send_within`], such a transaction
 //! cannot be prepared for a commit in two phases, the messages of one group wait for each other's
-//! transactions, and a long one keeps dead rows: keep it short, and send to groups in one order,
-//! because two transactions that send to the same two groups in opposite orders deadlock.
+//! transactions, and a long one keeps dead rows: keep it short, and send to groups, de-duplication
+//! ids and new queues in one order, because two transactions that do so in opposite orders
+//! deadlock. Nobody else can open or send to a queue that a transaction creates until it commits:
+//! open the queue once before.
 //!
 //! The user needs `USAGE` on the schema and the [rights of a handle](#upgrades) on its tables and
 //! sequences. [Stability](crate::_docs::stability) says what stays, and
