@@ -194,6 +194,44 @@ fn poison_is_found_among_long_handlers_and_lost_answers_without_an_innocent() {
     }
 }
 
+// Guarantee: queue_listener 6.
+/// Regression: a handler that ended its process later than one visibility time-out after it began
+/// had left its probation to the next suspect message, which was accused of each death.
+#[test]
+fn poison_that_kills_late_is_found_and_no_job_beside_it() {
+    for seed in 0..3 {
+        let world = World::polled();
+        world.send("kills");
+        (0..20).for_each(|i| drop(world.send(&format!("job-{i}"))));
+        taken_by_a_dying_process(&world, 1);
+        let (mut lives, killed) = (0, tokio::sync::Notify::new());
+        while world.depth().total() > 0 {
+            lives += 1;
+            assert!(lives < 40, "seed {seed}: it does not end");
+            let listener = world.listener(DEFAULT(), seed * 100 + lives);
+            let handler = async |work: Work| {
+                if text(&work.body) == "kills" {
+                    world.clock.sleep(S(45)).await;
+                    killed.notify_one();
+                    pending::<()>().await;
+                }
+                world.clock.sleep(S(20)).await;
+            };
+            let empties = async {
+                while world.depth_now().await > 0 {
+                    world.clock.sleep(S(1)).await;
+                }
+            };
+            world.run(S(4 * 3600), async {
+                tokio::select! { biased; () = killed.notified() => {}, _ = listener.run(empties, handler) => {} }
+            });
+            world.time.advance(S(5));
+        }
+        let dead: Vec<_> = world.dead().into_iter().map(|(body, _)| body).collect();
+        assert_eq!(dead, ["kills"], "seed {seed}");
+    }
+}
+
 // Guarantee: queue_listener 8.
 /// Regression: the answer of a poll or wait that came after the stop was lost, and its messages
 /// were suspect.

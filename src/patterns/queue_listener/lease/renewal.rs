@@ -78,18 +78,19 @@ impl RunState {
     /// leaves the probation to a suspect message that waits: the handler that begins now is the
     /// more likely one to end the process. It returns to the probation when none waits. Each
     /// recorded death doubles both times, so that a handler that ends its process late is found,
-    /// too.
+    /// too. A death after it left is not recorded, so each earlier delivery that ended without a
+    /// settlement, of whatever cause, doubles the time after which it leaves.
     #[cold]
     fn new_mark(&self, lease: &Lease) -> Option<bool> {
         if !self.backlog(|backlog| backlog.is_on_probation(lease)) {
             return self.backlog(|backlog| backlog.try_probation(lease)).then_some(true);
         }
-        let doubled = |time: Duration| time.saturating_mul(1 << lease.crashes.min(DOUBLINGS));
+        let doubled = |time: Duration, times: u32| time.saturating_mul(1 << times.min(DOUBLINGS));
         let lasts = self.now() - lease.alone_since;
-        if lasts >= doubled(self.parts.third) {
+        if lasts >= doubled(self.parts.third, lease.crashes) {
             self.end_alone(lease.alone_since);
         }
-        let leaves = lasts >= doubled(self.inner.visibility());
+        let leaves = lasts >= doubled(self.inner.visibility(), lease.expiries.saturating_sub(1).max(lease.crashes));
         self.backlog(|backlog| leaves && backlog.has_waiting_suspects()).then_some(false)
     }
 

@@ -89,6 +89,15 @@ impl Worker {
             _ if lease.lost => false,
             Ok(Some(sent)) => {
                 lease.renewed(sent, run.inner.visibility());
+                // It has waited long: meanwhile it may have been cancelled, or its queue paused.
+                if run.is_cancelled(lease) {
+                    self.done.push(lease.clone().settlement(run.cancelled(lease)));
+                    return false;
+                }
+                if run.is_halted() || run.is_source_paused(lease.source) {
+                    self.done.push(lease.clone().settlement(Decision::RELEASE));
+                    return false;
+                }
                 lease.begun = true;
                 true
             }
