@@ -8,6 +8,10 @@ use crate::port::{Capability, Failure, PortError, PortErrorKind};
 /// was examined returns: otherwise those of a pass that takes longer hide the rest of the queue.
 const LOOK: Duration = Duration::from_secs(60);
 
+/// Longest time for which a slow pass hides a letter. Each batch of known letters doubles the time,
+/// and a pass that is dropped leaves its letters hidden.
+const LONGEST_LOOK: Duration = Duration::from_secs(3600);
+
 /// Maximum number of dead letters held at once, with their bodies.
 const AT_ONCE: usize = 32;
 
@@ -42,7 +46,7 @@ enum Examined {
 ///
 /// # Cancel safety
 /// If dropped, the remaining dead letters stay; those that were examined are visible again after a
-/// minute, or after about twice the duration of the pass if that was longer.
+/// minute, or after an hour at most if the pass took longer than that minute.
 pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<usize, QueueError> {
     let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
     let dead = queue.dead_letters().ok_or_else(none)?;
@@ -87,7 +91,7 @@ impl Pass<'_> {
                 break;
             }
             if letters.iter().any(|letter| self.examined.contains_key(&letter.id)) {
-                self.look = self.look.saturating_mul(2);
+                self.look = self.look.saturating_mul(2).min(LONGEST_LOOK);
             }
             let mut letters = letters.into_iter();
             while let Some(letter) = letters.next() {

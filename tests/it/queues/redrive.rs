@@ -102,6 +102,27 @@ fn a_redrive_finds_the_last_of_5000_letters_though_each_request_takes_seconds() 
     assert_eq!(time.block_on(dead.depth()).unwrap().visible, 4999, "the others can be seen at once");
 }
 
+/// Regression: each batch of known letters doubled the time for which later ones were hidden, to
+/// years.
+#[test]
+fn the_letters_of_a_slow_redrive_that_is_dropped_return_within_two_hours() {
+    let (clock, time) = Clock::manual();
+    let queue = queue(&clock);
+    set_aside(&time, &*queue, 5000);
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(1500), MS(1500)), 1, &clock).unwrap();
+    let slow = network.client("a").queue(queue.clone());
+    let dropped = async {
+        tokio::select! {
+            ended = redrive(&*slow, usize::MAX, |_| false) => panic!("it ended: {ended:?}"),
+            () = clock.sleep(Duration::from_secs(200)) => {}
+        }
+    };
+    time.block_on(dropped);
+    time.advance(Duration::from_secs(2 * 3600));
+    let dead = queue.dead_letters().unwrap();
+    assert_eq!(time.block_on(dead.depth()).unwrap().visible, 5000);
+}
+
 #[test]
 fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
     let (clock, time) = Clock::manual();
