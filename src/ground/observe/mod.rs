@@ -63,7 +63,8 @@
 //! operation, the cause, the number of attempts, and the reason for no further one. A call inside
 //! an attempt of another pipeline ([`call_within`](crate::Pipeline::call_within)) sends none, as it
 //! is a part of that one's call: if that one has neither a retry nor a time-out that ended it, the
-//! failure is told by its events at `DEBUG` alone. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
+//! failure is told by its events at `DEBUG` alone. Calls and attempts are spans of
+//! `steadfast::call`, at `DEBUG`.
 //!
 //! # Metrics
 //!
