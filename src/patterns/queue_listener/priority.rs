@@ -73,12 +73,11 @@ impl Turns {
     /// longest time: refused messages that return all the time would hide all lower queues.
     pub(super) fn next(&mut self, now: Instant, refuses_all: bool, order: &mut Vec<usize>) {
         order.clear();
-        if refuses_all {
-            order.extend_from_slice(&self.strict);
-            order.sort_by_key(|at| self.queues[*at].asked);
-            return;
-        }
         match self.order {
+            _ if refuses_all => {
+                order.extend_from_slice(&self.strict);
+                order.sort_by_key(|at| self.queues[*at].asked);
+            }
             PriorityOrder::Strict => order.extend_from_slice(&self.strict),
             PriorityOrder::Weighted => {
                 let all: i64 = self.queues.iter().map(|queue| i64::from(queue.level.weight)).sum();

@@ -52,9 +52,9 @@ impl Backlog {
         self.probation.is_none() && self.rests_until.is_none() && !self.suspects.is_empty()
     }
 
-    /// Lets no suspect message begin before this time.
+    /// Lets no suspect message begin before this time, or a later one that was set before.
     pub(crate) fn rest_until(&mut self, until: Instant) {
-        self.rests_until = Some(until);
+        self.rests_until = self.rests_until.max(Some(until));
     }
 
     /// Adds a suspect message. Returns it if too many wait.

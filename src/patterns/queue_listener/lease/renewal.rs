@@ -88,7 +88,7 @@ impl RunState {
         let doubled = |time: Duration, times: u32| time.saturating_mul(1 << times.min(DOUBLINGS));
         let lasts = self.now() - lease.alone_since;
         if lasts >= doubled(self.parts.third, lease.crashes) {
-            self.end_alone(lease.alone_since);
+            self.reopen();
         }
         let leaves = lasts >= doubled(self.inner.visibility(), lease.expiries.saturating_sub(1).max(lease.crashes));
         self.backlog(|backlog| leaves && backlog.has_waiting_suspects()).then_some(false)

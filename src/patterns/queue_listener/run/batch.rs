@@ -30,6 +30,9 @@ impl Worker {
             if run.is_halted() {
                 self.release_all();
             }
+            if self.done.is_empty() && run.ends_surplus() {
+                return;
+            }
             let batch = run.take_batch();
             if let [LeasedDelivery { lease, .. }] = &batch[..]
                 && lease.is_suspect()

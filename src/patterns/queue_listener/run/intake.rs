@@ -11,6 +11,7 @@
 // - Wake-ups: a task that waits for capacity adds to `watched`, creates the future of `fewer`, and
 //   then reads the counts. A task that frees capacity lowers a count and then reads `watched`. All
 //   are `SeqCst`, so that the waiting task sees the lower count or the other one notifies it.
+// - `closed_at` is written before `closed` and read after it, by the one task that opens the intake.
 // - `pace`, `is_parallel`, `wakes` and `paced_to` are estimates and hints. No other data is read on
 //   the strength of them, so `Relaxed` suffices.
 use std::{
@@ -40,6 +41,9 @@ const ALONE: u64 = 200_000;
 /// is received.
 const UNSETTLED: u64 = 4;
 
+/// Longest time for which the intake is closed to other messages without a rest after it.
+const SHORT: Duration = Duration::from_millis(100);
+
 /// Outstanding messages of a run, and the capacity for more.
 pub(crate) struct Intake {
     /// Messages that were requested or received, and are neither settled nor lost.
@@ -55,6 +59,8 @@ pub(crate) struct Intake {
     is_batched: bool,
     /// `true` while a suspect message is handled alone, or is about to be.
     closed: AtomicBool,
+    /// Nanoseconds at which it was closed last.
+    closed_at: AtomicU64,
     /// Notified when `outstanding` or `unsettled` falls and `watched` is not 0.
     pub(crate) fewer: Notify,
     watched: InProgress,
@@ -73,6 +79,7 @@ impl Intake {
             is_parallel: AtomicBool::new(true),
             is_batched,
             closed: AtomicBool::new(false),
+            closed_at: AtomicU64::new(0),
             fewer: Notify::new(),
             watched: InProgress::default(),
             wakes: AtomicU64::new(0),
@@ -181,7 +188,8 @@ impl RunState {
         } else {
             let pace = intake.pace.load(Ordering::Relaxed).max(1);
             let is_parallel = intake.is_parallel.load(Ordering::Relaxed);
-            let slots = if is_parallel { slots } else { 1 };
+            // Handlers that are pending do not block the thread.
+            let slots = if is_parallel { slots } else { slots.min(u64::from(self.handling.get()) + 1) };
             let ahead = slots.saturating_mul(self.parts.ahead / pace).min(u64::from(config.max_tasks) * batch);
             (slots + ahead, u64::from(is_parallel))
         };
@@ -335,6 +343,7 @@ impl RunState {
     /// Closes the intake for a suspect message, and releases the messages that wait. Returns after
     /// those that are outstanding have ended, or after this time.
     pub(crate) async fn close(&self, most: Duration) {
+        self.intake.closed_at.store(self.now().as_nanos(), Ordering::Relaxed);
         self.intake.closed.store(true, Ordering::SeqCst);
         // Waiters in queues end their waits.
         self.nudge();
@@ -342,9 +351,16 @@ impl RunState {
         race(self.fewer_than(2), self.inner.clock.sleep(most)).await;
     }
 
-    /// Opens the intake after a suspect message was handled, or after its time alone.
+    /// Opens the intake after a suspect message was handled, or after its time alone. If it was
+    /// closed for long, the next one is alone only after as long a time.
+    #[cold]
     pub(crate) fn reopen(&self) {
         if self.intake.closed.swap(false, Ordering::SeqCst) {
+            let (now, since) = (self.now(), self.intake.closed_at.load(Ordering::Relaxed));
+            let closed = now - Instant::from_nanos(since);
+            if closed > SHORT {
+                self.backlog(|backlog| backlog.rest_until(now + closed));
+            }
             self.intake.fewer.notify_waiters();
             self.call();
         }

@@ -427,17 +427,6 @@ impl RunState {
         }
     }
 
-    /// Lets messages flow beside a suspect one that is on probation, because it was alone for long
-    /// enough. The next one is alone only after as long a time.
-    #[cold]
-    pub(crate) fn end_alone(&self, since: Instant) {
-        if self.intake.is_closed() {
-            let now = self.now();
-            self.backlog(|backlog| backlog.rest_until(now + (now - since)));
-            self.reopen();
-        }
-    }
-
     /// Releases the waiting messages that are not suspect.
     pub(crate) fn release_trusted(&self) {
         let waiting = self.backlog(|backlog| std::iter::from_fn(|| backlog.next_trusted()).collect::<Vec<_>>());
