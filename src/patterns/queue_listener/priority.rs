@@ -60,10 +60,10 @@ struct Turn {
 }
 
 impl Turns {
-    pub(super) fn new(levels: &[Level], order: PriorityOrder, now: Instant) -> Self {
-        let queues = levels.iter().map(|level| Turn { level: *level, asked: now, credit: 0 }).collect();
-        let mut strict: Vec<usize> = (0..levels.len()).collect();
-        strict.sort_by_key(|at| std::cmp::Reverse(levels[*at].priority));
+    pub(super) fn new(levels: impl Iterator<Item = Level>, order: PriorityOrder, now: Instant) -> Self {
+        let queues: Vec<_> = levels.map(|level| Turn { level, asked: now, credit: 0 }).collect();
+        let mut strict: Vec<usize> = (0..queues.len()).collect();
+        strict.sort_by_key(|at| std::cmp::Reverse(queues[*at].level.priority));
         Self { order, queues, strict }
     }
 

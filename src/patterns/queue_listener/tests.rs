@@ -95,7 +95,7 @@ proptest! {
         };
         let levels: Vec<_> = levels.iter().map(make).collect();
         let order = if weighted { PriorityOrder::Weighted } else { PriorityOrder::Strict };
-        let mut turns = Turns::new(&levels, order, at(0));
+        let mut turns = Turns::new(levels.iter().copied(), order, at(0));
         let (mut now, mut asked) = (0, vec![0; levels.len()]);
         let mut order = Vec::new();
         for (passed, has_something, refuses_all) in waits {
