@@ -152,7 +152,7 @@ impl RunState {
     #[inline]
     pub(crate) fn completes(&self, lease: &Lease) {
         if self.in_outage.load(Ordering::Acquire) {
-            self.in_outage(|outage, _| outage.succeeded(lease.was_released()));
+            self.in_outage(|outage, _| outage.succeeded(lease.releases() > 0));
         }
     }
 
@@ -166,7 +166,7 @@ impl RunState {
 
     #[cold]
     fn failed(&self, lease: &Lease, after: Option<Duration>, (kind, error): (AttemptErrorKind, String)) -> Decision {
-        if let Some(failures) = self.in_outage(|outage, now| outage.failed(&lease.id, lease.was_released(), now)) {
+        if let Some(failures) = self.in_outage(|outage, now| outage.failed(&lease.id, lease.releases() > 0, now)) {
             return Decision::Refused { after: self.pause(failures), error };
         }
         self.attempt_failed(lease, after, (kind, error))
@@ -234,8 +234,7 @@ impl RunState {
         if matches!(self.stage(), Stage::Stopping { .. }) || self.is_source_paused(lease.source) {
             return Decision::RELEASE;
         }
-        let earlier = lease.deliveries.saturating_sub(lease.attempt).min(16);
-        let after = SHORTEST_DELAY.saturating_mul(1 << earlier).min(Disposition::LONGEST_REFUSAL);
+        let after = SHORTEST_DELAY.saturating_mul(1 << lease.releases().min(16)).min(Disposition::LONGEST_REFUSAL);
         let jitter = scaled((after / 10).min(LATEST), self.inner.entropy.unit());
         Decision::Release { after: after.saturating_add(jitter) }
     }
