@@ -149,7 +149,7 @@
 //! If the delivery ends without a settlement again, that is a death. A message becomes a dead
 //! letter after `max_expiries` deaths, of which the first, before it was suspect, is not recorded.
 //! However often its deliveries are lost, a message whose handler did not begin is never a dead
-//! letter.
+//! letter, and they take none of its `max_attempts`.
 //!
 //! Suspect messages begin one at a time, so that a death has one cause, and each is alone for a
 //! while, so that it takes no other message with it. The listener waits for the handlers that run,
@@ -267,7 +267,7 @@
 //!    settlement is reported as `LeaseLost`.
 //! 5. Leases of waiting messages are renewed. No handler begins with less lease left than `margin`.
 //! 6. A message becomes a dead letter after `max_attempts` failed attempts or `max_expiries` deaths
-//!    of its process, and never if its handler did not begin. A suspect message delays others, and
+//!    of its process, and never if its handler did not begin. Lost deliveries are neither. A suspect message delays others, and
 //!    other suspect ones, for a bounded time. A panic is a failure of its message alone.
 //! 7. A crash while a message is moved to the dead letters leaves exactly one dead letter.
 //! 8. A stop releases waiting messages at once, asks handlers to stop after `drain_timeout`, drops
