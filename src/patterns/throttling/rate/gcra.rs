@@ -206,9 +206,9 @@ impl Gcra {
         self.update(|tat| tat.saturating_sub(reserved).max(drained)).saturating_sub(reserved)
     }
 
-    /// Replaces the arrival time `paused` of a running pause by `next`, at this pace. Permits beyond
-    /// it stay used: a call took them when the pause ended by itself, after the caller read the
-    /// clock. Also gives back `waiting` reserved permits, which the caller reserves again.
+    /// Replaces the arrival time `paused` of a running pause by `next`, at this pace. Permits
+    /// beyond it stay used: a call took them when the pause ended by itself, after the caller read
+    /// the clock. Also gives back `waiting` reserved permits, which the caller reserves again.
     pub(crate) fn replace_pause(&self, paused: u64, waiting: u64, pace: Pace, next: u64) {
         let old = self.pace();
         let reserved = old.interval.saturating_mul(waiting);

@@ -285,8 +285,8 @@ fn no_arithmetic_wraps() {
 }
 
 // Guarantee: throttling 6.
-/// A resume, or a change of the quota, read the clock just before the pause ended, and a call passed
-/// just after it: the store of the new arrival time forgot the call's permit.
+/// A resume, or a change of the quota, read the clock just before the pause ended, and a call
+/// passed just after it: the store of the new arrival time forgot the call's permit.
 #[test]
 fn a_permit_that_is_taken_as_a_pause_ends_by_itself_stays_used() {
     let paused = || {
