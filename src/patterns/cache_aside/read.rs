@@ -64,6 +64,10 @@ where
     }
 
     /// Creates a builder, which can also set a clock, a remote tier and a backplane.
+    ///
+    /// Methods of [this builder
+    /// alone](crate::Builder#impl-Builder%3CCacheAside%3CK,+V%3E%3E): `spawner`, `weigher`,
+    /// `remote`, `backplane`.
     pub fn builder(config: CacheAsideConfig) -> Builder<Self> {
         Builder::new(CacheAsideSpec::new(config))
     }
