@@ -273,7 +273,7 @@ mod stats;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod validator; // values with a mark by which the source tells whether they changed
-mod view; // conditional refresh, and options per call
+mod view; // options per call
 mod wait; // waiting for a load
 mod write; // `put` and invalidations
 
