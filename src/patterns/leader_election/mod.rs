@@ -158,7 +158,7 @@
 //! 4. The lease's store is a single point of failure: without it no node leads. Each failed call is
 //!    an event (warning).
 //! 5. A leader that stalls may go on renewing:
-//!    [`health_check`](crate::Builder::health_check) ends its term (default, once it is
+//!    [`health_check`](LeaderElection::builder) ends its term (default, once it is
 //!    given).
 //! 6. Which candidate wins is not determined: do not depend on it (advice).
 //! 7. The leader must not become the bottleneck: let it assign work, not do it (advice).

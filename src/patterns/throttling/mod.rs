@@ -201,7 +201,7 @@
 //!
 //! [`ThrottlingEvent`]: rejected, queued, paused, resumed, limit changed, shedding began and ended.
 //! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
-//! of the key if the limiter is [named by](crate::Builder::name_by) key.
+//! of the key if the limiter is [named by](KeyedRateLimiter::builder) key.
 //!
 //! # Considerations
 //!
@@ -222,12 +222,12 @@
 //!    nanoseconds, but not nothing. [`explain`](crate::Pipeline::explain) warns of limits without
 //!    head-room: nearly equal soft and hard limits, a burst of one, `k` of one, shares that reserve
 //!    nothing. (warning)
-//! 7. Strategies: reject above a rate per tenant ([`tier_of`](crate::Builder::tier_of)); switch off
-//!    what is not essential ([`Degradation`]); level by priority ([`PriorityShares`], [`Shedder`])
-//!    and by the value of a tenant (tiers); defer work that was shed
+//! 7. Strategies: reject above a rate per tenant ([`tier_of`](KeyedRateLimiter::builder)); switch
+//!    off what is not essential ([`Degradation`]); level by priority ([`PriorityShares`],
+//!    [`Shedder`]) and by the value of a tenant (tiers); defer work that was shed
 //!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
 //! 8. Metering per tenant: [`KeyedRateLimiter::usage`] reads what a tenant uses of its quota now
-//!    (default); a [`metered`](crate::Builder::metered) limiter counts what each tenant took and
+//!    (default); a [`metered`](KeyedRateLimiter::builder) limiter counts what each tenant took and
 //!    was refused, for [`readings`](KeyedRateLimiter::readings).
 //!
 //! # Pitfalls

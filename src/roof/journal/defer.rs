@@ -128,6 +128,8 @@ impl Journal {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CJournal%3E): `remembering`.
     pub fn builder(queue: Arc<dyn Queue>, config: JournalConfig) -> Builder<Self> {
         Builder::new(JournalSpec { queue, config, memory: None })
     }

@@ -65,7 +65,7 @@
 //! between the call and its settlement. Every entry therefore has an **idempotency key**. Send it
 //! to the service (the header [`Idempotency-Key`](IDEMPOTENCY_KEY) is usual), which then performs
 //! the call once. If the service does not support keys,
-//! [`remembering`](crate::Builder::remembering) makes a repetition rare. Its records belong to the
+//! [`remembering`](Journal::builder) makes a repetition rare. Its records belong to the
 //! journal's queue, whatever else the store holds. A key that is deferred twice within the queue's
 //! deduplication window is kept once.
 //!

@@ -171,7 +171,7 @@
 //! 9. A restarted scheduler takes up what was in flight: messages come back. (default)
 //! 10. The state store may be replicated: choose a durable engine. (advice)
 //! 11. Claims are atomic. (default)
-//! 12. The order and its state are written together: [`rows`](crate::Builder::rows). (option)
+//! 12. The order and its state are written together: [`rows`](Scheduler::builder). (option)
 //! 13. A lasting error ends in a state of its own, with an event; an operator retries or submits
 //!     again. (default; warning)
 //! 14. Status goes to a private reply queue, with a correlation id. (option)

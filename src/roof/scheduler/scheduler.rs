@@ -110,6 +110,9 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new). Give it the clock of the saga.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CScheduler%3CT%3E%3E):
+    /// `replies`, `rows`.
     pub fn builder(saga: Saga<T>, queue: Arc<dyn Queue>, config: SchedulerConfig) -> Builder<Self> {
         Builder::new(SchedulerSpec { saga, queue, config, replies: None, rows: None })
     }

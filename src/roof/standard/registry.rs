@@ -151,7 +151,7 @@ pub struct StandardRegistrySpec {
 
 impl Builder<StandardRegistry> {
     /// Lets the shedders of all services also watch this gauge, as
-    /// [`Builder::gauge`](crate::Builder::gauge) of one stack does.
+    /// [`gauge`](Standard::builder) of one stack does.
     pub fn gauge(mut self, name: impl Into<Name>, gauge: impl Reading) -> Self {
         self.spec.gauges = self.spec.gauges.and(name.into(), gauge);
         self
@@ -187,6 +187,8 @@ impl StandardRegistry {
     }
 
     /// Creates a builder of the registry.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStandardRegistry%3E): `gauge`.
     pub fn builder(config: StandardRegistryConfig) -> Builder<Self> {
         Builder::new(StandardRegistrySpec { config, gauges: Gauges::default() })
     }

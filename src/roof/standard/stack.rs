@@ -118,6 +118,8 @@ impl Standard {
     }
 
     /// Creates a builder of the stack. Its parts are named `name.retry` and so on.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStandard%3E): `gauge`.
     pub fn builder(config: StandardConfig) -> Builder<Self> {
         Builder::new(StandardSpec { config, gauges: Gauges::default() })
     }

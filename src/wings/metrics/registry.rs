@@ -227,6 +227,8 @@ impl Metrics {
     }
 
     /// Creates a builder. Its clock times calls, and must be that of the watched retry budgets.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CMetrics%3E): `recorder`.
     pub fn builder() -> Builder<Self> {
         Builder::new(RecorderHandle::Global)
     }
