@@ -72,7 +72,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "roof/stream/processor/members.rs",
             "roof/stream/processor/run.rs",
             "roof/stream/processor/state.rs",
-            "roof/stream/processor/worker.rs",
+            "roof/stream/processor/handlers.rs",
             // The client's subscriptions are streams.
             "wings/backend/nats/notifier.rs",
             "wings/backend/nats/reader.rs",

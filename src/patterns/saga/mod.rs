@@ -238,7 +238,7 @@
 //! # Pitfalls
 //!
 //! - The same id must not be used again for other work, also after `retention`: services that
-//!   remember keys for longer would take its actions for repeated ones.
+//!   remember keys for longer would treat its actions as duplicates.
 //! - The initial state is compared by its bytes: encode it in a stable order, without a
 //!   `HashMap` and without the time of the call.
 //! - A step sees the state as of its start. In a parallel group compute changes from what `changed`
@@ -271,9 +271,9 @@ mod records; // the record in the store
 mod recover;
 mod settle; // the machine: the steps that follow
 mod signals; // the machine: requests of callers
-mod state; // the machine: records of attempts
+mod state; // the machine: the table of transitions, and outcomes of attempts
 mod status;
-mod turn; // on behalf of a message
+mod turn; // on behalf of a request
 mod wire; // the stored form
 
 #[cfg(all(test, not(steadfast_loom)))]

@@ -92,7 +92,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         let turn = Turn {
             id,
             start,
-            message: number_of(&self.queue.identity(), &work.id),
+            request: number_of(&self.queue.identity(), &work.id),
             epoch,
             cancel: match kind {
                 _ if is_late => Some(LATE),
