@@ -49,7 +49,7 @@ pub(crate) struct SagaCore {
     pub(super) local: Mutex<HashMap<Arc<str>, Arc<Signals>>>,
 }
 
-/// Signals between the tasks of this process that care for one saga.
+/// Signals between the tasks of this process that work on one saga.
 #[derive(Default)]
 pub(super) struct Signals {
     /// To the execution: a caller has changed the record.

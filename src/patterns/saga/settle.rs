@@ -1,5 +1,5 @@
-//! The steps that follow from the statuses of a saga: the next group, the next compensation, or the
-//! end.
+//! Transition rules of a saga: from the statuses of its steps to the next group, the next
+//! compensation, or the end.
 use super::state::{Limits, Phase, Progress, Status, StepProgress};
 
 impl Progress {

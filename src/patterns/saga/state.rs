@@ -117,8 +117,8 @@ pub(super) struct Progress {
     /// The step that failed, and the reason of the compensation.
     pub(super) failed_step: Option<u8>,
     pub(super) reason: String,
-    /// Texts of the submission that started the saga, by name; a scheduler's message takes them
-    /// up.
+    /// Headers of the submission that started the saga, by name; a scheduler copies them into later
+    /// messages.
     pub(super) origin: Origin,
     pub(super) steps: Vec<StepProgress>,
     pub(super) state: Bytes,
@@ -230,7 +230,7 @@ impl Progress {
         self.started().chain(self.waiting()).map(|i| self.steps[i].wait).max().unwrap_or_default()
     }
 
-    /// Returns the delay after which a step that waits is due.
+    /// Returns the time until the next waiting step is due.
     pub(super) fn shortest_wait(&self) -> Duration {
         self.waiting().map(|i| self.steps[i].wait).min().unwrap_or_default()
     }

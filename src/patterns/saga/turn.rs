@@ -180,7 +180,7 @@ impl SagaCore {
     }
 }
 
-/// A saga that nothing carries on.
+/// An open saga without an executor.
 pub(crate) struct Silent {
     pub(crate) id: String,
     /// Number of times that it was found so, this one included.

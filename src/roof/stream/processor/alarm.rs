@@ -50,7 +50,7 @@ impl Alarm {
 }
 
 impl ProcessorCore {
-    /// Receives the notices of the topic, for all partitions of this member, without an end.
+    /// Receives the notices of the topic, for all partitions of this member. Never returns.
     pub(super) async fn hear(&self) {
         let topic = notices_of(&self.topic.identity());
         let timing = (&self.clock, self.call_timeout());

@@ -117,7 +117,7 @@ impl Component for StreamProcessor {
         let member = format!("{member}#{:016x}", entropy.next_u64());
         let longest = partition.len().max(member.len() + 2);
         require(longest <= can.max_key(), "group", "must not be longer than the store can hold, nor the member's id")?;
-        // As the names of the elections are.
+        // The names of the elections have the same limit.
         let last = format!("{partition}/{}", topic.partitions());
         require(last.len() <= leases.capabilities().max_key(), "group", "must not be longer than the leases can hold")?;
         let processor = Self(Arc::new(ProcessorCore {

@@ -1,4 +1,4 @@
-//! Starting the events of a partition: in the order of keys, and in the careful mode one at a time.
+//! Starting the events of a partition: in the order of keys; after repeated crashes, one at a time.
 use std::{future::Future, task::Context};
 
 use super::{
