@@ -179,6 +179,11 @@ fn the_readme_states_the_counts_that_its_pictures_show() {
     let grouped = |n: u64| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };
     let stated = format!("{} of {} deliveries lost", grouped(lost), grouped(scheduled + rejected + lost));
     assert!(readme.contains(&stated), "README does not state {stated}");
+    // Its picture has the bars of both.
+    assert!(
+        include_str!("../docs/storm-summary.svg").contains(&stated),
+        "the picture of README does not state {stated}"
+    );
     assert!(protected[2] == 0 && protected.iter().sum::<u64>() == scheduled + rejected + lost, "{protected:?}");
 }
 
