@@ -319,8 +319,9 @@
 //! - **Priority.** [`source`](crate::Builder::source) adds queues, in strict order or by
 //!   weight; [`max_wait`](Level::max_wait) bounds how long a queue is passed over. All levels share
 //!   the tasks; for separate pools, build several listeners.
-//! - **Duplicates.** [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store
-//!   which messages were handled. It does not record one whose results are forwarded: its end and
+//! - **Duplicates** ([all ways to have an effect once](crate::_docs::once)).
+//!   [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store which messages were
+//!   handled. It does not record one whose results are forwarded: its end and
 //!   its results are one step anyway.
 //! - **Large bodies**: [`claim_check`](crate::claim_check). **More throughput**:
 //!   [`PartitionedQueue`](crate::queue::PartitionedQueue).

@@ -264,6 +264,8 @@
 //!   remember keys for longer would treat its actions as duplicates.
 //! - The initial state is compared by its bytes: encode it in a stable order, without a
 //!   `HashMap` and without the time of the call.
+//! - Others change the same data while a saga runs. A compensation decides by what it finds, and
+//!   need not restore the first state.
 //! - A step sees the state as of its start. In a parallel group compute changes from what `changed`
 //!   passes, not from the step.
 //! - The state is written after each step: keep it small, and large parts elsewhere. A state is

@@ -11,7 +11,8 @@
 //!
 //! Use it to keep service levels under load, to share capacity fairly between tenants, to survive
 //! bursts, and to bound costs. It does not replace scaling: it bridges the time until more capacity
-//! is available.
+//! is available. Decide on it early, since it shows in your interface: as an error with a time to
+//! come back.
 //!
 //! | scarce resource | use |
 //! |---|---|

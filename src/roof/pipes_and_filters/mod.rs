@@ -4,8 +4,8 @@
 //! # When, and when not
 //!
 //! Use it where work is a line of steps that differ in their speed, their hardware or their owners:
-//! each step scales, fails and is deployed by itself, and the queues between them absorb peaks. Do
-//! not use it
+//! each step scales, fails and is deployed by itself, and the queues between them absorb peaks.
+//! Begin with all filters in one process, and separate those that must scale alone. Do not use it
 //!
 //! - if the steps are quick and of one kind: call one function after the other in the handler of a
 //!   [`queue_listener`](crate::queue_listener), which costs one queue instead of several,
