@@ -327,7 +327,7 @@ impl Progress {
         self.started().chain(self.waiting()).map(|i| self.steps[i].wait).max().unwrap_or_default()
     }
 
-    /// Returns the time until the next waiting step.
+    /// Returns the time until the next waiting step is due.
     pub(super) fn shortest_wait(&self) -> Duration {
         self.waiting().map(|i| self.steps[i].wait).min().unwrap_or_default()
     }

@@ -22,7 +22,7 @@ use crate::{
 /// group.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Delay of a message that this process cannot handle, and perhaps another one can.
+/// Delay of a message that this process cannot handle, but another process may.
 const ELSEWHERE: Duration = Duration::from_secs(30);
 
 const LATE: &str = "the deadline has passed";

@@ -181,12 +181,6 @@
 //!
 //! None.
 //!
-//! # Considerations
-//!
-//! Circuit breaker 10: its state is visible from outside, by a gauge for each state. (default)
-//! Throttling 8: usage by tenant is read from the keyed limiter; a label for it would create a
-//! series for each tenant.
-//!
 //! # Pitfalls
 //!
 //! A recorder is called within the call, as a `tracing` subscriber is: it must be quick, and must
