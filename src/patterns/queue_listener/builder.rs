@@ -41,6 +41,9 @@ impl QueueListener {
     }
 
     /// Creates a builder of a listener of this queue.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CQueueListener%3E): `level`,
+    /// `source`, `order`, `notifier`, `filter`, `control`, `scaling`.
     pub fn builder(queue: Arc<dyn Queue>, config: QueueListenerConfig) -> Builder<Self> {
         Builder::new(QueueListenerSpec {
             queues: vec![(queue, Level::default())],

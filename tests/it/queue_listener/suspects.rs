@@ -9,7 +9,7 @@ use std::{
 
 use steadfast::{
     entropy::Entropy,
-    queue::{Message, Queue, QueueExt, Receive},
+    queue::{Address, Message, Queue, QueueExt, Receive},
     queue_listener::{Disposition, QueueListenerConfig, Work},
 };
 use tokio::sync::Notify;
@@ -58,6 +58,50 @@ fn answers_that_come_late_for_an_hour_make_no_dead_letter() {
         assert_eq!((world.dead(), world.depth().total()), (Vec::new(), 0), "{name}");
         assert_eq!(began.borrow().len(), messages, "{name}");
     }
+}
+
+// Guarantee: queue_listener 6.
+/// Regression: deliveries that nobody tried used up the attempts of a message that then failed.
+#[test]
+fn a_message_whose_answers_were_lost_for_an_hour_has_all_its_attempts() {
+    let world = World::new();
+    world.send("recovers");
+    world.send("fails");
+    taken_by_a_dying_process(&world, 120);
+    let listener = world.listener(DEFAULT().max_attempts(3), 1);
+    let (began, tried) = (world.now(), RefCell::new(Vec::new()));
+    let run = listener.run(world.clock.sleep(S(600)), async |work: Work| {
+        let body = text(&work.body);
+        let failures = tried.borrow().iter().filter(|(tried, _)| *tried == body).count();
+        tried.borrow_mut().push((body.clone(), world.now() - began));
+        if body == "fails" || failures < 2 { Disposition::retry("fails") } else { Disposition::Complete }
+    });
+    world.time.block_on(run).unwrap();
+    let of =
+        |body: &str| tried.borrow().iter().filter(|(tried, _)| tried == body).map(|(_, at)| *at).collect::<Vec<_>>();
+    assert_eq!((of("recovers").len(), of("fails").len()), (3, 3), "{:?}", world.dead());
+    assert!(of("fails")[1] - of("fails")[0] < S(10), "the delays begin anew, too: {:?}", of("fails"));
+    let dead = world.time.block_on(world.queue.dead_letters().unwrap().peek(2)).unwrap();
+    let numbers: Vec<u32> = dead[0].errors.iter().map(|error| error.attempt).collect();
+    assert_eq!((dead.len(), text(&dead[0].body), numbers), (1, "fails".to_owned(), vec![1, 2, 3]));
+    assert!(dead[0].reason.as_ref().unwrap().contains("(attempt 3, delivery 123,"), "{:?}", dead[0].reason);
+}
+
+// Guarantee: queue_listener 22.
+/// A forward that is refused for good counts likewise.
+#[test]
+fn a_forward_that_is_refused_after_lost_answers_is_a_first_attempt() {
+    let world = World::new();
+    world.send("forwards");
+    taken_by_a_dying_process(&world, 20);
+    let listener = world.listener(DEFAULT().max_attempts(3), 1);
+    let tries = Cell::new(0);
+    let run = listener.run(world.clock.sleep(S(600)), async |_: Work| {
+        tries.set(tries.get() + 1);
+        Disposition::forward([(Address::new("elsewhere"), Message::new("result"))])
+    });
+    world.time.block_on(run).unwrap();
+    assert_eq!((tries.get(), world.dead().len()), (3, 1));
 }
 
 /// While the answers take longer than the time limit, but less than a lease, messages are handled.

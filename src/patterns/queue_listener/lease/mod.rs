@@ -18,7 +18,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    queue::{Delivery, MessageId, Receipt},
+    queue::{Delivery, MessageId, Receipt, untried},
     queue_listener::{
         QueueListenerConfig,
         run::{intake::Reserved, state::RunState},
@@ -35,15 +35,15 @@ pub(crate) struct Lease {
     pub(crate) id: MessageId,
     pub(crate) receipt: Receipt,
     pub(crate) deliveries: u32,
-    /// Number of the attempt that this delivery is or would be, starting at 1.
+    /// Number of the attempt that this delivery is or would be, starting at 1, without those of
+    /// which nothing tells that their handlers began.
     pub(crate) attempt: u32,
     /// Consecutive earlier deliveries that ended without a settlement, except those that this
     /// process explains.
     pub(crate) expiries: u32,
     /// Those of them whose handler had begun.
     pub(crate) crashes: u32,
-    /// Number of attempts before this one of which nothing tells that their handlers began. The
-    /// first one before a recorded death is taken for a death, too.
+    /// Number of earlier deliveries of which nothing tells that their handlers began.
     pub(crate) untried: u32,
     /// `true` if a suspect message has begun, so that its probation ends with this lease.
     pub(crate) begun: bool,
@@ -103,15 +103,16 @@ impl Term {
 impl Lease {
     #[inline]
     pub(crate) fn of(delivery: &Delivery, term: Term) -> Self {
+        let untried = untried(delivery.expiries, delivery.crashes);
         Self {
             source: term.source,
             id: delivery.id.clone(),
             receipt: delivery.receipt.clone(),
             deliveries: delivery.deliveries,
-            attempt: delivery.attempts.saturating_add(1),
+            attempt: delivery.attempts.saturating_sub(untried).saturating_add(1),
             expiries: delivery.expiries,
             crashes: delivery.crashes,
-            untried: delivery.expiries.saturating_sub(delivery.crashes).saturating_sub(u32::from(delivery.crashes > 0)),
+            untried,
             begun: false,
             alone_since: term.received,
             until: term.until,
@@ -139,15 +140,16 @@ impl Lease {
         self.expiries > 0
     }
 
-    /// Returns `true` if the attempts before this one are used up, as far as their handlers began.
+    /// Returns `true` if the attempts before this one are used up.
     #[inline]
     pub(crate) const fn exceeds(&self, max_attempts: u32) -> bool {
-        self.attempt.saturating_sub(self.untried) > max_attempts
+        self.attempt > max_attempts
     }
 
-    /// Returns `true` if the message was released before.
-    pub(crate) const fn was_released(&self) -> bool {
-        self.deliveries > self.attempt
+    /// Returns the number of earlier releases. Untried deliveries before a failed attempt count as
+    /// releases: the queue no longer tells them apart.
+    pub(crate) const fn releases(&self) -> u32 {
+        self.deliveries.saturating_sub(self.attempt.saturating_add(self.untried))
     }
 
     #[inline]

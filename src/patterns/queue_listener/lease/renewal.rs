@@ -197,7 +197,7 @@ impl RunState {
                 Stage::Running | Stage::Paused => (Instant::FAR_FUTURE, Instant::FAR_FUTURE),
             };
             let now = self.now();
-            // Gives up the leases that have ended. If none is left, the handler works in vain.
+            // Gives up the leases that have ended. If none is left, the handler's result will be refused.
             for lease in leases.iter_mut().filter(|lease| !lease.lost && lease.until <= now) {
                 self.lose(lease);
             }

@@ -144,14 +144,14 @@ impl RunState {
     #[inline]
     pub(crate) fn completes(&self, lease: &Lease) {
         if self.outages.is_open() {
-            self.outages.change(|outage| outage.succeeded(lease.was_released()));
+            self.outages.change(|outage| outage.succeeded(lease.releases() > 0));
         }
     }
 
     #[cold]
     fn failed(&self, lease: &Lease, after: Option<Duration>, (kind, error): (AttemptErrorKind, String)) -> Decision {
         let now = self.now();
-        if let Some(failures) = self.outages.change(|outage| outage.failed(&lease.id, lease.was_released(), now)) {
+        if let Some(failures) = self.outages.change(|outage| outage.failed(&lease.id, lease.releases() > 0, now)) {
             return Decision::Refused { after: self.pause(failures), error };
         }
         self.attempt_failed(lease, after, (kind, error))
@@ -219,8 +219,7 @@ impl RunState {
         if self.lifecycle.stops() || self.inner.is_source_paused(lease.source) {
             return Decision::RELEASE;
         }
-        let earlier = lease.deliveries.saturating_sub(lease.attempt).min(16);
-        let after = SHORTEST_DELAY.saturating_mul(1 << earlier).min(Disposition::LONGEST_REFUSAL);
+        let after = SHORTEST_DELAY.saturating_mul(1 << lease.releases().min(16)).min(Disposition::LONGEST_REFUSAL);
         let jitter = scaled((after / 10).min(LATEST), self.inner.entropy.unit());
         Decision::Release { after: after.saturating_add(jitter) }
     }
