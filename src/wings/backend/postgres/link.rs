@@ -17,7 +17,7 @@ use super::{
     server::Server,
 };
 use crate::{
-    backend::{ConnectionEvent, early_timer::EarlyTimer},
+    backend::{ConnectionEvent, common::early_timer::EarlyTimer},
     observe::Events,
     port::{PortError, PortErrorKind, within},
     time::Clock,

@@ -163,11 +163,11 @@ impl PostgresQueue {
         let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct, sweep.clone()));
         let (sender, settler) = (Sender::new(link.clone(), id, window), Settler::new(link.clone(), id, window));
         Self(Arc::new(QueueCore {
-            sends: Gather::new(GATHERED, sender.clone()),
+            sends: Gather::new("postgres", GATHERED, sender.clone()),
             sender,
-            settles: Gather::new(GATHERED, settler.clone()),
+            settles: Gather::new("postgres", GATHERED, settler.clone()),
             settler,
-            receives: Gather::new(GATHERED, SharedReceiver(receiver.clone())),
+            receives: Gather::new("postgres", GATHERED, SharedReceiver(receiver.clone())),
             receiver,
             notices: OnceCell::new(),
             available: Notify::new(),

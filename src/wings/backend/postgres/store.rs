@@ -65,12 +65,12 @@ impl StoreCore {
     pub(super) fn new(link: &Arc<Link>) -> Self {
         let (sender, getter) = (Arc::new(SendJobs::new(link)), Arc::new(Getter::new(link)));
         Self {
-            writes: Gather::new(JOBS, sender.clone()),
+            writes: Gather::new("postgres", JOBS, sender.clone()),
             // Without an end of a job nothing is done.
             within: sender.sql.replace("$4", &format!("CASE WHEN {READ_COMMITTED} THEN $4 ELSE '{{}}' END")),
             sender,
             sweeper: Sweeper::new(link.sql("SELECT {s}.store_sweep($1)")),
-            reads: Gather::new(JOBS, getter.clone()),
+            reads: Gather::new("postgres", JOBS, getter.clone()),
             getter,
         }
     }
