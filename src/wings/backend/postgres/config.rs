@@ -120,7 +120,7 @@ impl PostgresConfig {
         true
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         parse(&self.url, "url")?;
         if let Some(url) = &self.notices_url {
             parse(url, "notices_url")?;
@@ -132,7 +132,7 @@ impl PostgresConfig {
     }
 }
 
-pub(super) fn check_schema(schema: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_schema(schema: &str) -> Result<(), ConfigError> {
     require((1..=63).contains(&schema.len()), "schema", "must be 1 to 63 bytes")?;
     // It is written into quoted names and literals, and into the bodies of functions.
     let is_reserved = |c: char| matches!(c, '"' | '\'' | '\\' | '$' | '{' | '}') || c.is_control();
@@ -145,7 +145,7 @@ pub(super) fn check_schema(schema: &str) -> Result<(), ConfigError> {
 }
 
 /// Parses a URL. The error contains no part of it.
-pub(super) fn parse(url: &str, field: &'static str) -> Result<tokio_postgres::Config, ConfigError> {
+pub(crate) fn parse(url: &str, field: &'static str) -> Result<tokio_postgres::Config, ConfigError> {
     // The certificate is always verified in full.
     let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
     // The parser's error may quote a part of a password.
@@ -191,7 +191,7 @@ impl fmt::Debug for Redacted<'_> {
 }
 
 /// Returns the hosts and the database, as errors name them.
-pub(super) fn place(config: &tokio_postgres::Config) -> String {
+pub(crate) fn place(config: &tokio_postgres::Config) -> String {
     let ports = config.get_ports();
     let host = |(i, host): (usize, &tokio_postgres::config::Host)| {
         let port = ports.get(i).or(ports.first()).copied().unwrap_or(5432);

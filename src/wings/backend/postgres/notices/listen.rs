@@ -9,13 +9,13 @@ use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use tokio_postgres::AsyncMessage;
 
-use super::{
+use super::super::{
     PostgresConfig,
-    connection::{Connection, Connector},
-    failure::{Effect, failure, timed_out},
-    pool::RECONNECT,
-    wake::listening,
+    link::connection::{Connection, Connector},
+    link::failure::{Effect, failure, timed_out},
+    link::pool::RECONNECT,
 };
+use super::wake::listening;
 use crate::{
     backend::{ConnectionEvent, ConnectionRole, common::mailbox::Mailbox},
     backoff::{Backoff, BackoffConfig},
@@ -30,7 +30,7 @@ use crate::{
 
 /// The subscribers of a handle. Its connection is opened by the first one, and restored when it is
 /// lost.
-pub(super) struct Listener(Arc<ListenerCore>);
+pub(crate) struct Listener(Arc<ListenerCore>);
 
 struct ListenerCore {
     connector: Connector,
@@ -61,7 +61,7 @@ struct Channel {
 }
 
 /// A subscription to one channel. Dropping it ends the subscription.
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     core: Weak<ListenerCore>,
     channel: String,
     mailbox: Arc<Mailbox>,
@@ -75,7 +75,7 @@ const UNREAD_BYTES: usize = 64 << 20;
 const PROBE: Duration = Duration::from_secs(60);
 
 impl Listener {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &PostgresConfig,
         clock: &crate::time::Clock,
         events: Events<ConnectionEvent>,
@@ -95,7 +95,7 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<Subscription, PortError> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, PortError> {
         let mailbox = Arc::new(Mailbox::of(UNREAD, UNREAD_BYTES));
         let subscription =
             Subscription { core: Arc::downgrade(&self.0), channel: channel.to_owned(), mailbox: mailbox.clone() };
@@ -127,7 +127,7 @@ impl Listener {
     }
 
     /// Passes a payload to the subscribers of this handle, without the server.
-    pub(super) fn tell(&self, channel: &str, payload: &str) {
+    pub(crate) fn tell(&self, channel: &str, payload: &str) {
         self.0.dispatch(channel, payload);
     }
 }
@@ -143,12 +143,12 @@ impl Subscription {
     ///
     /// # Cancel safety
     /// Dropping the future loses no notice.
-    pub(super) async fn recv(&self) -> Notice {
+    pub(crate) async fn recv(&self) -> Notice {
         self.mailbox.recv().await
     }
 
     /// Returns the next notice or gap, if there is one.
-    pub(super) fn try_recv(&self) -> Option<Notice> {
+    pub(crate) fn try_recv(&self) -> Option<Notice> {
         self.mailbox.try_recv()
     }
 }

@@ -1,4 +1,7 @@
 //! Notices by `LISTEN` and `NOTIFY`.
+pub(super) mod listen;
+pub(super) mod wake;
+
 use std::{
     fmt,
     sync::{
@@ -10,11 +13,11 @@ use std::{
 use bytes::Bytes;
 use tokio_postgres::types::Type;
 
+use self::listen::Subscription;
 use super::{
     Postgres,
     handle::PostgresCore,
     link::{Effect, Link, Param},
-    listen::Subscription,
 };
 use crate::{
     backend::common::base64::{decode, encode},
@@ -34,7 +37,7 @@ use crate::{
 pub struct PostgresNotifier(Arc<PostgresCore>);
 
 /// The parts of the notifier that all its handles of one [`Postgres`] share.
-pub(super) struct NotifierCore {
+pub(crate) struct NotifierCore {
     publishes: Gather<Published, Result<(), PortError>>,
     /// Distinguishes the notices of this handle from all others: the server merges equal payloads.
     publisher: u64,
@@ -78,7 +81,7 @@ impl SendBatch<Published, Result<(), PortError>> for Publisher {
 }
 
 impl NotifierCore {
-    pub(super) fn new(link: &Arc<Link>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
         let publishes = Gather::new("postgres", MOST, Publisher(link.clone()));
         Self { publishes, publisher: Entropy::from_os().next_u64(), number: AtomicU64::new(0) }
     }
