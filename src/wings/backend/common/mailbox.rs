@@ -90,11 +90,11 @@ mod tests {
         let put =
             |mailbox: &Mailbox, body: &'static str| mailbox.put(Notice::Message(Bytes::from_static(body.as_bytes())));
         let mailbox = Mailbox::of(3, 10);
-        ["a", "b", "c"].map(|body| put(&mailbox, body));
+        ["a", "b", "c"].into_iter().for_each(|body| put(&mailbox, body));
         assert_eq!(unread(&mailbox), ["a", "b", "c"]);
-        ["a", "b", "c", "d"].map(|body| put(&mailbox, body));
+        ["a", "b", "c", "d"].into_iter().for_each(|body| put(&mailbox, body));
         assert_eq!(unread(&mailbox), ["gap", "d"]);
-        ["123456", "7890", "1"].map(|body| put(&mailbox, body));
+        ["123456", "7890", "1"].into_iter().for_each(|body| put(&mailbox, body));
         assert_eq!(unread(&mailbox), ["gap", "1"]);
         mailbox.put(Notice::Gap);
         mailbox.put(Notice::Gap);
