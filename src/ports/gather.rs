@@ -18,7 +18,7 @@ use crate::{
 /// Sends jobs in batches. It returns one answer for each job.
 pub(crate) trait SendBatch<J, R>: Send + Sync {
     fn send(&self, jobs: Vec<J>) -> BoxFuture<'_, Vec<R>>;
-    /// Returns the size of a job in rows: see [`row`].
+    /// Returns the size of a job, such as its [`row`]s. It is above 0.
     fn weight(&self, job: &J) -> usize;
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Gather<J, R>(Arc<GatherCore<J, R>>);
 struct GatherCore<J, R> {
     sender: Box<dyn SendBatch<J, R>>,
     state: Mutex<State<J, R>>,
-    /// A batch ends at this size in rows, or with the job that reaches it.
+    /// Maximum size of a batch, in the unit of [`SendBatch::weight`]. A larger job is sent alone.
     most: usize,
     order: Order,
     /// Name of the user, for errors.
@@ -140,7 +140,8 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
                 return;
             }
             let (mut batch, mut rows) = (Vec::new(), 0);
-            while rows < self.most
+            let fits = |next: &Waiting<J, R>, rows| rows == 0 || rows + next.rows <= self.most;
+            while state.waiting.front().is_some_and(|next| fits(next, rows))
                 && let Some(waiting) = state.waiting.pop_front()
             {
                 state.rows -= waiting.rows;
@@ -328,14 +329,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_ends_with_the_job_that_makes_it_large() {
+    async fn a_batch_ends_before_the_job_that_would_make_it_too_large() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2, 2000, 3, 4]).await;
+        let tasks = spawn(&gather, &[1, 2, 3, 2000, 4, 5]).await;
         server.permits.add_permits(9);
         for task in tasks {
             task.await.unwrap();
         }
-        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![2000], vec![3, 4]]);
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![3], vec![2000], vec![4, 5]]);
     }
 
     #[tokio::test]
