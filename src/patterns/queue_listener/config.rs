@@ -19,7 +19,7 @@ pub struct QueueListenerConfig {
     /// asks only for messages that can begin soon.
     pub batch: usize,
     /// Number of tasks that continue polling while there is no work. 1 by default; 0 requires a
-    /// [`notifier`](crate::Builder::notifier).
+    /// [`notifier`](super::QueueListener::builder).
     pub min_tasks: u32,
     /// Maximum number of tasks, and so of messages that are handled at once. 16 by default.
     pub max_tasks: u32,

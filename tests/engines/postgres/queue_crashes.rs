@@ -50,7 +50,7 @@ fn a_message_is_in_one_queue_wherever_its_worker_ends() {
                 counted.complete(&third.receipt).await.unwrap();
             };
             let ended = process.run(work).await.is_some();
-            tokio::time::sleep(SHORT * 2).await;
+            server::pass(SHORT * 2).await;
             let dead = queue.dead_letters().unwrap();
             let places = places(&[&*queue, &*target, &*dead]).await;
             assert!(places.values().all(|copies| *copies == 1), "{places:?}");
