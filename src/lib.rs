@@ -107,6 +107,10 @@
 //!
 //! | page | contents |
 //! |---|---|
+//! | [first steps](_docs::first_steps) | the next five minutes: a struct, a document, shared state |
+//! | [patterns](_docs::patterns) | each pattern with what it can do |
+//! | [once](_docs::once) | five ways to have an effect once |
+//! | [examples](_docs::examples) | programs to run, with their flags |
 //! | [words](_docs::words) | the terms of the field, and their places here |
 //! | [choosing](_docs::choosing) | a pattern for each problem |
 //! | [when not](_docs::when_not) | what to take instead of this crate |
@@ -162,8 +166,7 @@
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 
-// The first example of README, compiled as it stands there. The others are compared with code that runs,
-// by `tests/it/readme.rs`.
+// The example of README, compiled as it stands there.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

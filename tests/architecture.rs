@@ -72,7 +72,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "roof/stream/processor/members.rs",
             "roof/stream/processor/run.rs",
             "roof/stream/processor/state.rs",
-            "roof/stream/processor/worker.rs",
+            "roof/stream/processor/handlers.rs",
             // The client's subscriptions are streams.
             "wings/backend/nats/notifier.rs",
             "wings/backend/nats/reader.rs",
@@ -584,8 +584,11 @@ const REAL_TESTS: &[(&str, &str)] = &[
         "tests/engines/redis/queue/cost.rs",
         "measures that a message of a real server arrives long before its receiver looks by itself",
     ),
-    ("tests/engines/postgres/", "waits for a real server"),
-    ("tests/engines/attack/postgres/", "waits for a real server"),
+    (
+        "tests/engines/postgres/connections.rs",
+        "measures that requests to a server that is lost or silent end long before their time limits add up",
+    ),
+    ("tests/engines/postgres/queue_backlog.rs", "prints the rate of a real server, and ends parts that take too long"),
     ("tests/it/call/blocking.rs", "asks whether an interval of a paused runtime ticks"),
     ("tests/ports/main.rs", "waits between two looks at a file that a thread of the backend changes"),
     ("tests/simulation/listener_world.rs", "waits for a thread of the backend before it moves the manual clock"),

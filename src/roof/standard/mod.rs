@@ -46,6 +46,37 @@
 //! # });
 //! ```
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::io;
+//! use steadfast::{BoxedPipeline, ConfigError, call::idempotent, standard::*};
+//!
+//! # async fn get() -> io::Result<u32> { Ok(7) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let document = "timeout = '5s'";
+//! // 1. The defaults: time-outs, three attempts within a budget, a circuit breaker.
+//! let billing = Standard::builder(Default::default()).name("billing").build()?;
+//! let calls = billing.clone().into_pipeline();
+//! calls.call(idempotent(|| get())).await?;
+//!
+//! // 2. In a struct.
+//! struct Service { billing: BoxedPipeline<u32, io::Error> }
+//! let service = Service { billing: calls.boxed() };
+//!
+//! // 3. Settings from a document; a mistake is named with its path.
+//! let billing = Standard::builder(toml::from_str(document)?).name("billing").build()?;
+//!
+//! // 4. What it does, in order, and what it warns of.
+//! println!("{}", billing.explain());
+//!
+//! // 5. A new document while calls run, after a signal or a request of an operator.
+//! billing.reconfigure(toml::from_str(document)?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Several services
 //!
 //! A process that calls several services has a stack for each: limits, breakers and budgets are

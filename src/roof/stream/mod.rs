@@ -118,6 +118,51 @@
 //! # }
 //! ```
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{backend, queue_listener::Disposition, standard::Standard};
+//! use steadfast::stream::{
+//!     Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor, Topic,
+//! };
+//!
+//! # async fn show(_state: &[u8]) -> std::io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let stop = || tokio::time::sleep(Duration::from_secs(10));
+//! let topic = StoreTopic::open(backend.store(), "deliveries", 8).await?;
+//! let producer = Producer::new(topic.clone(), ProducerConfig::default())?;
+//! // 1. Append an event; those of one key keep their order.
+//! producer.append(Event::new("packed").key("delivery-42")).await?;
+//!
+//! // 2. Append it again after an error, without a second one: by an id.
+//! producer.append(Event::new("packed").key("delivery-42").id("scan-7")).await?;
+//!
+//! // 3. Process the events, in any number of processes, with calls through a pipeline.
+//! let (leases, store) = (backend.lease(), backend.store());
+//! let config = Default::default();
+//! let processor = StreamProcessor::builder(topic.clone(), "board", leases, store, config)
+//!     .dead_letters(backend.queue("board-dead").await?)
+//!     .build()?;
+//! let board = Standard::builder(Default::default()).name("board").build()?.into_pipeline();
+//! processor.run(stop(), async |event: Delivered| {
+//!     Disposition::of_call(board.call(|| show(&event.event.body)).await)
+//! }).await?;
+//!
+//! // 4. Watch the lag of each partition.
+//! let states = processor.read_state().await?;
+//! let lag: u64 = states.iter().map(|state| state.lag).sum();
+//!
+//! // 5. Remove what all groups have processed.
+//! for state in &states {
+//!     topic.trim(state.partition, state.watermark).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # The topic in a store
 //!
 //! A [`StoreTopic`] has one partition of the store for each of its own. A request appends one row
@@ -164,8 +209,8 @@
 //!
 //! One request of a partition is under way at a time. Events that come meanwhile share the next
 //! one, in the order of their calls. The faster events come, the more share a request, so a peak
-//! costs few requests more. Requests run in tasks of their own: a caller whose future is dropped,
-//! or not polled, disturbs no other one. Events of one key go to one partition
+//! costs few additional requests. Requests run in tasks of their own: a caller whose future is
+//! dropped, or not polled, disturbs no other one. Events of one key go to one partition
 //! ([`partition_of`]), also from other processes. Those without a key are spread evenly.
 //!
 //! # Owners
@@ -177,7 +222,7 @@
 //!
 //! Members announce themselves in rows of the store, with the partitions that they own. Each looks
 //! at all rows, and computes the same division: every member gets the floor or the ceiling of an
-//! equal share, and as few partitions move as possible. It then does its own part. It takes the
+//! equal share, and as few partitions move as possible. It then applies its share: it takes the
 //! free partitions that fall to it, and asks the fullest members to resign from the rest. An owner
 //! that is asked stops reading, lets its handlers end, writes a last checkpoint and releases the
 //! partition. No partition is taken from a live owner. A member whose row stops changing, on the
@@ -187,7 +232,7 @@
 //! The partitions of a dead member, and those that were free for an interval, fall to no newcomer,
 //! which is a member that began less than a term and two intervals ago, unless all are new. It asks
 //! for its share once they have owners. Otherwise a process that dies and is restarted again and
-//! again would keep them free: each of its lives begins anew to wait for their leases.
+//! again would keep them free: each restart begins the wait for their leases again.
 //!
 //! # Checkpoints
 //!
@@ -216,8 +261,8 @@
 //! - **Calls** of a handler go through a [pipeline](crate::Pipeline), and their result through
 //!   [`Disposition::of_call`](crate::queue_listener::Disposition::of_call): a call that an open
 //!   breaker rejected is no attempt.
-//! - **Idempotency**: the position identifies an event within its topic; write it with the effect,
-//!   in one [`batch`](crate::store::Store::batch) of the store, under the token.
+//! - **Idempotency** ([all ways](crate::_docs::once)): the position identifies an event within its
+//!   topic; write it with the effect, in one [`batch`](crate::store::Store::batch) of the store, under the token.
 //! - **Workflows**: a handler starts a [saga](crate::saga) whose id comes from the event.
 //! - **Retention**: [`Topic::trim`] up to the lowest watermark of all groups
 //!   ([`read_state`](StreamProcessor::read_state)).
@@ -258,7 +303,7 @@
 //!     writer takes turns with others: one request for its ticket, and one for each look at theirs.
 //!     A reader makes one request for each page of rows.
 //! 18. The partition of a key is its XXH3 hash modulo the number of partitions, in each release.
-//! 19. Appends that meet share a request of at most `max_batch` events, in the order of the calls.
+//! 19. Concurrent appends share a request of at most `max_batch` events, in the order of the calls.
 //!     A dropped one disturbs no other one.
 //! 20. Above `max_pending` appends under way, an append is `Full` at once.
 //! 21. Of up to 16 processes that append to one partition all the time, the slowest makes at least
@@ -276,25 +321,6 @@
 //!
 //! [`StreamProcessorEvent`]: members changed, claimed, careful, released, attempt failed,
 //! dead-lettered, halted, skipped, call failed. Alert on halted, skipped and dead-lettered.
-//!
-//! # Considerations
-//!
-//! 1. Buffer the events, and size the processing for the mean, not for the peak: the topic is the
-//!    buffer, and `max_pending` bounds what waits before it. (default)
-//! 2. A stream is no queue, and its reader keeps its place: the first table. (advice)
-//! 3. The interval of checkpoints trades writes for events that run again. (default; table above)
-//! 4. One consumer for each partition: an election. (default)
-//! 5. More consumers than partitions would be idle: within a partition, keys run beside each other.
-//!    (default)
-//! 6. A batch that was read is not waited for as a whole: each event is finished by itself.
-//!    (default)
-//! 7. Events may run again: the position identifies them, and the token fences an earlier owner.
-//!    (default)
-//! 8. Back-pressure reaches the source: a full producer says so at once. (default)
-//! 9. Failures differ: a passing one is repeated, a lasting one is set aside, and one that kills
-//!    its process is found. (default)
-//! 10. Work that fails for good raises an alarm: events at the levels of warnings and errors.
-//!     (warning)
 //!
 //! # Pitfalls
 //!

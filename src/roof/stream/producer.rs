@@ -66,7 +66,7 @@ pub fn partition_of(key: &str, partitions: u16) -> u16 {
     (stable_hash(key.as_bytes()) % u64::from(partitions.max(1))) as u16
 }
 
-/// Appends events to a topic. Appends that meet share a request. The [module's page](super) has the
+/// Appends events to a topic. Concurrent appends share a request. The [module's page](super) has
 /// details.
 ///
 /// Clones share their state.

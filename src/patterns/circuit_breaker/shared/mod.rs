@@ -92,12 +92,6 @@
 //! [`SharedCircuitBreakerEvent`]: reported, opened with others, the store failed and is back, the
 //! notifier failed, configuration changed.
 //!
-//! # Considerations
-//!
-//! 1. Many callers, little overhead: nothing of this is on the path of a call. (default)
-//! 2. A breaker must not depend on the store: without it, each breaker has its own state. (default)
-//! 3. One breaker per dependency, here too: the name stands for it. (said here)
-//!
 //! # Pitfalls
 //!
 //! - A process whose own network is broken opens all others, if one report is enough. Use a quorum
