@@ -14,7 +14,7 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `capacity` | 10,000 | entries, or weight with a [`weigher`](crate::Builder::weigher) |
+//! | `capacity` | 10,000 | entries, or weight with a [`weigher`](CacheAside::builder) |
 //! | `ttl`, `jitter` | 60 s, 6 s | an entry is fresh for `ttl` to `ttl + jitter`; a loader may [set its own](Loaded) |
 //! | `sliding` | off | expires entries after this time without access |
 //! | `negative_ttl` | off | remembers that the source has nothing |
@@ -134,7 +134,7 @@
 //! # Background writes
 //!
 //! With `remote.background_writes` a load returns once its value is stored in this process, and its
-//! write to the remote tier goes through the [spawner](crate::Builder::spawner). Puts and
+//! write to the remote tier goes through the [spawner](CacheAside::builder). Puts and
 //! invalidations are never in the background. [`CacheAside::flush`] waits for the writes in
 //! progress, as does [`run`](CacheAside::run) on shutdown.
 //!
@@ -159,7 +159,7 @@
 //!   gives a value that was read before it. A load in progress gives its value to the callers that
 //!   waited for it already, and stores it nowhere.
 //! - **In another process** the same holds once it has received the notice (with a
-//!   [backplane](crate::Builder::backplane) and [`run`](CacheAside::run)). Without a backplane,
+//!   [backplane](CacheAside::builder) and [`run`](CacheAside::run)). Without a backplane,
 //!   or if the loss of a notice goes unnoticed, it holds after `remote.local_ttl`.
 //! - **In the remote tier** a load claims the row before it asks the source, and stores its value
 //!   only in the place of that claim, by compare-and-set. Every invalidation deletes the claim. So
@@ -276,7 +276,7 @@
 //!   refresh that value early.
 //! - `remote.timeout` needs room for three round trips: to look up, to claim, to store. Otherwise
 //!   loaded values are not stored in the remote tier.
-//! - With a [`weigher`](crate::Builder::weigher) the local tier is one table under one lock, so
+//! - With a [`weigher`](CacheAside::builder) the local tier is one table under one lock, so
 //!   that an entry may weigh up to 97 % of the capacity. A heavier entry is not kept, and an event
 //!   says so.
 //! - If wall clocks differ by more than `ttl`, values of other processes seem expired: they are
@@ -317,7 +317,7 @@ mod stats;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod validator; // values with a mark by which the source tells whether they changed
-mod view; // conditional refresh, and options per call
+mod view; // options per call
 mod wait; // waiting for a load
 mod write; // `put` and invalidations
 

@@ -134,7 +134,7 @@
 //!
 //! Innermost: a policy inside it never sees its faults. A hang needs a time-out outside.
 //! [`explain`](crate::Pipeline::explain) warns of both, and of every build that contains chaos.
-//! Beside the rules, [`filter`](crate::Builder::filter) exempts attempts by their
+//! Beside the rules, [`filter`](Chaos::builder) exempts attempts by their
 //! [context](crate::call::CallContext). While it is disabled it costs one load of a flag per
 //! attempt.
 //!

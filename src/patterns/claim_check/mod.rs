@@ -92,6 +92,9 @@
 //! [`CallFailed`](crate::queue_listener::QueueListenerEvent::CallFailed). No failure of the store,
 //! of whatever kind, makes a dead letter or ends a listener.
 //!
+//! The same holds for a claim in the form of a newer release: it is released until a process of
+//! that release takes it.
+//!
 //! These time limits are measured on [a clock](ClaimCheck::builder). A settlement waits at most
 //! a second for the removal of bodies. A body that is not removed by then stays until `keep` ends
 //! it.

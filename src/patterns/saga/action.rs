@@ -2,6 +2,7 @@
 //! an attempt.
 use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
 
+use super::state::Direction;
 use crate::{
     outcome::{CallError, Cause, FailureKind},
     port::FencingToken,
@@ -40,6 +41,18 @@ pub trait Action<T>: Send + Sync + 'static {
     fn execute(&self, step: &Step<T>) -> impl Future<Output = StepOutcome<T>> + Send;
 }
 
+/// A closure is an action. It gets the step itself, so that its future may be sent to any thread.
+impl<T, A, F> Action<T> for A
+where
+    T: Send + Sync + 'static,
+    A: Fn(Step<T>) -> F + Send + Sync + 'static,
+    F: Future<Output = StepOutcome<T>> + Send,
+{
+    fn execute(&self, step: &Step<T>) -> impl Future<Output = StepOutcome<T>> + Send {
+        self(step.share())
+    }
+}
+
 /// The compensation of a step: it undoes the effect of the action, as far as there is one.
 ///
 /// It runs if the action completed, and also if the outcome of any attempt is unknown. So it must
@@ -58,7 +71,7 @@ pub trait Compensation<T>: Action<T> {
 pub struct Step<T> {
     pub(super) state: Arc<T>,
     pub(super) attempt: Attempt,
-    pub(super) writes: Mutex<Vec<Write>>,
+    pub(super) writes: Arc<Mutex<Vec<Write>>>,
 }
 
 /// The parts of an attempt that do not depend on the type of the state.
@@ -71,10 +84,15 @@ pub(super) struct Attempt {
     pub(super) key: String,
     pub(super) token: FencingToken,
     pub(super) number: u32,
-    pub(super) compensates: bool,
+    pub(super) direction: Direction,
 }
 
 impl<T> Step<T> {
+    /// Returns the same step, for a closure.
+    pub(super) fn share(&self) -> Self {
+        Self { state: self.state.clone(), attempt: self.attempt.clone(), writes: self.writes.clone() }
+    }
+
     /// Returns the idempotency key of this step: `SAGA/ID/STEP` for an action, and
     /// `SAGA/ID/STEP:undo` for a compensation. All attempts have the same key.
     pub fn key(&self) -> &str {

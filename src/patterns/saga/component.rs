@@ -352,7 +352,7 @@ impl<T: Send + Sync + 'static> Saga<T> {
             self.core.clock.sleep(LOOKS.0).await;
             return Ok(None);
         };
-        let Some(execution) = self.core.take(stored, local, change).await? else { return Ok(None) };
+        let Some(execution) = self.core.take(stored, local, 0, change).await? else { return Ok(None) };
         match execution.drive(&Leave::default()).await {
             Ok(Driven::Ended(end)) => Ok(Some(end)),
             Ok(Driven::Released(_)) | Err(SagaError::Superseded) => {

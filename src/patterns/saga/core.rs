@@ -83,7 +83,7 @@ pub(super) enum Takes {
     Stalled,
     /// Those that were released, at once, and stalled ones.
     Released,
-    /// Those that nothing seems to carry on, also if they were released.
+    /// Those that seem to have no executor, also if they were released.
     Silent,
 }
 
@@ -110,17 +110,12 @@ impl SagaCore {
 
     /// Enters the saga, unless it runs in this process already.
     pub(super) fn enter(self: &Arc<Self>, id: &str) -> Option<LocalRun> {
-        self.enter_for(id, 0)
-    }
-
-    /// Enters the saga on behalf of a message.
-    pub(super) fn enter_for(self: &Arc<Self>, id: &str, message: u64) -> Option<LocalRun> {
         let id: Arc<str> = id.into();
         match self.local.lock().entry(id.clone()) {
             Entry::Occupied(_) => None,
             Entry::Vacant(place) => {
                 let signals = place.insert(Arc::default()).clone();
-                let owner = Owner { executor: self.executor, run: self.runs.fetch_add(1, Ordering::Relaxed), message };
+                let owner = Owner { executor: self.executor, run: self.runs.fetch_add(1, Ordering::Relaxed) };
                 Some(LocalRun { core: self.clone(), id, signals, owner })
             }
         }
@@ -273,22 +268,23 @@ impl SagaCore {
         stored: Stored,
         local: LocalRun,
     ) -> Result<Option<Execution>, SagaError> {
-        self.take(stored, local, |_| Ok(())).await
+        self.take(stored, local, 0, |_| Ok(())).await
     }
 
-    /// Changes a record and takes the saga over, in one write. Returns `None` if the record has
-    /// changed meanwhile.
+    /// Changes a record and takes the saga over on behalf of a request, in one write. Returns `None`
+    /// if the record has changed meanwhile.
     pub(super) async fn take(
         self: &Arc<Self>,
         stored: Stored,
         local: LocalRun,
+        request: u64,
         change: impl FnOnce(&mut Progress) -> Result<(), SagaError>,
     ) -> Result<Option<Execution>, SagaError> {
         self.check_known(&local.id, &stored.progress)?;
         let (owner, before) = (local.owner, stored.progress.phase);
         let mut next = stored.progress.clone();
         change(&mut next)?;
-        next.claim(owner, self.limits());
+        next.claim(owner, request, self.limits());
         let mut execution = Execution::new(self.clone(), stored.progress, stored.version, local);
         match execution.write(next, &[]).await {
             Ok(Written::Applied) => {

@@ -15,7 +15,7 @@ use super::{
     action::Attempt,
     plan::{Attempted, panic_text},
     records::{Execution, Written},
-    state::{Limits, Phase, Progress, Report, Status},
+    state::{Direction, Limits, Phase, Progress, Report},
 };
 use crate::{
     backoff::Backoff,
@@ -116,7 +116,7 @@ impl Execution {
         let mut next = None;
         for (i, at) in due.iter_mut().enumerate() {
             let step = &self.progress.steps[i];
-            if !matches!(step.status, Status::Waiting | Status::UndoWaiting) {
+            if !step.status.waits() {
                 *at = None;
                 continue;
             }
@@ -137,7 +137,7 @@ impl Execution {
     fn release(&self, next: &mut Progress, limits: Limits, leave: &Leave) {
         let is_idle = next.is_open() && next.started().next().is_none();
         if is_idle && (limits.holds || leave.when_deferred) {
-            next.owner = None;
+            next.release();
         }
     }
 
@@ -180,8 +180,8 @@ impl Execution {
     /// Records the result of an attempt.
     async fn reported(&mut self, i: usize, attempted: Attempted, leave: &Leave) -> Result<(), SagaError> {
         let Attempted { kind, reason, after, change, mut writes } = attempted;
-        let undoes = self.progress.steps[i].status == Status::Undoing;
-        let delay = self.delay(i, undoes, kind, after);
+        let direction = self.progress.steps[i].status.direction();
+        let delay = self.delay(i, direction, kind, after);
         let mut report = Report { kind, reason, delay };
         let mut state = None;
         if kind != StepOutcomeKind::Completed {
@@ -214,23 +214,20 @@ impl Execution {
                 Written::Refused(reason) => return Err(refused(reason)),
             }
         }
-        self.tell_attempt(i, undoes, &report);
+        self.tell_attempt(i, direction, &report);
         self.tell(before);
         Ok(())
     }
 
-    fn delay(&self, i: usize, undoes: bool, kind: StepOutcomeKind, after: Option<Duration>) -> Duration {
+    fn delay(&self, i: usize, direction: Direction, kind: StepOutcomeKind, after: Option<Duration>) -> Duration {
         let (step, config) = (&self.progress.steps[i], self.core.config.now());
-        let (config, attempts) = match undoes {
-            true => (config.compensation_retry, step.undo_attempts),
-            false => (config.retry, step.attempts),
-        };
+        let config = if direction.undoes() { config.compensation_retry } else { config.retry };
         match after {
             Some(after) => after,
             // It was no attempt, so the delay does not grow.
             None if matches!(kind, StepOutcomeKind::Refused | StepOutcomeKind::Pending) => config.base,
             None => {
-                let nth = attempts.saturating_sub(1) as usize;
+                let nth = step.made(direction).saturating_sub(1) as usize;
                 Backoff::checked(config, &self.core.entropy).nth(nth).unwrap_or_default()
             }
         }
@@ -239,13 +236,13 @@ impl Execution {
     /// Returns the attempt that is under way by the record.
     fn attempt(&self, i: usize) -> BoxFuture<'static, (usize, Attempted)> {
         let (core, step) = (self.core.clone(), &self.progress.steps[i]);
-        let compensates = step.status == Status::Undoing;
+        let direction = step.status.direction();
         let (id, name) = (self.id().clone(), step.planned.name.clone());
         let action_key = format!("{}/{id}/{name}", core.name);
-        let key = if compensates { format!("{action_key}:undo") } else { action_key.clone() };
-        let number = if compensates { step.undo_attempts } else { step.attempts };
+        let key = if direction.undoes() { format!("{action_key}:undo") } else { action_key.clone() };
+        let number = step.made(direction);
         let token = FencingToken::new(self.progress.epoch);
-        let attempt = Attempt { id, name, action_key, key, token, number, compensates };
+        let attempt = Attempt { id, name, action_key, key, token, number, direction };
         let (wait, state) = (step.wait, self.progress.state.clone());
         Box::pin(async move {
             if !wait.is_zero() {
@@ -262,18 +259,17 @@ impl Execution {
         })
     }
 
-    fn tell_attempt(&self, i: usize, undoes: bool, report: &Report) {
+    fn tell_attempt(&self, i: usize, direction: Direction, report: &Report) {
         if report.kind == StepOutcomeKind::Completed {
             return;
         }
         let step = &self.progress.steps[i];
-        let is_retried =
-            matches!(step.status, Status::Started | Status::Waiting | Status::Undoing | Status::UndoWaiting)
-                && (undoes || self.progress.phase == Phase::Forward);
+        let is_retried = (step.status.is_under_way() || step.status.waits())
+            && (direction.undoes() || self.progress.phase == Phase::Forward);
         self.core.event(|| Event::AttemptFailed {
             id: self.id().to_string(),
             step: step.planned.name.to_string(),
-            compensates: undoes,
+            compensates: direction.undoes(),
             outcome: report.kind.as_str(),
             reason: report.reason.clone(),
             retry_in: is_retried.then_some(step.wait),
@@ -295,13 +291,13 @@ impl Execution {
             Phase::Compensated if is_new => core.event(|| Event::Compensated { id: id() }),
             Phase::StuckForward | Phase::StuckCompensating if is_new => {
                 if let Some(step) = progress.stuck_step() {
-                    let compensates = progress.phase == Phase::StuckCompensating;
+                    let direction = step.status.direction();
                     core.event(|| Event::Stuck {
                         id: id(),
                         step: step.planned.name.to_string(),
-                        compensates,
+                        compensates: direction.undoes(),
                         reason: step.note.clone(),
-                        attempts: if compensates { step.undo_attempts } else { step.attempts },
+                        attempts: step.made(direction),
                     });
                 }
             }

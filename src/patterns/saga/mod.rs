@@ -296,9 +296,9 @@ mod records; // the record in the store
 mod recover;
 mod settle; // the machine: the steps that follow
 mod signals; // the machine: requests of callers
-mod state; // the machine: records of attempts
+mod state; // the machine: the table of transitions, and outcomes of attempts
 mod status;
-mod turn; // on behalf of a message
+mod turn; // on behalf of a request
 mod wire; // the stored form
 
 #[cfg(all(test, not(steadfast_loom)))]

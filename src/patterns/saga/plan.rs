@@ -2,6 +2,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    future::Future,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -12,14 +13,13 @@ use bytes::Bytes;
 use super::{
     Action, Compensation, Step, StepOutcome, StepOutcomeKind,
     action::Attempt,
-    state::{Kind, PlannedStep},
+    state::{Direction, Kind, PlannedStep},
 };
 use crate::{
     codec::{Codec, CodecError},
     config::{ConfigError, require},
     port::BoxFuture,
     store::Write,
-    sync::Mutex,
 };
 
 /// The steps of a saga, in their order. Steps that are added one after the other run one after the
@@ -36,6 +36,38 @@ use crate::{
 ///     async fn execute(&self, _: &Step<u32>) -> StepOutcome<u32> { StepOutcome::completed() }
 /// }
 /// let plan = Plan::new().step("charge", Charge); // it has no compensation
+/// ```
+///
+/// Steps may also be closures, which make a short saga short:
+///
+/// ```
+/// # use steadfast::{codec::Codec, store::InMemoryStore};
+/// # use steadfast::saga::{Plan, Saga, SagaConfig, SagaOutcome, Step, StepOutcome};
+/// # async fn book(_: &str, _: &str) -> std::io::Result<()> { Ok(()) }
+/// # async fn cancel(_: &str) -> std::io::Result<()> { Ok(()) }
+/// # async fn charge(_: &str) -> Result<(), &'static str> { Err("no money") }
+/// fn outcome(answer: std::io::Result<()>) -> StepOutcome<String> {
+///     answer.map_or_else(StepOutcome::unknown, |()| StepOutcome::completed())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let plan = Plan::<String>::new()
+///     .step_fn(
+///         "seat",
+///         |step| async move { outcome(book(step.key(), &step).await) },
+///         |step| async move { outcome(cancel(step.action_key()).await) },
+///     )
+///     .pivot("charge", |step: Step<String>| async move {
+///         charge(step.key()).await.map_or_else(StepOutcome::failed, |()| StepOutcome::completed())
+///     });
+/// # let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+/// # let store = std::sync::Arc::new(InMemoryStore::new());
+/// # let trips = Saga::new("trip", store, codec, plan, SagaConfig::default())?;
+/// # let ended = trips.run("trip-42", "LHR".to_owned()).await?;
+/// # assert!(matches!(ended, SagaOutcome::Compensated { reason, .. } if reason == "no money"));
+/// # Ok(())
+/// # }
 /// ```
 pub struct Plan<T, P = BeforePivot> {
     pub(super) steps: Vec<PlannedStep>,
@@ -78,6 +110,22 @@ impl<T: Send + Sync + 'static> Plan<T> {
     #[must_use]
     pub fn step(self, name: impl Into<String>, step: impl Compensation<T>) -> Self {
         self.add(name.into(), Kind { compensates: true, ..Kind::default() }, Arc::new(WithCompensation(step)))
+    }
+
+    /// Adds a step of two closures: its action, and the compensation.
+    ///
+    /// Each gets the [`Step`] by value, and returns a future that borrows nothing: clone a client
+    /// before the `async move` block. A closure alone is an [`Action`], for steps that need no
+    /// compensation.
+    #[must_use]
+    pub fn step_fn<A, U, AF, UF>(self, name: impl Into<String>, act: A, undo: U) -> Self
+    where
+        A: Fn(Step<T>) -> AF + Send + Sync + 'static,
+        U: Fn(Step<T>) -> UF + Send + Sync + 'static,
+        AF: Future<Output = StepOutcome<T>> + Send + 'static,
+        UF: Future<Output = StepOutcome<T>> + Send + 'static,
+    {
+        self.add(name.into(), Kind { compensates: true, ..Kind::default() }, Arc::new(Closures { act, undo }))
     }
 
     /// Adds a step that leaves nothing to undo, such as a query.
@@ -241,12 +289,18 @@ pub(crate) trait StepCode<T>: Send + Sync {
 struct ActionOnly<A>(A);
 struct WithCompensation<A>(A);
 
+/// A step of two closures.
+struct Closures<A, U> {
+    act: A,
+    undo: U,
+}
+
 impl<T: Send + Sync + 'static, A: Action<T>> StepCode<T> for ActionOnly<A> {
     fn run<'a>(&'a self, step: &'a Step<T>) -> BoxFuture<'a, StepOutcome<T>> {
-        if step.attempt.compensates {
-            return Box::pin(async { StepOutcome::failed("the step has no compensation") });
+        match step.attempt.direction {
+            Direction::Do => Box::pin(self.0.execute(step)),
+            Direction::Undo => Box::pin(async { StepOutcome::failed("the step has no compensation") }),
         }
-        Box::pin(self.0.execute(step))
     }
 
     fn compensates(&self) -> bool {
@@ -256,7 +310,23 @@ impl<T: Send + Sync + 'static, A: Action<T>> StepCode<T> for ActionOnly<A> {
 
 impl<T: Send + Sync + 'static, A: Compensation<T>> StepCode<T> for WithCompensation<A> {
     fn run<'a>(&'a self, step: &'a Step<T>) -> BoxFuture<'a, StepOutcome<T>> {
-        if step.attempt.compensates { Box::pin(self.0.compensate(step)) } else { Box::pin(self.0.execute(step)) }
+        match step.attempt.direction {
+            Direction::Do => Box::pin(self.0.execute(step)),
+            Direction::Undo => Box::pin(self.0.compensate(step)),
+        }
+    }
+
+    fn compensates(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Send + Sync + 'static, A: Action<T>, U: Action<T>> StepCode<T> for Closures<A, U> {
+    fn run<'a>(&'a self, step: &'a Step<T>) -> BoxFuture<'a, StepOutcome<T>> {
+        match step.attempt.direction {
+            Direction::Do => Box::pin(self.act.execute(step)),
+            Direction::Undo => Box::pin(self.undo.execute(step)),
+        }
     }
 
     fn compensates(&self) -> bool {
@@ -308,7 +378,7 @@ impl<T: Send + Sync + 'static> Code for TypedCode<T> {
                 Ok(value) => Arc::new(value),
                 Err(error) => return Attempted::unknown(error),
             };
-            let step = Step { state: value, attempt, writes: Mutex::default() };
+            let step = Step { state: value, attempt, writes: Arc::default() };
             let StepOutcome { kind, reason, after, change } = code.run(&step).await;
             let Step { state: value, writes, .. } = step;
             let codec = self.codec.clone();

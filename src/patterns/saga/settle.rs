@@ -1,6 +1,6 @@
 //! Transition rules of a saga: from the statuses of its steps to the next group, the next
 //! compensation, or the end.
-use super::state::{Limits, Phase, Progress, Status, StepProgress};
+use super::state::{Direction, Limits, Phase, Progress, Status, StepProgress};
 
 impl Progress {
     /// Returns `true` if the pivot took effect, or may have.
@@ -31,7 +31,10 @@ impl Progress {
     fn settle_forward(&mut self, limits: Limits) {
         if self.is_stopping() {
             // Those that wait are not tried again; those under way are waited for.
-            self.steps.iter_mut().filter(|step| step.status == Status::Waiting).for_each(|step| step.give_up(false));
+            self.steps
+                .iter_mut()
+                .filter(|step| step.status == Status::Waiting)
+                .for_each(|step| step.give_up(Direction::Do));
             if self.started().next().is_none() {
                 let failed = self.steps.iter().position(|step| step.status == Status::Failed);
                 let cancelled = self.cancelled.clone();
@@ -60,7 +63,7 @@ impl Progress {
             self.phase = Phase::StuckForward;
             self.stuck_at(failed);
         } else if !limits.holds {
-            group.iter().for_each(|i| self.steps[*i].begin(false));
+            group.iter().for_each(|i| self.steps[*i].begin(Direction::Do));
         }
     }
 
@@ -86,7 +89,7 @@ impl Progress {
         if !limits.holds {
             for i in &group {
                 if matches!(self.steps[*i].status, Status::Done | Status::Failed | Status::Ready) {
-                    self.steps[*i].begin(true);
+                    self.steps[*i].begin(Direction::Undo);
                 }
             }
             let is_active = |i: &usize| matches!(self.steps[*i].status, Status::Undoing | Status::UndoWaiting);

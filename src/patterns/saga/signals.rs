@@ -1,7 +1,7 @@
 //! Requests of callers to a saga: cancellation, waking, and the repair of a stuck one.
 use std::time::Duration;
 
-use super::state::{Phase, Progress, Status, StepProgress, shortened};
+use super::state::{Direction, Phase, Progress, Status, StepProgress, shortened};
 
 impl Progress {
     /// Requests the compensation of a saga that has not passed its pivot. Returns `false` if it
@@ -17,7 +17,7 @@ impl Progress {
         }
         if matches!(self.phase, Phase::Completed | Phase::StuckForward) {
             self.phase = Phase::Forward;
-            self.owner = None;
+            self.release();
         }
         true
     }
@@ -29,7 +29,7 @@ impl Progress {
         }
         let mut waits = false;
         for step in &mut self.steps {
-            if matches!(step.status, Status::Waiting | Status::UndoWaiting) {
+            if step.status.waits() {
                 (step.wait, waits) = (Duration::ZERO, true);
             }
         }
@@ -87,40 +87,40 @@ impl Progress {
         }
         self.failed_step = u8::try_from(at).ok();
         self.phase = Phase::Compensating;
-        self.owner = None;
+        self.release();
         true
     }
 
     /// Gives a saga up that no execution carries on: it is stuck at its next step.
     pub(super) fn strand(&mut self, note: &str) {
-        let undoes = match self.phase {
-            Phase::Forward => false,
-            Phase::Compensating => true,
+        let (direction, phase) = match self.phase {
+            Phase::Forward => (Direction::Do, Phase::StuckForward),
+            Phase::Compensating => (Direction::Undo, Phase::StuckCompensating),
             _ => return,
         };
-        let is_next = |step: &StepProgress| match (undoes, step.status) {
-            (false, Status::Ready | Status::Started | Status::Waiting | Status::Failed) => true,
-            (true, Status::Undoing | Status::UndoWaiting | Status::UndoFailed) => true,
-            (true, Status::Done) => step.planned.kind.compensates,
-            (true, Status::Failed) => step.planned.kind.compensates && (step.is_unknown || step.is_pending),
+        let is_next = |step: &StepProgress| match (direction, step.status) {
+            (Direction::Do, Status::Ready | Status::Started | Status::Waiting | Status::Failed) => true,
+            (Direction::Undo, Status::Undoing | Status::UndoWaiting | Status::UndoFailed) => true,
+            (Direction::Undo, Status::Done) => step.planned.kind.compensates,
+            (Direction::Undo, Status::Failed) => step.planned.kind.compensates && (step.is_unknown || step.is_pending),
             _ => false,
         };
         for step in &mut self.steps {
             step.is_unknown |= step.status == Status::Started;
-            if matches!(step.status, Status::Started | Status::Waiting | Status::Undoing | Status::UndoWaiting) {
+            if step.status.is_under_way() || step.status.waits() {
                 step.note = shortened(note);
-                step.give_up(undoes);
+                step.give_up(direction);
             }
         }
-        let stuck = if undoes { Status::UndoFailed } else { Status::Failed };
+        let stuck = direction.failed();
         if !self.steps.iter().any(|step| step.status == stuck)
             && let Some(step) = self.steps.iter_mut().find(|step| is_next(step))
         {
             step.note = shortened(note);
             step.status = stuck;
         }
-        self.phase = if undoes { Phase::StuckCompensating } else { Phase::StuckForward };
-        self.owner = None;
+        self.phase = phase;
+        self.release();
         if let Some(step) = self.steps.iter().position(|step| step.status == stuck) {
             self.stuck_at(step);
         }
@@ -132,7 +132,7 @@ impl Progress {
             Phase::StuckCompensating => Phase::Compensating,
             _ => return false,
         };
-        self.owner = None;
+        self.release();
         true
     }
 }

@@ -1,9 +1,53 @@
 //! The progress of a saga as a pure machine: no time, no store, no async.
 //!
-//! A [`Progress`] changes by reports of attempts, by the claim of an executor, and by the requests
-//! of a caller. After each change it names the attempts that are under way
-//! ([`started`](Progress::started)). Each attempt is counted in the change that begins it, so that
-//! an attempt that kills its process is counted, too.
+//! # Transitions of a step
+//!
+//! The outcome of an attempt changes a step with an attempt under way, and no other:
+//!
+//! | status | completed | failed | abandoned | unknown | not_sent | refused | pending |
+//! |---|---|---|---|---|---|---|---|
+//! | Ready | - | - | - | - | - | - | - |
+//! | Started | Done | Failed | Failed unknown | Waiting unknown | Waiting | Waiting uncounted | Waiting uncounted pending |
+//! | Waiting | - | - | - | - | - | - | - |
+//! | Done | - | - | - | - | - | - | - |
+//! | Failed | - | - | - | - | - | - | - |
+//! | Undoing | Undone | UndoFailed | UndoFailed | UndoWaiting | UndoWaiting | UndoWaiting uncounted | UndoWaiting uncounted |
+//! | UndoWaiting | - | - | - | - | - | - | - |
+//! | Undone | - | - | - | - | - | - | - |
+//! | UndoFailed | - | - | - | - | - | - | - |
+//! | Skipped | - | - | - | - | - | - | - |
+//!
+//! - *unknown*: the action may have had an effect, and is compensated if the saga fails.
+//!   *uncounted*: it was no attempt. *pending*: the action was accepted and is not finished.
+//! - A step that would wait fails instead if its counted attempts are used up. Its action also fails if
+//!   the saga is about to be compensated.
+//! - A step that would wait for at most [`SHORT`] begins its next attempt in the same change.
+//!
+//! Other causes, each in the phase in which the status matters:
+//!
+//! | status | forward | back | due | takeover | stop | retry | skip | undo | strand |
+//! |---|---|---|---|---|---|---|---|---|---|
+//! | Ready | Started | Undoing if unknown | - | - | - | - | - | - | Failed |
+//! | Started | - | - | - | Started unknown | - | - | - | - | Failed unknown |
+//! | Waiting | - | - | Started | Started | Failed | - | - | - | Failed |
+//! | Done | - | Undoing | - | - | - | - | - | - | UndoFailed |
+//! | Failed | - | Undoing if unknown | - | - | - | Waiting | Skipped | Undone | - |
+//! | Undoing | - | - | - | Undoing | - | - | - | - | UndoFailed |
+//! | UndoWaiting | - | - | Undoing | Undoing | - | - | - | - | UndoFailed |
+//! | Undone | - | - | - | - | - | - | - | - | - |
+//! | UndoFailed | - | - | - | - | - | UndoWaiting | Skipped | - | - |
+//! | Skipped | - | - | - | - | - | - | - | - | - |
+//!
+//! - *forward* and *back*: the turn of the step's group comes, as the saga goes forward or is
+//!   compensated. *due*: its delay is over.
+//! - *takeover*: another execution claims the saga; the attempt that was under way is lost, and fails
+//!   the step if it was the last. *stop*: the saga is about to be compensated.
+//! - *retry*, *skip* and *undo*: an operator repairs a saga that is stuck at this step. *strand*: a
+//!   supervisor gives the saga up.
+//!
+//! Each attempt is counted in the change that begins it, so that an attempt that kills its process
+//! is counted, too. After each change [`started`](Progress::started) names the attempts that are
+//! under way. `tests/table.rs` reads both tables and drives the machine through each pair.
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -54,6 +98,54 @@ pub(super) enum Status {
     Skipped,
 }
 
+impl Status {
+    pub(super) const fn is_under_way(self) -> bool {
+        matches!(self, Self::Started | Self::Undoing)
+    }
+
+    pub(super) const fn waits(self) -> bool {
+        matches!(self, Self::Waiting | Self::UndoWaiting)
+    }
+
+    pub(super) const fn direction(self) -> Direction {
+        match self {
+            Self::Undoing | Self::UndoWaiting | Self::Undone | Self::UndoFailed => Direction::Undo,
+            _ => Direction::Do,
+        }
+    }
+}
+
+/// The direction of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// An attempt of the action.
+    Do,
+    /// An attempt of the compensation.
+    Undo,
+}
+
+impl Direction {
+    const fn started(self) -> Status {
+        if self.undoes() { Status::Undoing } else { Status::Started }
+    }
+
+    const fn waiting(self) -> Status {
+        if self.undoes() { Status::UndoWaiting } else { Status::Waiting }
+    }
+
+    const fn done(self) -> Status {
+        if self.undoes() { Status::Undone } else { Status::Done }
+    }
+
+    pub(super) const fn failed(self) -> Status {
+        if self.undoes() { Status::UndoFailed } else { Status::Failed }
+    }
+
+    pub(super) const fn undoes(self) -> bool {
+        matches!(self, Self::Undo)
+    }
+}
+
 /// A step of a saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StepProgress {
@@ -93,9 +185,22 @@ pub(super) struct Owner {
     pub(super) executor: u64,
     /// The number of the execution within the component.
     pub(super) run: u64,
-    /// The message on whose behalf it runs; 0 if there is none.
-    pub(super) message: u64,
 }
+
+/// The part of a record that belongs to a component which runs sagas on behalf of requests. The
+/// machine does not read it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Hosted {
+    /// Number of the request on whose behalf the owner runs; 0 if there is none.
+    pub(super) request: u64,
+    /// Number of times that a supervisor found no executor.
+    pub(super) failures: u32,
+    /// Texts of the request that started the saga, by name.
+    pub(super) origin: Origin,
+}
+
+/// Named texts that a saga keeps for the component that started it.
+pub(crate) type Origin = BTreeMap<String, String>;
 
 /// The progress of one saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,21 +216,14 @@ pub(super) struct Progress {
     pub(super) cancelled: Option<String>,
     /// The next delay is skipped.
     pub(super) is_woken: bool,
-    /// Number of times that a supervisor found no executor.
-    pub(super) failures: u32,
     pub(super) phase: Phase,
     /// The step that failed, and the reason of the compensation.
     pub(super) failed_step: Option<u8>,
     pub(super) reason: String,
-    /// Headers of the submission that started the saga, by name; a scheduler copies them into later
-    /// messages.
-    pub(super) origin: Origin,
+    pub(super) hosted: Hosted,
     pub(super) steps: Vec<StepProgress>,
     pub(super) state: Bytes,
 }
-
-/// Named texts that a saga keeps for the component that started it.
-pub(crate) type Origin = BTreeMap<String, String>;
 
 /// Limits of attempts.
 #[derive(Debug, Clone, Copy)]
@@ -195,11 +293,10 @@ impl Progress {
             writes: 1,
             cancelled: None,
             is_woken: false,
-            failures: 0,
             phase: Phase::Forward,
             failed_step: None,
             reason: String::new(),
-            origin: Origin::new(),
+            hosted: Hosted::default(),
             steps: plan.iter().map(ready).collect(),
             state,
         }
@@ -216,13 +313,13 @@ impl Progress {
     /// Returns the steps with an attempt under way.
     pub(super) fn started(&self) -> impl Iterator<Item = usize> {
         let steps = self.steps.iter().enumerate();
-        steps.filter(|(_, step)| matches!(step.status, Status::Started | Status::Undoing)).map(|(i, _)| i)
+        steps.filter(|(_, step)| step.status.is_under_way()).map(|(i, _)| i)
     }
 
     /// Returns the steps that wait for their next attempt.
     pub(super) fn waiting(&self) -> impl Iterator<Item = usize> {
         let steps = self.steps.iter().enumerate();
-        steps.filter(|(_, step)| matches!(step.status, Status::Waiting | Status::UndoWaiting)).map(|(i, _)| i)
+        steps.filter(|(_, step)| step.status.waits()).map(|(i, _)| i)
     }
 
     /// Returns the longest delay that explains a record without changes.
@@ -238,47 +335,30 @@ impl Progress {
     /// Records the result of an attempt that was under way.
     pub(super) fn report(&mut self, i: usize, report: &Report, limits: Limits) {
         let is_stopping = self.is_stopping();
-        let Some(step) = self.steps.get_mut(i) else { return };
+        let Some(step) = self.steps.get_mut(i).filter(|step| step.status.is_under_way()) else { return };
+        let direction = step.status.direction();
         step.note = shortened(&report.reason);
         step.wait = Duration::ZERO;
-        let undoes = match step.status {
-            Status::Started => false,
-            Status::Undoing => true,
-            _ => return,
-        };
         use StepOutcomeKind as Kind;
+        if direction == Direction::Do {
+            step.is_unknown |= matches!(report.kind, Kind::Abandoned | Kind::Unknown);
+            step.is_pending |= report.kind == Kind::Pending;
+        }
         match report.kind {
-            Kind::Completed => {
-                step.status = if undoes { Status::Undone } else { Status::Done };
-                step.is_pending = false;
-            }
-            Kind::Failed | Kind::Abandoned => {
-                step.status = if undoes { Status::UndoFailed } else { Status::Failed };
+            Kind::Completed | Kind::Failed | Kind::Abandoned => {
+                step.status = if report.kind == Kind::Completed { direction.done() } else { direction.failed() };
                 // A definite answer also ends an action that was accepted before.
                 step.is_pending = false;
-                step.is_unknown |= report.kind == Kind::Abandoned && !undoes;
             }
-            Kind::Unknown | Kind::NotSent => {
-                step.is_unknown |= report.kind == Kind::Unknown && !undoes;
-                let (made, most) = match undoes {
-                    true => (step.undo_attempts, limits.undo_attempts),
-                    false => (step.attempts, limits.attempts),
-                };
-                if made >= most || is_stopping && !undoes {
-                    step.give_up(undoes);
+            Kind::Unknown | Kind::NotSent | Kind::Refused | Kind::Pending => {
+                let counts = matches!(report.kind, Kind::Unknown | Kind::NotSent);
+                let count = step.count(direction);
+                *count = count.saturating_sub(u32::from(!counts));
+                let is_last = counts && *count >= limits.of(direction);
+                if is_last || is_stopping && direction == Direction::Do {
+                    step.give_up(direction);
                 } else {
-                    step.schedule(undoes, report.delay, &mut self.is_woken, limits.holds);
-                }
-            }
-            Kind::Refused | Kind::Pending => {
-                step.is_pending |= report.kind == Kind::Pending && !undoes;
-                // It was no attempt.
-                let count = if undoes { &mut step.undo_attempts } else { &mut step.attempts };
-                *count = count.saturating_sub(1);
-                if is_stopping && !undoes {
-                    step.give_up(undoes);
-                } else {
-                    step.schedule(undoes, report.delay, &mut self.is_woken, limits.holds);
+                    step.schedule(direction, report.delay, &mut self.is_woken, limits.holds);
                 }
             }
         }
@@ -290,9 +370,8 @@ impl Progress {
         let is_stopping = self.is_stopping();
         for (i, step) in self.steps.iter_mut().enumerate() {
             match step.status {
-                Status::Waiting if is_stopping => step.give_up(false),
-                Status::Waiting if due(i) => step.begin(false),
-                Status::UndoWaiting if due(i) => step.begin(true),
+                Status::Waiting if is_stopping => step.give_up(Direction::Do),
+                status if status.waits() && due(i) => step.begin(status.direction()),
                 _ => {}
             }
         }
@@ -301,59 +380,73 @@ impl Progress {
 
     /// Takes the saga over: attempts that were under way have an unknown outcome, and the next
     /// ones begin. It is the same change, so that a claim costs no write of its own.
-    pub(super) fn claim(&mut self, owner: Owner, limits: Limits) {
+    pub(super) fn claim(&mut self, owner: Owner, request: u64, limits: Limits) {
         self.owner = Some(owner);
+        self.hosted.request = request;
         self.epoch = self.epoch.saturating_add(1);
         let is_stopping = self.is_stopping();
         for step in &mut self.steps {
-            match step.status {
-                Status::Started => {
-                    step.is_unknown = true;
-                    if step.attempts >= limits.attempts || is_stopping {
-                        step.note = LOST.to_owned();
-                        step.give_up(false);
-                    } else {
-                        step.begin(false);
-                    }
-                }
-                Status::Undoing if step.undo_attempts >= limits.undo_attempts => {
+            let direction = step.status.direction();
+            let may_begin = direction == Direction::Undo || !is_stopping;
+            if step.status.is_under_way() {
+                step.is_unknown |= direction == Direction::Do;
+                if may_begin && *step.count(direction) < limits.of(direction) {
+                    step.begin(direction);
+                } else {
                     step.note = LOST.to_owned();
-                    step.give_up(true);
+                    step.give_up(direction);
                 }
-                Status::Undoing | Status::UndoWaiting => step.begin(true),
-                Status::Waiting if !is_stopping => step.begin(false),
-                _ => {}
+            } else if step.status.waits() && may_begin {
+                step.begin(direction);
             }
         }
         self.settle(limits);
     }
+
+    /// Releases the saga: no execution owns it.
+    pub(super) fn release(&mut self) {
+        (self.owner, self.hosted.request) = (None, 0);
+    }
+}
+
+impl Limits {
+    const fn of(self, direction: Direction) -> u32 {
+        if direction.undoes() { self.undo_attempts } else { self.attempts }
+    }
 }
 
 impl StepProgress {
-    pub(super) fn begin(&mut self, undoes: bool) {
+    /// Returns the number of attempts in this direction, the current one included.
+    pub(super) const fn count(&mut self, direction: Direction) -> &mut u32 {
+        if direction.undoes() { &mut self.undo_attempts } else { &mut self.attempts }
+    }
+
+    /// Same as [`count`](Self::count), to read it.
+    pub(super) const fn made(&self, direction: Direction) -> u32 {
+        if direction.undoes() { self.undo_attempts } else { self.attempts }
+    }
+
+    pub(super) fn begin(&mut self, direction: Direction) {
         self.wait = Duration::ZERO;
-        let (status, count) = match undoes {
-            true => (Status::Undoing, &mut self.undo_attempts),
-            false => (Status::Started, &mut self.attempts),
-        };
+        let count = self.count(direction);
         *count = count.saturating_add(1);
-        self.status = status;
+        self.status = direction.started();
     }
 
     /// Plans the next attempt: after a short delay it begins in this change.
-    fn schedule(&mut self, undoes: bool, delay: Duration, is_woken: &mut bool, holds: bool) {
+    fn schedule(&mut self, direction: Direction, delay: Duration, is_woken: &mut bool, holds: bool) {
         let delay = if std::mem::take(is_woken) { Duration::ZERO } else { delay };
         if delay <= SHORT && !holds {
-            self.begin(undoes);
+            self.begin(direction);
         } else {
-            self.status = if undoes { Status::UndoWaiting } else { Status::Waiting };
+            self.status = direction.waiting();
         }
         self.wait = delay;
     }
 
-    pub(super) fn give_up(&mut self, undoes: bool) {
+    pub(super) fn give_up(&mut self, direction: Direction) {
         self.wait = Duration::ZERO;
-        self.status = if undoes { Status::UndoFailed } else { Status::Failed };
+        self.status = direction.failed();
     }
 }
 

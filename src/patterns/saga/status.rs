@@ -97,7 +97,7 @@ impl<T> SagaStatus<T> {
         let reason = progress.stuck_step().map_or(&progress.reason, |step| &step.note).clone();
         let steps = progress.steps.iter().map(StepStatus::new).collect();
         let (epoch, is_owned) = (FencingToken::new(progress.epoch), progress.is_open() && progress.owner.is_some());
-        Self { phase, state, reason, steps, epoch, is_owned, failures: progress.failures }
+        Self { phase, state, reason, steps, epoch, is_owned, failures: progress.hosted.failures }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Running a saga on behalf of a message, for a scheduler.
+//! Running a saga on behalf of a request, for a component that hosts sagas, such as a scheduler.
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -21,13 +21,13 @@ use crate::{
     time::Instant,
 };
 
-/// One delivery of a message for a saga.
+/// One delivery of a request for a saga.
 pub(crate) struct Turn<'a> {
     pub(crate) id: &'a str,
-    /// Present if the message may start the saga.
+    /// Present if the request may start the saga.
     pub(crate) start: Option<Start>,
-    /// Hash of the message's id, by which its next delivery recognises its own execution.
-    pub(crate) message: u64,
+    /// Number of the request, by which its next delivery recognises its own execution.
+    pub(crate) request: u64,
     /// The epoch at which a supervisor found the saga without an executor.
     pub(crate) epoch: Option<u64>,
     /// The saga is cancelled for this reason.
@@ -55,7 +55,7 @@ pub(crate) enum Turned {
     Deferred(Duration),
     /// Another execution runs the saga.
     Busy,
-    /// There is no such saga, and the message does not start it.
+    /// There is no such saga, and the request does not start it.
     Absent,
 }
 
@@ -90,7 +90,7 @@ impl SagaCore {
         Ok(self.read(id).await?.is_some())
     }
 
-    /// Ends the delay of a saga, or skips its next one. Returns the texts of its submission.
+    /// Ends the delay of a saga, or skips its next one. Returns the texts of the request that started it.
     pub(crate) async fn wake(&self, id: &str) -> Result<Origin, SagaError> {
         self.check_id(id)?;
         loop {
@@ -99,12 +99,12 @@ impl SagaCore {
             next.wake();
             if next == stored.progress || self.signal(id, &stored, &next).await? {
                 self.signal_local(id);
-                return Ok(next.origin);
+                return Ok(next.hosted.origin);
             }
         }
     }
 
-    /// Starts or continues the saga of a message, until it ends or waits for long.
+    /// Starts or continues the saga of a request, until it ends or waits for long.
     pub(crate) async fn turn(self: &Arc<Self>, turn: Turn<'_>) -> Result<Turned, SagaError> {
         self.check_id(turn.id)?;
         let leave = Leave { when_deferred: true, when_stopped: Some(turn.stopped.clone()) };
@@ -113,13 +113,14 @@ impl SagaCore {
                 Some(Err(reason)) => return Err(self.incompatible(turn.id, reason)),
                 None => {
                     let Some(Start { state, rows, origin }) = &turn.start else { return Ok(Turned::Absent) };
-                    let Some(local) = self.enter_for(turn.id, turn.message) else { return Ok(Turned::Busy) };
+                    let Some(local) = self.enter(turn.id) else { return Ok(Turned::Busy) };
                     let (input, owner, limits) = (stable_hash(state), local.owner, self.limits());
                     let mut progress = match turn.cancel {
                         None => Progress::start(&self.plan, input, owner, state.clone(), limits),
                         Some(why) => Progress::cancelled(&self.plan, input, owner, state.clone(), why, limits),
                     };
-                    progress.origin = origin.clone();
+                    progress.hosted.request = turn.request;
+                    progress.hosted.origin = origin.clone();
                     let Started::Now(execution) = self.start(progress, rows, local).await? else { continue };
                     self.event(|| Event::Started { id: turn.id.to_owned() });
                     execution
@@ -133,15 +134,13 @@ impl SagaCore {
                     if !stored.progress.is_open() {
                         return Ok(Turned::Ended);
                     }
-                    // The execution of an earlier delivery of this message is over, or has lost its lease.
-                    let may_take = stored
-                        .progress
-                        .owner
-                        .is_none_or(|owner| owner.message == turn.message || turn.epoch == Some(stored.progress.epoch));
-                    if !may_take {
+                    let Progress { owner, epoch, hosted, .. } = &stored.progress;
+                    // The execution of an earlier delivery of this request is over, or has lost its lease.
+                    let is_own = hosted.request == turn.request || turn.epoch == Some(*epoch);
+                    if owner.is_some() && !is_own {
                         return Ok(Turned::Busy);
                     }
-                    let Some(local) = self.enter_for(turn.id, turn.message) else { return Ok(Turned::Busy) };
+                    let Some(local) = self.enter(turn.id) else { return Ok(Turned::Busy) };
                     let cancel = |progress: &mut Progress| {
                         if let Some(reason) = turn.cancel {
                             // Past the pivot it goes on.
@@ -149,7 +148,7 @@ impl SagaCore {
                         }
                         Ok(())
                     };
-                    let Some(execution) = self.take(stored, local, cancel).await? else { continue };
+                    let Some(execution) = self.take(stored, local, turn.request, cancel).await? else { continue };
                     execution
                 }
             };
@@ -192,29 +191,24 @@ pub(crate) struct Silent {
 }
 
 impl SagaCore {
-    /// Finds the sagas that nothing has carried on for `takeover_after`, and counts each, up to
+    /// Finds the sagas that had no executor for `takeover_after`, and counts each, up to
     /// `limit` times. A saga that was found more than `most` times is made stuck.
     pub(crate) async fn silent(&self, seen: &mut AllSeen, limit: u32, most: u32) -> Result<Vec<Silent>, SagaError> {
         let mut silent = Vec::new();
         for (id, stored) in self.stalled(seen, Takes::Silent).await? {
             let mut next = stored.progress.clone();
-            next.failures = next.failures.saturating_add(1);
-            if next.failures > limit {
+            let failures = next.hosted.failures.saturating_add(1);
+            if failures > limit {
                 continue;
             }
-            let is_stranded = next.failures > most;
+            next.hosted.failures = failures;
+            let is_stranded = failures > most;
             if is_stranded {
-                next.strand(&format!("no process carried the saga on, {} times", next.failures));
+                next.strand(&format!("no process carried the saga on, {failures} times"));
             }
             // Another supervisor, or an execution, was faster.
             if self.signal(&id, &stored, &next).await? {
-                silent.push(Silent {
-                    id,
-                    failures: next.failures,
-                    epoch: next.epoch,
-                    origin: next.origin,
-                    is_stranded,
-                });
+                silent.push(Silent { id, failures, epoch: next.epoch, origin: next.hosted.origin, is_stranded });
             }
         }
         Ok(silent)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::state::{Kind, Origin, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
+use super::state::{Hosted, Kind, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
 use crate::time::nanos;
 
 /// Names the format, so that another one can follow.
@@ -53,7 +53,7 @@ const EACH_ORIGIN: usize = 32;
 impl Progress {
     /// Returns the size that the record has at most, without texts, until the state changes.
     pub(super) fn size_without_texts(&self) -> usize {
-        let origin = self.origin.iter().map(|(name, text)| name.len() + text.len() + EACH_ORIGIN).sum::<usize>();
+        let origin = self.hosted.origin.iter().map(|(name, text)| name.len() + text.len() + EACH_ORIGIN).sum::<usize>();
         HEAD + origin + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
     }
 
@@ -74,8 +74,8 @@ impl Progress {
         let mut out = Lines(Vec::with_capacity(192 + self.steps.len() * 48 + self.state.len()));
         out.words(FORM).end();
         match self.owner {
-            Some(Owner { executor, run, message }) => {
-                out.words("owner ").hex(executor).space().hex(run).space().hex(message)
+            Some(Owner { executor, run }) => {
+                out.words("owner ").hex(executor).space().hex(run).space().hex(self.hosted.request)
             }
             None => out.words("owner -"),
         };
@@ -87,8 +87,8 @@ impl Progress {
         if self.is_woken {
             out.words("woken").end();
         }
-        if self.failures > 0 {
-            out.words("failures ").number(self.failures.into()).end();
+        if self.hosted.failures > 0 {
+            out.words("failures ").number(self.hosted.failures.into()).end();
         }
         if !self.reason.is_empty() {
             out.text("reason", &self.reason);
@@ -96,7 +96,7 @@ impl Progress {
         if let Some(reason) = &self.cancelled {
             out.text("cancelled", reason);
         }
-        for (name, text) in &self.origin {
+        for (name, text) in &self.hosted.origin {
             out.words("origin ").text(name, text);
         }
         for step in &self.steps {
@@ -132,11 +132,13 @@ impl Progress {
 
     fn body(mut rest: Reader) -> Option<Self> {
         let line = rest.line()?;
+        let mut hosted = Hosted::default();
         let owner = match line.strip_prefix("owner ")? {
             "-" => None,
             owner => {
-                let [executor, run, message] = words(owner)?;
-                Some(Owner { executor: hex(executor)?, run: hex(run)?, message: hex(message)? })
+                let [executor, run, request] = words(owner)?;
+                hosted.request = hex(request)?;
+                Some(Owner { executor: hex(executor)?, run: hex(run)? })
             }
         };
         let line = rest.line()?;
@@ -148,11 +150,10 @@ impl Progress {
             writes: writes.parse().ok()?,
             cancelled: None,
             is_woken: false,
-            failures: 0,
             phase: value(&PHASES, phase)?,
             failed_step: None,
             reason: String::new(),
-            origin: Origin::new(),
+            hosted,
             steps: Vec::new(),
             state: Bytes::new(),
         };
@@ -162,12 +163,12 @@ impl Progress {
             match name {
                 "failed" => all.failed_step = Some(value.parse().ok()?),
                 "woken" => all.is_woken = true,
-                "failures" => all.failures = value.parse().ok()?,
+                "failures" => all.hosted.failures = value.parse().ok()?,
                 "reason" => all.reason = rest.text(value)?,
                 "cancelled" => all.cancelled = Some(rest.text(value)?),
                 "origin" => {
                     let [name, length] = words(value)?;
-                    all.origin.insert(name.to_owned(), rest.text(length)?);
+                    all.hosted.origin.insert(name.to_owned(), rest.text(length)?);
                 }
                 "step" => all.steps.push(step(value)?),
                 "note" => all.steps.last_mut()?.note = rest.text(value)?,

@@ -271,7 +271,7 @@
 //!
 //! [`ThrottlingEvent`]: rejected, queued, paused, resumed, limit changed, shedding began and ended.
 //! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
-//! of the key if the limiter is [named by](crate::Builder::name_by) key.
+//! of the key if the limiter is [named by](KeyedRateLimiter::builder) key.
 //!
 //! # Pitfalls
 //!

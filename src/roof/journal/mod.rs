@@ -113,7 +113,7 @@
 //! between the call and its settlement. Every entry therefore has an **idempotency key**. Send it
 //! to the service (the header [`Idempotency-Key`](IDEMPOTENCY_KEY) is usual), which then performs
 //! the call once. If the service does not support keys,
-//! [`remembering`](crate::Builder::remembering) makes a repetition rare. Its records belong to the
+//! [`remembering`](Journal::builder) makes a repetition rare. Its records belong to the
 //! journal's queue, whatever else the store holds. A key that is deferred twice within the queue's
 //! deduplication window is kept once.
 //!
@@ -178,8 +178,9 @@
 //!   while the gate is open.
 //! - The rate limit applies to each process. With many processes reduce it, or put a
 //!   [`SharedRateLimiter`](crate::throttling::SharedRateLimiter) into the handler's pipeline.
-//! - A process that is killed during an outage uses up an attempt of each entry in its memory, at
-//!   most twice `concurrency`. An orderly stop, as in a deployment, uses up none.
+//! - A process that is killed during an outage makes each entry in its memory suspect, at most twice
+//!   `concurrency`: they are then replayed one at a time. An orderly stop, as in a deployment, makes
+//!   none so.
 //!
 //! # Source
 //!

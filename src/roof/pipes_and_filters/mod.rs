@@ -24,7 +24,7 @@
 //! |---|---|---|
 //! | a queue of the input's engine: one file, one server, memory | any | was not sent: both are one step |
 //! | another queue, with a window above the longest redelivery | `handler_timeout`, few attempts | is recognized and not sent again |
-//! | another queue, and [`allow_duplicates`](crate::Builder::allow_duplicates) | any | may come again, with one lineage id |
+//! | another queue, and [`allow_duplicates`](Filter::builder) | any | may come again, with one lineage id |
 //!
 //! # Example
 //!

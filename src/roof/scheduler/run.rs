@@ -40,9 +40,12 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     /// their visibility time-out.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), PortError> {
         let inner = &*self.0;
-        // The saga's settings may have changed. They were valid, and so are these.
-        let config = inner.listener_config(&inner.config.now());
-        inner.listener.reconfigure(config).map_err(|error| PortError::invalid(error.field(), error.rule()))?;
+        let shutdown = async {
+            shutdown.await;
+            // A stop waits as long as a step may take, and the saga's settings may have changed.
+            // They were valid, and so are these.
+            let _ = inner.update_listener();
+        };
         inner.listener.run(shutdown, |work: Work| inner.handle(work)).await
     }
 }
@@ -89,7 +92,7 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         let turn = Turn {
             id,
             start,
-            message: number_of(&self.queue.identity(), &work.id),
+            request: number_of(&self.queue.identity(), &work.id),
             epoch,
             cancel: match kind {
                 _ if is_late => Some(LATE),

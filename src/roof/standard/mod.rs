@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `fallback` | off | a fallback, [given with the call](crate::Pipeline::call_or), after some failures | it sees every failure |
 //! | `timeout` | 30 s | bounds the whole call | waits and retries included |
-//! | `shed` | off | sheds less important calls, by [gauges](crate::Builder::gauge) | costs the other side nothing |
+//! | `shed` | off | sheds less important calls, by [gauges](Standard::builder) | costs the other side nothing |
 //! | `rate_limit` | off | bounds calls per time | the same |
 //! | `concurrency_limit`, or `adaptive_limit` | off | bounds concurrent calls | a call that waits for the rate limit holds no permit |
 //! | `retry`, with `retry_budget` | three attempts, 20 % | repeats operations that are [marked as idempotent](crate::call::idempotent), or were certainly not sent | around the breaker: a rejection is not repeated |

@@ -29,7 +29,7 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`window`](crate::Builder::window) | 5 min | time for which the id of an event is remembered |
+//! | [`window`](StoreTopic::builder) | 5 min | time for which the id of an event is remembered |
 //! | `max_batch` | 500 | events that share a request, at most |
 //! | `max_pending` | 10,000 | appends under way, above which `append` is `Full` at once |
 //!
@@ -67,7 +67,7 @@
 //! | each partition that it owns: renewals (half of it with leases of a server) | 1,440 |
 //! | each partition that it owns: reads, with `idle` up to 5 s | 720 |
 //!
-//! With a [notifier](crate::Builder::notifier) of its own and of the producers, a member reads at
+//! With a [notifier](StreamProcessor::builder) of its own and of the producers, a member reads at
 //! once when events come, and `idle` can be a minute. A group of 1,024 partitions needs a longer
 //! term, too: 60 s makes 360 renewals an hour of each, and the replacement of a dead owner takes
 //! 72 s.
@@ -184,7 +184,7 @@
 //! partition: give events with one id the same key, or none.
 //!
 //! A read receives whole rows, and keeps those that it did not return for the next one. With a
-//! [notifier](crate::Builder::notifier) an append wakes the readers of other processes; without it,
+//! [notifier](StoreTopic::builder) an append wakes the readers of other processes; without it,
 //! a waiting read polls, at first after 50 ms and then up to each second.
 //!
 //! # Competing writers
@@ -247,7 +247,7 @@
 //! `max_deliveries` attempts the event becomes a dead letter: a message with its body and headers,
 //! and the headers `event-topic`, `event-group`, `event-position`, `event-key`, `event-id` and
 //! `event-reason`, which has at most 2,000 characters. Without
-//! [`dead_letters`](crate::Builder::dead_letters) its partition halts. Attempts are counted in
+//! [`dead_letters`](StreamProcessor::builder) its partition halts. Attempts are counted in
 //! memory: after a change of owner they begin anew.
 //!
 //! An event may also kill its process. If two owners in a row finished nothing, the next one is

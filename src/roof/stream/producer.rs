@@ -132,6 +132,8 @@ impl Producer {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CProducer%3E): `spawner`.
     pub fn builder(topic: impl Topic + 'static, config: ProducerConfig) -> Builder<Self> {
         Builder::new(ProducerSpec { topic: Arc::new(topic), config, spawner: Spawner::default() })
     }

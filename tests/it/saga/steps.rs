@@ -1,7 +1,18 @@
 //! The course of a saga: order, attempts, compensation, stuck sagas, cancellation.
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use steadfast::saga::{Plan, Saga, SagaConfig, SagaError, SagaEvent as Event, SagaOutcome, SagaPhase, StepState};
+use steadfast::{
+    saga::{
+        Plan, Saga, SagaConfig, SagaError, SagaEvent as Event, SagaOutcome, SagaPhase, Step, StepOutcome, StepState,
+    },
+    store::{PutOptions, Write},
+};
 
 use crate::saga::world::{Answer, LARGE, S, State, World, codec, completed, state, told};
 
@@ -51,6 +62,48 @@ fn a_saga_completes_with_the_changes_of_all_its_steps() {
     let id = || "42".to_owned();
     assert_eq!(told(&world, &mut events), [Event::Started { id: id() }, Event::Completed { id: id() }]);
     assert_eq!((world.rows(), node.saga.running()), (vec!["r/42".to_owned()], 0));
+}
+
+#[test]
+fn steps_of_closures_are_tried_again_compensated_and_write_rows_like_others() {
+    let world = World::new();
+    let (calls, log) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let tells = |word: &'static str| {
+        let log = log.clone();
+        move |step: &Step<State>| log.lock().unwrap().push(format!("{word} {} {}", step.key(), step.attempt()))
+    };
+    let (books, cancels, charges) = (tells("book"), tells("cancel"), tells("charge"));
+    let plan = Plan::<State>::new()
+        .step_fn(
+            "seat",
+            move |step| {
+                books(&step);
+                let is_first = calls.fetch_add(1, Ordering::Relaxed) == 0;
+                async move {
+                    if is_first {
+                        return StepOutcome::unknown("no reply");
+                    }
+                    step.write(Write::put("u/seat", "12A", PutOptions::new()));
+                    StepOutcome::changed(|state: &mut State| state.push("seat".to_owned()))
+                }
+            },
+            move |step| {
+                cancels(&step);
+                async { StepOutcome::completed() }
+            },
+        )
+        .pivot("charge", move |step: Step<State>| {
+            charges(&step);
+            async move { StepOutcome::failed(format_args!("no money for {:?}", *step)) }
+        });
+    let node = world.node("a", plan);
+    let SagaOutcome::Compensated { step, reason } = world.block_on(node.run("42")).unwrap() else { panic!() };
+    assert_eq!((step.as_deref(), reason.as_str()), (Some("charge"), "no money for [\"seat\"]"));
+    assert_eq!(
+        *log.lock().unwrap(),
+        ["book trip/42/seat 1", "book trip/42/seat 2", "charge trip/42/charge 1", "cancel trip/42/seat:undo 1"]
+    );
+    assert_eq!(world.rows(), ["r/42", "u/seat"]);
 }
 
 // Guarantee: saga 2.

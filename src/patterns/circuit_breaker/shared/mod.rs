@@ -14,7 +14,7 @@
 //! | setting | default | |
 //! |---|---|---|
 //! | `agreement` | `advisory` | or `{ quorum = 3 }` |
-//! | `poll` | 1 s | one read, and one write while open; with a [notifier](crate::Builder::notifier) others react at once |
+//! | `poll` | 1 s | one read, and one write while open; with a [notifier](SharedCircuitBreaker::builder) others react at once |
 //! | `stale_after` | 5 s | a report that is not renewed expires |
 //! | `call_timeout` | 1 s | for one request to the store |
 //!

@@ -1,5 +1,6 @@
 //! The machine against examples, and the stored form.
 mod model;
+mod table;
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::{
 };
 
 const LIMITS: Limits = Limits { attempts: 3, undo_attempts: 4, holds: false };
-const ME: Owner = Owner { executor: 7, run: 1, message: 0 };
+const ME: Owner = Owner { executor: 7, run: 1 };
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 const UNDOABLE: Kind = Kind { is_pivot: false, compensates: true, first: false };
@@ -117,15 +118,15 @@ fn refused_and_pending_attempts_do_not_count() {
 fn a_step_that_kills_its_process_each_time_is_compensated_instead_of_started_again() {
     let mut saga = start(&[(UNDOABLE, 0), (PIVOT, 1)]);
     for epoch in 2..=3 {
-        saga.claim(ME, LIMITS);
+        saga.claim(ME, 0, LIMITS);
         assert_eq!((saga.epoch, started(&saga), saga.steps[0].attempts), (epoch, vec![0], epoch as u32));
     }
-    saga.claim(ME, LIMITS);
+    saga.claim(ME, 0, LIMITS);
     assert_eq!((saga.phase, started(&saga)), (Phase::Compensating, vec![0]));
     assert_eq!(saga.steps[0].status, Status::Undoing);
     for _ in 0..LIMITS.undo_attempts {
         assert_eq!(saga.phase, Phase::Compensating);
-        saga.claim(ME, LIMITS);
+        saga.claim(ME, 0, LIMITS);
     }
     assert_eq!(saga.phase, Phase::StuckCompensating);
 }
@@ -178,7 +179,7 @@ fn a_stuck_step_is_retried_with_all_its_attempts_or_skipped() {
     };
     let mut saga = stuck();
     assert!(saga.retry() && !saga.retry());
-    saga.claim(ME, LIMITS);
+    saga.claim(ME, 0, LIMITS);
     assert_eq!((started(&saga), saga.steps[1].attempts), (vec![1], 1));
     all(&mut saga, Outcome::Completed);
     assert_eq!(saga.phase, Phase::Completed);
@@ -186,7 +187,7 @@ fn a_stuck_step_is_retried_with_all_its_attempts_or_skipped() {
     let mut saga = stuck();
     assert!(!saga.skip("step-2", "by hand") && !saga.skip("no step", "by hand"));
     assert!(saga.skip("step-1", "by hand"));
-    saga.claim(ME, LIMITS);
+    saga.claim(ME, 0, LIMITS);
     assert_eq!((started(&saga), saga.steps[1].note.as_str()), (vec![3], "by hand"));
 }
 
@@ -199,7 +200,7 @@ fn a_pivot_that_took_no_effect_after_all_is_undone_and_the_rest_compensated() {
     assert_eq!(saga.phase, Phase::StuckForward);
     assert!(!saga.clone().undo("step-0", "-") && !saga.clone().undo("no step", "-") && !saga.clone().cancel("-"));
     assert!(saga.undo("step-1", "the bank has no payment") && !saga.clone().undo("step-1", "-"));
-    saga.claim(ME, LIMITS);
+    saga.claim(ME, 0, LIMITS);
     assert_eq!((saga.phase, started(&saga), saga.failed_step), (Phase::Compensating, vec![0], Some(1)));
     assert_eq!((saga.steps[1].note.as_str(), saga.reason.as_str()), ("the bank has no payment", "no"));
     all(&mut saga, Outcome::Completed);
@@ -236,7 +237,7 @@ fn a_cancelled_saga_goes_back_unless_its_pivot_may_have_taken_effect() {
     report(&mut ended, 0, Outcome::Completed, S(0));
     assert_eq!(ended.phase, Phase::Completed);
     assert!(ended.cancel("afterwards"));
-    ended.claim(ME, LIMITS);
+    ended.claim(ME, 0, LIMITS);
     assert_eq!((ended.phase, started(&ended)), (Phase::Compensating, vec![0]));
 }
 
@@ -258,18 +259,19 @@ fn an_execution_that_leaves_begins_no_step() {
     let holds = Limits { holds: true, ..LIMITS };
     saga.report(0, &Report { kind: Outcome::Completed, reason: String::new(), delay: S(0) }, holds);
     assert_eq!((saga.phase, started(&saga), saga.steps[1].attempts), (Phase::Forward, vec![], 0));
-    saga.claim(ME, LIMITS);
+    saga.claim(ME, 0, LIMITS);
     assert_eq!((started(&saga), saga.steps[1].attempts, saga.steps[1].is_unknown), (vec![1], 1, false));
     saga.report(1, &Report { kind: Outcome::Failed, reason: String::new(), delay: S(0) }, holds);
     assert_eq!((saga.phase, started(&saga)), (Phase::Compensating, vec![]));
-    saga.claim(ME, LIMITS);
+    saga.claim(ME, 0, LIMITS);
     assert_eq!(started(&saga), vec![0]);
 }
 
 #[test]
 fn a_record_of_another_kind_or_a_newer_release_is_refused_with_the_reason() {
     let mut saga = start(&[(UNDOABLE, 0)]);
-    saga.origin = [("reply-to", "web-1\nstate 2"), ("empty", "")].map(|(name, text)| (name.into(), text.into())).into();
+    saga.hosted.origin =
+        [("reply-to", "web-1\nstate 2"), ("empty", "")].map(|(name, text)| (name.into(), text.into())).into();
     let record = saga.encode();
     assert_eq!(Progress::decode(&record).unwrap(), saga);
     assert!(record.len() <= saga.size_without_texts());

@@ -190,7 +190,7 @@ proptest! {
                 Op::Report(..) => {}
                 Op::Claim => {
                     under_way.into_iter().for_each(|(i, undoes)| model.ended(i, undoes, None));
-                    saga.claim(Owner { run: saga.epoch + 1, ..ME }, LIMITS);
+                    saga.claim(Owner { run: saga.epoch + 1, ..ME }, 0, LIMITS);
                 }
                 Op::Due => saga.begin_waiting(|_| true, LIMITS),
                 Op::Cancel => {
@@ -241,7 +241,7 @@ proptest! {
                     report(saga, i, kind, S(delay));
                 }
             }
-            Op::Claim => saga.claim(ME, LIMITS),
+            Op::Claim => saga.claim(ME, 0, LIMITS),
             Op::Due => saga.begin_waiting(|_| true, LIMITS),
             Op::Cancel => drop(saga.cancel("cancelled")),
             Op::Wake => saga.wake(),

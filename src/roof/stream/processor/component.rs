@@ -1,9 +1,7 @@
 //! The processor, and its builder.
 use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool, time::Duration};
 
-use tokio::sync::Notify;
-
-use super::{PartitionState, StreamProcessorConfig, StreamProcessorEvent as Event, alarm::Alarm};
+use super::{StreamProcessorConfig, StreamProcessorEvent as Event, alarm::Holdings};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
     config::{ConfigError, Effect, Live, Name, Reconfigure, require},
@@ -45,15 +43,22 @@ pub(super) struct ProcessorCore {
     pub(super) member: String,
     pub(super) is_running: AtomicBool,
     /// The partitions that this member owns.
-    pub(super) owned: Mutex<BTreeMap<u16, PartitionState>>,
-    pub(super) alarms: Mutex<BTreeMap<u16, Arc<Alarm>>>,
-    /// Wakes the announcement of a change of `owned`, and the next look at the members.
-    pub(super) announce: Notify,
-    pub(super) look: Notify,
+    pub(super) holdings: Holdings,
+    pub(super) elections: Elections,
+}
+
+/// The elections of the partitions' owners.
+pub(super) struct Elections {
     common: Common,
     leases: Arc<dyn Lease>,
     notifier: Option<Arc<dyn Notifier>>,
-    elections: Mutex<BTreeMap<u16, LeaderElection>>,
+    by_partition: Mutex<BTreeMap<u16, LeaderElection>>,
+}
+
+impl Elections {
+    pub(super) fn notifier(&self) -> Option<&Arc<dyn Notifier>> {
+        self.notifier.as_ref()
+    }
 }
 
 /// Arguments of a processor, beside clock and entropy.
@@ -117,7 +122,7 @@ impl Component for StreamProcessor {
         let member = format!("{member}#{:016x}", entropy.next_u64());
         let longest = partition.len().max(member.len() + 2);
         require(longest <= can.max_key(), "group", "must not be longer than the store can hold, nor the member's id")?;
-        // The names of the elections have the same limit.
+        // Election names have the same limit.
         let last = format!("{partition}/{}", topic.partitions());
         require(last.len() <= leases.capabilities().max_key(), "group", "must not be longer than the leases can hold")?;
         let processor = Self(Arc::new(ProcessorCore {
@@ -133,14 +138,8 @@ impl Component for StreamProcessor {
             events: common.hooks.events(),
             member,
             is_running: AtomicBool::new(false),
-            owned: Mutex::default(),
-            alarms: Mutex::default(),
-            announce: Notify::new(),
-            look: Notify::new(),
-            common,
-            leases,
-            notifier,
-            elections: Mutex::default(),
+            holdings: Holdings::default(),
+            elections: Elections { common, leases, notifier, by_partition: Mutex::default() },
         }));
         // Refuses settings of the election now.
         processor.0.election(0)?;
@@ -171,6 +170,9 @@ impl StreamProcessor {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStreamProcessor%3E): `member`,
+    /// `dead_letters`, `notifier`.
     pub fn builder(
         topic: impl Topic + 'static,
         group: impl Into<Name>,
@@ -245,28 +247,25 @@ impl ProcessorCore {
         self.config.load().election.call_timeout
     }
 
-    pub(super) fn notifier(&self) -> Option<&Arc<dyn Notifier>> {
-        self.notifier.as_ref()
-    }
-
     pub(super) fn failed(&self, call: super::StreamCall, partition: Option<u16>, kind: Option<PortErrorKind>) {
         self.event(|| Event::CallFailed { call, partition, kind });
     }
 
     /// Returns the election of a partition's owner.
     pub(super) fn election(&self, partition: u16) -> Result<LeaderElection, ConfigError> {
-        if let Some(election) = self.elections.lock().get(&partition) {
+        let Elections { common, leases, notifier, by_partition } = &self.elections;
+        if let Some(election) = by_partition.lock().get(&partition) {
             return Ok(election.clone());
         }
         let name = format!("{}/{partition}", self.partition);
-        let mut builder = LeaderElection::builder(self.leases.clone(), name, self.config.load().election);
+        let mut builder = LeaderElection::builder(leases.clone(), name, self.config.load().election);
         builder = builder.candidate(self.member.clone());
-        if let Some(notifier) = &self.notifier {
+        if let Some(notifier) = notifier {
             builder = builder.notifier(notifier.clone());
         }
-        builder.common = self.common.clone();
+        builder.common = common.clone();
         let election = builder.build().map_err(|error| error.within("election"))?;
-        self.elections.lock().insert(partition, election.clone());
+        by_partition.lock().insert(partition, election.clone());
         Ok(election)
     }
 }

@@ -100,7 +100,7 @@ impl<E> Lanes<E> {
     }
 
     /// Skips all events below `position`, and returns the number of those that were not finished.
-    /// Call it only while no event runs or waits.
+    /// Call it only while [`is_idle`](Self::is_idle) is true.
     pub(super) fn skip_to(&mut self, position: u64) -> u64 {
         let lost = self.finished.skip_to(position - 1);
         self.next = self.next.max(position);

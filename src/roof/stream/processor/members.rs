@@ -140,13 +140,13 @@ impl ProcessorCore {
         let key = Key::new(&self.partition, &row);
         let (pause, limit) = (self.config.load().rebalance_interval / 4, self.call_timeout());
         for beat in 1_u64.. {
-            let value = encode(beat, self.owned.lock().keys().copied());
+            let value = encode(beat, self.holdings.owned.lock().keys().copied());
             let announced = ask(&self.clock, limit, self.store.put(key, value.into(), PutOptions::new())).await;
             self.told(StreamCall::Members, announced.map_err(error_of))?;
             let pause = scaled(pause, 0.9 + 0.1 * self.entropy.unit());
             // Many partitions that are claimed at once are one announcement.
             self.clock.sleep(pause.min(APART)).await;
-            race(self.announce.notified(), self.clock.sleep(pause.saturating_sub(APART))).await;
+            race(self.holdings.announce.notified(), self.clock.sleep(pause.saturating_sub(APART))).await;
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl ProcessorCore {
             if let Some(rows) = self.told(StreamCall::Members, rows.map_err(error_of))? {
                 let now = self.clock.now();
                 let (mut view, gone) = observed.see(&rows, now, &self.config.now());
-                let own = self.owned.lock().keys().copied().collect();
+                let own = self.holdings.owned.lock().keys().copied().collect();
                 if view.live.insert(self.member.clone(), own).is_none() {
                     view.newcomers.insert(self.member.clone());
                 }
@@ -186,7 +186,7 @@ impl ProcessorCore {
                 race(rest, self.clock.sleep(pause)).await;
             }
             let pause = scaled(pause, 0.9 + 0.1 * self.entropy.unit());
-            race(self.look.notified(), self.clock.sleep(pause)).await;
+            race(self.holdings.look.notified(), self.clock.sleep(pause)).await;
         }
     }
 

@@ -1,22 +1,23 @@
 //! Members of a group that share the partitions of a topic.
-mod alarm; // notices of new events
+mod alarm; // the partitions of a member, and notices of new events
 mod balance; // the machine: which member owns how many
 mod checkpoint; // the stored form of the progress
+mod checkpointer; // what the next checkpoint has, and when it is due
 mod component;
 mod config;
 mod delivered;
 mod event;
 mod finished; // the machine: low watermark and bitmap
+mod handlers; // handlers that run, and dead letters on their way
 mod lanes; // the machine: the order of keys
 mod members; // announcements, and the view of the others
 mod owner; // the term of an owner, and its hand-over
-mod reading; // reads ahead of the handlers
+mod reader; // reads ahead of the handlers
 mod records; // the checkpoint in the store
 mod run;
 mod settle; // the end of an attempt
-mod start; // starts handlers
 mod state;
-mod worker; // polls reads, handlers and checkpoints
+mod worker; // polls its reader, handlers and checkpointer
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;

@@ -72,7 +72,7 @@ impl ProcessorCore {
         H: Future,
         H::Output: Into<Disposition>,
     {
-        let (token, alarm) = (leadership.token(), self.alarm(partition));
+        let (token, alarm) = (leadership.token(), self.holdings.alarm(partition).unwrap_or_default());
         let claim = pin!(self.claim(partition, token));
         let mut worker = match race(claim, end(&mut leadership, stopped.clone(), &alarm)).await {
             First::One(Ok(claimed)) => {
@@ -85,7 +85,7 @@ impl ProcessorCore {
             }
             First::One(Err(Unclaimed::Halted(reason))) => {
                 // It is kept: another owner would find the same.
-                if let Some(state) = self.owned.lock().get_mut(&partition) {
+                if let Some(state) = self.holdings.owned.lock().get_mut(&partition) {
                     state.halted = Some(reason.clone());
                 }
                 self.event(|| Event::Halted { partition, reason });
@@ -107,16 +107,16 @@ impl ProcessorCore {
         let is_clean = match ended {
             First::One(_) | First::Other(End::Term(TermEnd::Superseded)) => {
                 // A later owner goes on: nothing of this one may be recorded.
-                worker.cancel();
-                worker.abandon();
+                worker.handlers.cancel();
+                worker.handlers.abandon();
                 false
             }
             First::Other(End::Term(TermEnd::NotRenewed)) => {
                 worker.drain();
-                worker.cancel();
+                worker.handlers.cancel();
                 let deadline = leadership.deadline();
                 let ended = race(poll_fn(|cx| worker.poll(cx)), self.clock.sleep_until(deadline)).await;
-                worker.abandon();
+                worker.handlers.abandon();
                 matches!(ended, First::One(WorkerEnd::Drained))
             }
             First::Other(_) => {
@@ -143,23 +143,23 @@ impl ProcessorCore {
         worker.drain();
         let mut phase = self.phase(worker, kept.as_mut(), config.drain_timeout).await;
         if matches!(phase, Phase::TimedOut) {
-            worker.cancel();
+            worker.handlers.cancel();
             phase = self.phase(worker, kept.as_mut(), config.election.grace).await;
         }
         let mut is_clean = true;
         if matches!(phase, Phase::TimedOut) {
-            is_clean = worker.abandon() == 0;
+            is_clean = worker.handlers.abandon() == 0;
             phase = self.phase(worker, kept.as_mut(), config.election.call_timeout).await;
         }
         match phase {
             Phase::Ended(end) => is_clean && end == WorkerEnd::Drained,
             Phase::TimedOut => false,
             Phase::TermOver => {
-                worker.cancel();
+                worker.handlers.cancel();
                 // Zero if another node has the lease.
                 let deadline: Instant = term.deadline();
                 let ended = race(poll_fn(|cx| worker.poll(cx)), self.clock.sleep_until(deadline)).await;
-                worker.abandon() == 0 && matches!(ended, First::One(WorkerEnd::Drained))
+                worker.handlers.abandon() == 0 && matches!(ended, First::One(WorkerEnd::Drained))
             }
         }
     }

@@ -1,25 +1,37 @@
 //! Running a member: it campaigns for the partitions of its plan, and owns those that it gets.
 use std::{
-    future::{Future, pending},
+    future::{Future, poll_fn},
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::atomic::Ordering,
+    task::Poll,
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Delivered, StreamProcessor,
+    Delivered, PartitionState, StreamProcessor,
     component::ProcessorCore,
     members::{Want, Wanted},
     owner::set,
-    worker::shown,
 };
 use crate::{
     port::{PortError, PortErrorKind},
     queue_listener::Disposition,
     race::{First, race},
 };
+
+/// The next event of a run.
+enum Next {
+    /// The shutdown was asked for.
+    Stopped,
+    /// The watch over the members has ended.
+    Managed(Result<(), PortError>),
+    /// The plan has another partition.
+    Wanted(Want),
+    /// A partition is not held any more.
+    Held(Result<(), PortError>),
+}
 
 impl StreamProcessor {
     /// Processes partitions of the topic until `shutdown` is ready, then ends the handlers that run
@@ -50,9 +62,9 @@ impl StreamProcessor {
         let wanted = Wanted::default();
         let managed = core.manage(&wanted, &sender, stopped.clone());
         let mut manage = pin!(async {
-            match race(managed, core.hear()).await {
+            match race(managed, core.holdings.hear(core)).await {
                 First::One(managed) => managed,
-                First::Other(()) => Ok(()), // unreachable: it never ends
+                First::Other(never) => match never {},
             }
         });
         let mut shutdown = pin!(async {
@@ -66,21 +78,29 @@ impl StreamProcessor {
             if is_stopping && partitions.is_empty() {
                 break;
             }
-            let stops = async { if is_stopping { pending().await } else { shutdown.as_mut().await } };
-            let managed = async { if is_managed { manage.as_mut().await } else { pending().await } };
-            let ended = async {
-                match partitions.next().await {
-                    Some(ended) => ended,
-                    None => pending().await,
+            // In this order, if several are ready.
+            let next = poll_fn(|cx| {
+                if !is_stopping && shutdown.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Next::Stopped);
                 }
-            };
-            let error = match race(race(stops, managed), race(wants.recv(), ended)).await {
-                First::One(First::One(())) | First::Other(First::One(None)) => None,
-                First::One(First::Other(managed)) => {
+                if is_managed && let Poll::Ready(managed) = manage.as_mut().poll(cx) {
+                    return Poll::Ready(Next::Managed(managed));
+                }
+                if let Poll::Ready(Some(want)) = wants.poll_recv(cx) {
+                    return Poll::Ready(Next::Wanted(want));
+                }
+                match partitions.poll_next_unpin(cx) {
+                    Poll::Ready(Some(held)) => Poll::Ready(Next::Held(held)),
+                    _ => Poll::Pending,
+                }
+            });
+            let error = match next.await {
+                Next::Stopped => None,
+                Next::Managed(managed) => {
                     is_managed = false;
                     managed.err()
                 }
-                First::Other(First::One(Some((partition, is_wanted)))) => {
+                Next::Wanted((partition, is_wanted)) => {
                     let held = core.hold(partition, is_wanted, &handler, stopped.clone());
                     let wanted = &wanted;
                     partitions.push(async move {
@@ -90,7 +110,7 @@ impl StreamProcessor {
                     });
                     None
                 }
-                First::Other(First::Other(held)) => held.err(),
+                Next::Held(held) => held.err(),
             };
             if let Some(error) = error {
                 // The other partitions are handed over.
@@ -161,18 +181,13 @@ struct Owned<'a> {
 
 impl<'a> Owned<'a> {
     fn new(core: &'a ProcessorCore, partition: u16) -> Self {
-        core.owned.lock().insert(partition, shown(partition, &core.member));
-        core.alarms.lock().insert(partition, Arc::default());
-        core.announce.notify_one();
+        core.holdings.add(PartitionState::new(partition, Some(core.member.clone())));
         Self { core, partition }
     }
 }
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        self.core.owned.lock().remove(&self.partition);
-        self.core.alarms.lock().remove(&self.partition);
-        self.core.announce.notify_one();
-        self.core.look.notify_one();
+        self.core.holdings.remove(self.partition);
     }
 }

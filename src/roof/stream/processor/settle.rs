@@ -47,29 +47,17 @@ where
         self.delay(position, now + after);
     }
 
-    /// Ends the run of an event, which runs again at `at`.
-    pub(super) fn delay(&mut self, position: u64, at: Instant) {
-        self.lanes.delay(position, at);
-        if let Some(suspect) = &mut self.checkpoint.suspect
-            && suspect.position == position
-            && suspect.is_running
-        {
-            // A process that dies from now on was not killed by this event.
-            suspect.is_running = false;
-            self.is_write_forced = true;
-        }
-    }
-
     fn failed(&mut self, position: u64, after: Option<Duration>, error: String, now: Instant) {
-        let config = self.core.config.now();
-        let attempt = self.lanes.fail(position);
+        let (core, partition) = (self.partition.core, self.partition.number);
+        let config = core.config.now();
+        let attempt = self.partition.lanes.fail(position);
         let is_last = attempt >= config.max_deliveries;
         let retry_in = (!is_last).then(|| {
-            let mut delays = Backoff::checked(config.retry, &self.core.entropy);
+            let mut delays = Backoff::checked(config.retry, &core.entropy);
             after.unwrap_or_else(|| delays.nth(attempt as usize - 1).unwrap_or(config.retry.cap))
         });
-        let at = Position::new(self.partition, position);
-        self.core.event(|| Event::AttemptFailed { position: at, attempt, error: error.clone(), retry_in });
+        let at = Position::new(partition, position);
+        core.event(|| Event::AttemptFailed { position: at, attempt, error: error.clone(), retry_in });
         match retry_in {
             Some(delay) => self.delay(position, now + delay),
             None => self.bury(position, error),
@@ -78,13 +66,14 @@ where
 
     /// Sends an event that ran to the dead letters.
     pub(super) fn bury(&mut self, position: u64, reason: String) {
-        let (Some(queue), Some(recorded)) = (&self.core.dead_letters, self.lanes.event(position)) else {
+        let core = self.partition.core;
+        let (Some(queue), Some(recorded)) = (&core.dead_letters, self.partition.lanes.event(position)) else {
             return self.halt_at(position, &format!("{reason}; there is no queue for dead letters"));
         };
-        let (core, at) = (self.core, recorded.position);
-        let message = core.dead_letter(recorded, &reason);
-        self.burying.push(Box::pin(async move {
-            let sent = core.send_dead_letter(&**queue, message, at.partition).await;
+        let at = recorded.position;
+        let message = dead_letter(core, &**queue, recorded, &reason);
+        self.handlers.bury(Box::pin(async move {
+            let sent = send(core, &**queue, message, at.partition).await;
             if sent.is_ok() {
                 core.event(|| Event::DeadLettered { position: at, reason });
             }
@@ -93,45 +82,43 @@ where
     }
 }
 
-impl ProcessorCore {
-    /// Returns the dead letter of an event. Its de-duplication id is the position.
-    fn dead_letter(&self, recorded: &Recorded, reason: &str) -> Message {
-        let Recorded { position, event } = recorded;
-        let topic = self.topic.name();
-        let mut message = Message::new(event.body.clone());
-        for (name, value) in &event.headers {
-            message = message.header(name, value);
-        }
-        if let Some(key) = &event.key {
-            message = message.header("event-key", key);
-        }
-        if let Some(id) = &event.id {
-            message = message.header("event-id", id);
-        }
-        message = message.header("event-topic", topic).header("event-position", position.to_string());
-        let id = format!("{}/{position}", self.partition);
-        let most = self.dead_letters.as_ref().map_or(usize::MAX, |queue| queue.capabilities().max_key());
-        let id = if id.len() <= most { id } else { format!("{:016x}", stable_hash(id.as_bytes())) };
-        let reason: String = reason.chars().take(REASON).collect();
-        message.header("event-group", self.group.as_str()).header("event-reason", reason).deduplicate(id)
+/// Returns the dead letter of an event. Its de-duplication id is the position.
+fn dead_letter(core: &ProcessorCore, queue: &dyn Queue, recorded: &Recorded, reason: &str) -> Message {
+    let Recorded { position, event } = recorded;
+    let topic = core.topic.name();
+    let mut message = Message::new(event.body.clone());
+    for (name, value) in &event.headers {
+        message = message.header(name, value);
     }
+    if let Some(key) = &event.key {
+        message = message.header("event-key", key);
+    }
+    if let Some(id) = &event.id {
+        message = message.header("event-id", id);
+    }
+    message = message.header("event-topic", topic).header("event-position", position.to_string());
+    let id = format!("{}/{position}", core.partition);
+    let id =
+        if id.len() <= queue.capabilities().max_key() { id } else { format!("{:016x}", stable_hash(id.as_bytes())) };
+    let reason: String = reason.chars().take(REASON).collect();
+    message.header("event-group", core.group.as_str()).header("event-reason", reason).deduplicate(id)
+}
 
-    /// Sends a dead letter, and repeats that while the queue is full or fails.
-    async fn send_dead_letter(&self, queue: &dyn Queue, message: Message, partition: u16) -> Result<(), String> {
-        let limit = self.call_timeout();
-        let mut delays = self.delays();
-        loop {
-            let error = match ask(&self.clock, limit, queue.send_one(message.clone())).await {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
-            self.failed(StreamCall::DeadLetter, Some(partition), error.kind());
-            if let AskError::Failed(error) = error
-                && error.class() == ErrorClass::Permanent
-            {
-                return Err(error.to_string());
-            }
-            self.clock.sleep(delays.next().unwrap_or_default()).await;
+/// Sends a dead letter, and repeats that while the queue is full or fails.
+async fn send(core: &ProcessorCore, queue: &dyn Queue, message: Message, partition: u16) -> Result<(), String> {
+    let limit = core.call_timeout();
+    let mut delays = core.delays();
+    loop {
+        let error = match ask(&core.clock, limit, queue.send_one(message.clone())).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        core.failed(StreamCall::DeadLetter, Some(partition), error.kind());
+        if let AskError::Failed(error) = error
+            && error.class() == ErrorClass::Permanent
+        {
+            return Err(error.to_string());
         }
+        core.clock.sleep(delays.next().unwrap_or_default()).await;
     }
 }

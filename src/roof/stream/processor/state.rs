@@ -1,9 +1,9 @@
 //! The state of partitions, for people and metrics.
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::{StreamProcessor, checkpoint::Checkpoint, component::ProcessorCore, members, records};
+use super::{StreamProcessor, checkpoint::Checkpoint, members, records};
 use crate::{
     port::{PortError, PortErrorKind},
     store::{Scan, StoreError, StoreExt},
@@ -59,7 +59,7 @@ impl PartitionState {
 impl StreamProcessor {
     /// Returns the state of the partitions that this member owns, in their order.
     pub fn state(&self) -> Vec<PartitionState> {
-        self.0.owned.lock().values().cloned().collect()
+        self.0.holdings.owned.lock().values().cloned().collect()
     }
 
     /// Lets a halted partition of this member go on, once the reason is repaired. Returns `false`
@@ -68,8 +68,9 @@ impl StreamProcessor {
     /// Its owner hands it over, and the member to which it falls claims it anew: it reads the
     /// checkpoint again, and counts the attempts of an event from the beginning.
     pub fn resume(&self, partition: u16) -> bool {
-        let is_halted = self.0.owned.lock().get(&partition).is_some_and(|state| state.halted.is_some());
-        let alarm = self.0.alarms.lock().get(&partition).cloned().filter(|_| is_halted);
+        let holdings = &self.0.holdings;
+        let is_halted = holdings.owned.lock().get(&partition).is_some_and(|state| state.halted.is_some());
+        let alarm = holdings.alarm(partition).filter(|_| is_halted);
         alarm.inspect(|alarm| alarm.resume.notify_one()).is_some()
     }
 
@@ -88,27 +89,22 @@ impl StreamProcessor {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn read_state(&self) -> Result<Vec<PartitionState>, PortError> {
-        self.0.read_state().await
-    }
-}
-
-impl ProcessorCore {
-    async fn read_state(self: &Arc<Self>) -> Result<Vec<PartitionState>, PortError> {
-        let rows = self.store.scan_all(Scan::partition(&*self.partition).prefix(members::PREFIX)).await;
+        let core = &*self.0;
+        let rows = core.store.scan_all(Scan::partition(&*core.partition).prefix(members::PREFIX)).await;
         let mut owners = BTreeMap::new();
         for row in rows.map_err(of_store)? {
             let member = row.row.strip_prefix(members::PREFIX).unwrap_or_default().to_owned();
             let partitions = members::decode(&row.value).map(|announced| announced.partitions).unwrap_or_default();
             owners.extend(partitions.into_iter().map(|partition| (partition, member.clone())));
         }
-        let rows = self.store.scan_all(Scan::partition(&*self.partition).prefix(records::PREFIX)).await;
+        let rows = core.store.scan_all(Scan::partition(&*core.partition).prefix(records::PREFIX)).await;
         let mut records: BTreeMap<_, _> = rows.map_err(of_store)?.into_iter().map(|row| (row.row, row.value)).collect();
-        let mut own = self.owned.lock().clone();
+        let mut own = core.holdings.owned.lock().clone();
         // Behind the checkpoints: an event that is appended meanwhile is counted.
-        let bounds = (0..self.topic.partitions()).map(|partition| self.topic.bounds(partition));
+        let bounds = (0..core.topic.partitions()).map(|partition| core.topic.bounds(partition));
         let mut bounds = stream::iter(bounds).buffered(ASKED_AT_ONCE);
         let mut states = Vec::new();
-        for partition in 0..self.topic.partitions() {
+        for partition in 0..core.topic.partitions() {
             let Some(next) = bounds.try_next().await?.map(|bounds| bounds.next) else { break };
             let own = own.remove(&partition);
             let record = records.remove(&records::row(partition));
