@@ -434,8 +434,8 @@ impl Poller {
         (self.next, self.at_most) = (self.next.max(next), false);
     }
 
-    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending poll
-    /// complete.
+    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending
+    /// poll complete.
     async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
         let goes_on = || matches!(run.lifecycle.stage(), Stage::Running | Stage::Paused);
         self.answer_while(goes_on, request, run, || run.requests.limit()).await
