@@ -154,6 +154,7 @@ mod patterns;
 mod ports;
 mod roof;
 mod wings;
+pub mod work;
 
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;

@@ -1,7 +1,6 @@
 //! Polling of one task: receives messages, waits longer after each empty poll, and ends after a
 //! long time without messages.
 pub(crate) mod hints;
-pub(crate) mod idle;
 pub(crate) mod waiters;
 
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
@@ -15,7 +14,6 @@ use crate::{
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
         lease::LeasedDelivery,
-        poll::idle::Idle,
         run::{
             guards::Reserved,
             scaler::Scaler,
@@ -24,6 +22,7 @@ use crate::{
     },
     race::{First, race},
     time::Instant,
+    work::Idle,
 };
 
 /// Interval at which a task that waits for capacity checks by itself.

@@ -1,7 +1,6 @@
 //! The run of a listener: its tasks, and the futures beside them.
 mod answers;
 mod batch;
-pub(crate) mod caught;
 mod filter;
 pub(crate) mod guards;
 pub(crate) mod intake;
