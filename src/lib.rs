@@ -180,6 +180,7 @@ mod patterns;
 mod ports;
 mod roof;
 mod wings;
+pub mod work;
 
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;
