@@ -217,7 +217,7 @@ impl QueueListener {
         self.pause();
         loop {
             let idle = self.0.runs.idle.notified();
-            if self.0.runs.all().iter().all(|run| run.check_idle()) {
+            if self.0.runs.all().iter().all(|run| run.is_idle()) {
                 return;
             }
             idle.await;

@@ -154,3 +154,25 @@ fn the_tasks_of_two_runs_of_one_listener_add_up() {
     let (first, second, ()) = world.time.block_on(async { tokio::join!(first, second, looks) });
     assert!(first.is_ok() && second.is_ok());
 }
+
+/// Regression: the first run, which was idle, woke the waiting drain at each of its checks, so that
+/// it never waited and no other future made progress.
+#[test]
+fn a_drain_of_two_runs_waits_for_the_handler_of_the_second() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
+    let takes =
+        async |time| listener.run(world.clock.sleep(S(1000)), async |_: Work| world.clock.sleep(time).await).await;
+    let drains = async {
+        world.clock.sleep(S(1)).await;
+        world.send("long");
+        world.send("longer");
+        world.clock.sleep(S(51)).await;
+        listener.drain().await;
+        world.now()
+    };
+    let start = world.now();
+    let (first, second, drained) = world.time.block_on(async { tokio::join!(takes(S(10)), takes(S(400)), drains) });
+    (first.unwrap(), second.unwrap());
+    assert!(drained - start >= S(401) && drained - start <= S(402), "{:?}", drained - start);
+}

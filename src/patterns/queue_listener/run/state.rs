@@ -231,14 +231,17 @@ impl RunState {
 
     /// Returns `true` if the run has no outstanding message and takes none, and then notifies
     /// `drain`.
-    pub(crate) fn check_idle(&self) -> bool {
-        let tasks = self.tasks.scaler(|scaler| scaler.tasks);
-        let is_parked = self.lifecycle.stage() != Stage::Running && self.tasks.parked.get() >= tasks;
-        let idle = is_parked && self.intake.unsettled() == 0;
-        if idle {
+    pub(crate) fn check_idle(&self) {
+        if self.is_idle() {
             self.inner.runs.idle.notify_waiters();
         }
-        idle
+    }
+
+    /// Returns `true` if the run has no outstanding message and takes none.
+    pub(crate) fn is_idle(&self) -> bool {
+        let tasks = self.tasks.scaler(|scaler| scaler.tasks);
+        let is_parked = self.lifecycle.stage() != Stage::Running && self.tasks.parked.get() >= tasks;
+        is_parked && self.intake.unsettled() == 0
     }
 }
 
