@@ -209,8 +209,9 @@
 //! full. Messages for other services are still found, because refused messages are hidden
 //! meanwhile: the more of them there are, the longer is a random delay that is added, 30 s at most.
 //! And queues are polled in turn then, so that lower priorities are found. When the breaker admits
-//! a probe and the probe fails, that is not an attempt either, if the message was refused before in
-//! the same outage: a single message in the queue may be the probe of a whole night. It is then
+//! a probe and the probe fails, that is not an attempt either, if this listener refused the message
+//! before in the same outage: a single message in the queue may be the probe of a whole night. A
+//! run remembers 1,024 refused messages; a failure of another one is an attempt. A probe is then
 //! delivered again after the delay of the [schedule](QueueListenerConfig::retry). An outage ends
 //! when a message that was refused succeeds, and lasts six hours at most. A message that failed in
 //! an outage and fails again in a later one fails by itself, so that attempt is counted. So a
@@ -246,7 +247,8 @@
 //! its handler had killed the process. The listener remembers the decisions on the latest 4,096
 //! such messages. It completes the message, returns it or makes it a dead letter by that decision,
 //! and no handler sees it twice. A message without a decision (refused, released) is not suspect
-//! for this listener. Other processes, and this one after a restart, do not know of it: there it is
+//! for this listener, and has lost no attempt. If it was suspect before, the listener withdraws the
+//! record of its beginning. Other processes, and this one after a restart, do not know of it: there it is
 //! suspect, and handled again.
 //!
 //! # Pause and cancellation from any process

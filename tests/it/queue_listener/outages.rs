@@ -346,3 +346,29 @@ fn a_backlog_of_refused_messages_hides_neither_others_nor_a_lower_queue() {
         assert_eq!(world.dead(), []);
     }
 }
+
+/// Regression: a message with lost deliveries passed for one that was refused in the outage of
+/// another service, and its failures were not counted for six hours.
+#[test]
+fn a_poisoned_message_has_its_attempts_in_the_outage_of_another_service() {
+    for lost in [0, 20] {
+        let world = World::new();
+        world.send("poison");
+        for _ in 0..lost {
+            world.time.block_on(world.queue.receive_one(S(1))).unwrap().unwrap();
+            world.time.advance(S(2));
+        }
+        let listener = world.listener(QueueListenerConfig::default().max_attempts(3), 1);
+        let tries = Cell::new(0);
+        let run = listener.run(world.clock.sleep(S(3 * 3600)), async |work: Work| {
+            if work.body == "poison" {
+                tries.set(tries.get() + 1);
+                return Disposition::retry("it cannot be read");
+            }
+            Disposition::refused(Some(S(30)), "the service is away")
+        });
+        world.send("for another service");
+        world.time.block_on(run).unwrap();
+        assert_eq!((tries.get(), world.dead().len()), (3, 1), "{lost} deliveries were lost");
+    }
+}

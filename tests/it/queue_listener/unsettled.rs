@@ -1,9 +1,13 @@
 //! Settlement fails for minutes while messages can be received: the process knows the decisions of
 //! its handlers.
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    time::Duration,
+};
 
 use steadfast::{
-    queue::QueueExt,
+    queue::{Queue, QueueExt},
     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
 };
 
@@ -96,4 +100,45 @@ fn a_message_that_another_process_could_not_settle_is_suspect_here_and_is_handle
     let times = run(&world, &listener, (Mode::Well, S(10)), |_, _| Disposition::Complete);
     assert_eq!((times.len(), world.dead().len(), world.depth().total()), (1, 0, 0));
     assert_eq!(world.line.calls("extend").len(), 1, "its beginning was recorded");
+}
+
+/// Regression: each delivery of a suspect message that was refused, and could not be settled, was an
+/// attempt, here and in the queue.
+#[test]
+fn a_suspect_message_that_is_refused_while_settlement_fails_keeps_its_attempts() {
+    for by in ["one", "batch"] {
+        let world = World::new();
+        world.send("job");
+        drop(world.time.block_on(world.queue.receive_one(S(1))).unwrap().unwrap());
+        world.time.advance(S(2));
+        let listener = world.listener(config().max_attempts(3), 1);
+        let times = Cell::new(0);
+        let refuse = || {
+            times.set(times.get() + 1);
+            Disposition::refused(None, "away")
+        };
+        let stop = world.clock.sleep(S(660));
+        let breaks = breaks_for(&world, Mode::Refuses, S(600));
+        world.time.block_on(async {
+            let runs = async {
+                match by {
+                    "one" => listener.run(stop, async |_: Work| refuse()).await,
+                    _ => {
+                        listener
+                            .run_batches(stop, async |works: Vec<Work>| works.iter().map(|_| refuse()).collect())
+                            .await
+                    }
+                }
+            };
+            tokio::join!(runs, breaks).0.unwrap();
+        });
+        assert!(times.get() > 20, "{by}: {}", times.get());
+        assert_eq!(world.dead(), [], "{by}");
+        let left = world.time.block_on(world.queue.peek(1)).unwrap();
+        assert_eq!((left.len(), left[0].crashes), (1, 0), "{by}: no death is recorded: {left:?}");
+        // Another process, which knows nothing of this.
+        let other = world.listener(config().max_attempts(3), 2);
+        let tried = run(&world, &other, (Mode::Well, S(60)), |_, _| Disposition::retry("fails"));
+        assert_eq!((tried["job"], world.dead().len()), (3, 1), "{by}: {:?}", world.dead());
+    }
 }

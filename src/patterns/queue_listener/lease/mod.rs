@@ -43,7 +43,7 @@ pub(crate) struct Lease {
     pub(crate) expiries: u32,
     /// Those of them whose handler had begun.
     pub(crate) crashes: u32,
-    /// Number of earlier deliveries of which nothing tells that their handlers began.
+    /// Number of earlier deliveries that ended without a settlement and were no attempts.
     pub(crate) untried: u32,
     /// `true` if a suspect message has begun, so that its probation ends with this lease.
     pub(crate) begun: bool,
@@ -146,10 +146,15 @@ impl Lease {
         self.attempt > max_attempts
     }
 
-    /// Returns the number of earlier releases. Untried deliveries before a failed attempt count as
-    /// releases: the queue no longer tells them apart.
-    pub(crate) const fn releases(&self) -> u32 {
-        self.deliveries.saturating_sub(self.attempt.saturating_add(self.untried))
+    /// Subtracts expired deliveries that this process explains: they were neither deaths nor
+    /// attempts.
+    pub(crate) fn explains(&mut self, explained: u32) {
+        let tried = self.expiries - untried(self.expiries, self.crashes);
+        self.expiries -= explained;
+        self.crashes = self.crashes.saturating_sub(explained);
+        let no_attempts = tried - (self.expiries - untried(self.expiries, self.crashes));
+        self.attempt -= no_attempts;
+        self.untried += no_attempts;
     }
 
     #[inline]

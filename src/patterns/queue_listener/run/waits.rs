@@ -41,9 +41,10 @@ impl Worker {
     }
 
     /// Settles the finished messages, in one request for each source. Failed ones are retried
-    /// beside this task.
-    pub(crate) async fn settle(&mut self) {
+    /// beside this task; then the result is `false`.
+    pub(crate) async fn settle(&mut self) -> bool {
         self.looks.forget();
+        let mut all = true;
         let sources = self.run.inner.sources.len();
         if sources > 1 {
             // The sort is stable, so the messages of each source keep their order.
@@ -59,11 +60,13 @@ impl Worker {
             self.begun += later;
             self.run.settle_once(&mut self.done).await;
             self.begun -= later;
+            all &= self.done.is_empty();
             self.run.send_out(self.done.drain(..));
             if !rest.is_empty() {
                 std::mem::swap(&mut self.done, &mut rest);
             }
         }
+        all
     }
 
     /// Lets a suspect message begin alone, so that it takes no other one with it: waits for
@@ -110,11 +113,21 @@ impl Worker {
 
     /// Settles a suspect message whose handler has ended, and lets the next one begin.
     pub(crate) async fn end_suspect(&mut self, probation: Probation<'_>) {
-        if self.done.iter().any(|settlement| matches!(settlement.decision, Decision::Forward(_))) {
-            // It may wait long for room in its target, and its handler no longer ends the process.
-            self.run.mark_begun(&probation.1, false).await;
+        // Its handler no longer ends the process. If its settlement waits, for room in the target of
+        // a forward or for the queue, the end of its lease is no death.
+        let ended = self.done.last().map(|settlement| settlement.lease.clone());
+        let is_forward = self.done.iter().any(|settlement| matches!(settlement.decision, Decision::Forward(_)));
+        if is_forward && let Some(lease) = &ended {
+            self.run.mark_begun(lease, false).await;
         }
-        self.settle().await;
+        if !self.settle().await
+            && !is_forward
+            && let Some(lease) = &ended
+        {
+            self.run.reopen();
+            self.run.mark_begun(lease, false).await;
+        }
+        drop(probation);
     }
 
     /// Waits for a handler and renews its leases.

@@ -117,7 +117,7 @@ impl RunState {
             Disposition::Retry { after, error } => self.failed(&lease, after, (kind, error)),
             Disposition::Release => self.released(&lease),
             Disposition::Refused { after, error } => {
-                self.outages.change(|outage| outage.refused(self.now()));
+                self.outages.change(|outage| outage.refused(&lease.id, self.now()));
                 self.refused(after, error)
             }
             Disposition::Snooze { after } => {
@@ -141,14 +141,15 @@ impl RunState {
     #[inline]
     pub(crate) fn completes(&self, lease: &Lease) {
         if self.outages.is_open() {
-            self.outages.change(|outage| outage.succeeded(lease.releases() > 0));
+            let was_released = self.outages.releases(lease) > 0;
+            self.outages.change(|outage| outage.succeeded(was_released));
         }
     }
 
     #[cold]
     fn failed(&self, lease: &Lease, after: Option<Duration>, (kind, error): (AttemptErrorKind, String)) -> Decision {
         let now = self.now();
-        if let Some(failures) = self.outages.change(|outage| outage.failed(&lease.id, lease.releases() > 0, now)) {
+        if let Some(failures) = self.outages.change(|outage| outage.failed(&lease.id, now)) {
             return Decision::Refused { after: self.pause(failures), error };
         }
         self.attempt_failed(lease, after, (kind, error))
@@ -216,7 +217,8 @@ impl RunState {
         if self.lifecycle.stops() || self.inner.is_source_paused(lease.source) {
             return Decision::RELEASE;
         }
-        let after = SHORTEST_DELAY.saturating_mul(1 << lease.releases().min(16)).min(Disposition::LONGEST_REFUSAL);
+        let releases = self.outages.releases(lease).min(16);
+        let after = SHORTEST_DELAY.saturating_mul(1 << releases).min(Disposition::LONGEST_REFUSAL);
         let jitter = scaled((after / 10).min(LATEST), self.inner.entropy.unit());
         Decision::Release { after: after.saturating_add(jitter) }
     }

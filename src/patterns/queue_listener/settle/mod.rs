@@ -225,7 +225,8 @@ impl RunState {
         if matches!(settlement.decision, Decision::Forward(_)) {
             self.forget_results(settlement);
         }
-        let PendingSettlement { lease: Lease { id, deliveries, attempt, .. }, decision, .. } = settlement;
+        let PendingSettlement { lease, decision, .. } = settlement;
+        let Lease { id, deliveries, attempt, .. } = &*lease;
         let ends = &self.inner.counters.ends;
         match decision {
             Decision::Complete | Decision::LeaseLost => {}
@@ -256,6 +257,7 @@ impl RunState {
             }
             Decision::Retry { after, failure } => {
                 ends.failed.add(1);
+                self.outages.takes_back(lease);
                 self.outages.returns.lock().add(self.now() + *after);
                 let (after, error) = (*after, std::mem::take(&mut failure.error));
                 self.event(|| Event::Failed {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{queue::MessageId, sync::Mutex, time::Instant};
+use crate::{queue::MessageId, queue_listener::lease::Lease, sync::Mutex, time::Instant};
 
 /// The outage that the handlers of one run meet, and the messages that return.
 #[derive(Default)]
@@ -18,6 +18,9 @@ pub(crate) struct Outages {
     /// `true` while an outage is open. Read for each message, without a lock.
     is_open: AtomicBool,
     pub(crate) returns: Mutex<Returns>,
+    /// Numbers of lost deliveries that failed attempts took back, by message. The queue no longer
+    /// tells them from releases.
+    taken_back: Mutex<BTreeMap<MessageId, u32>>,
     /// Nanoseconds at which the next poll may be made while polls are paced.
     paced_to: AtomicU64,
 }
@@ -33,6 +36,26 @@ impl Outages {
         let result = change(&mut outage);
         self.is_open.store(!outage.is_over(), Ordering::Release);
         result
+    }
+
+    /// Records that the queue accepted a failed attempt, which takes lost deliveries back.
+    pub(crate) fn takes_back(&self, lease: &Lease) {
+        if lease.untried > 0 {
+            let mut taken_back = self.taken_back.lock();
+            *taken_back.entry(lease.id.clone()).or_default() += lease.untried;
+            if taken_back.len() > MOST_KNOWN {
+                taken_back.pop_first();
+            }
+        }
+    }
+
+    /// Returns the number of earlier releases of a message. Lost deliveries before a failed attempt
+    /// that another process settled are among them.
+    pub(crate) fn releases(&self, lease: &Lease) -> u32 {
+        match lease.deliveries.saturating_sub(lease.attempt.saturating_add(lease.untried)) {
+            0 => 0,
+            all => all.saturating_sub(self.taken_back.lock().get(&lease.id).copied().unwrap_or_default()),
+        }
     }
 
     /// Returns `true` while consecutive messages are refused.
@@ -75,8 +98,9 @@ const IN_A_ROW: u32 = 8;
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Maximum number of messages whose uncounted failures are kept.
-const MOST_FAILING: usize = 1024;
+/// Maximum number of messages of which a run knows that they were refused, or lost deliveries. It
+/// counts the failures of other messages.
+const MOST_KNOWN: usize = 1024;
 
 /// An outage of a service behind the handlers. It begins with a refusal and ends when a message
 /// that was refused succeeds. Other successes say nothing: they may concern another service.
@@ -88,23 +112,31 @@ pub(crate) struct Outage {
     in_a_row: u32,
     /// Number of outages that have begun.
     begun: u64,
-    /// Messages with uncounted failures: the outage of the first one, and their number.
-    failing: BTreeMap<MessageId, (u64, u32)>,
+    /// Messages that were refused: their outage, and the number of their uncounted failures in it.
+    /// It stays that of the first such failure.
+    known: BTreeMap<MessageId, (u64, u32)>,
     /// Numbers of refused messages that are hidden, by the second in which they return.
     hidden: BTreeMap<u64, u32>,
 }
 
 impl Outage {
-    pub(crate) fn refused(&mut self, now: Instant) {
+    pub(crate) fn refused(&mut self, message: &MessageId, now: Instant) {
         if now - self.last > APART {
             // Another listener may have handled the messages that ended the last outage.
             self.since = None;
-            self.failing.clear();
+            self.known.clear();
         }
         self.last = now;
         if self.since.is_none() {
             self.since = Some(now);
             self.begun += 1;
+            self.known.retain(|_, (_, failures)| *failures > 0);
+            if self.known.len() > MOST_KNOWN / 2 {
+                self.known.clear();
+            }
+        }
+        if self.known.len() < MOST_KNOWN && !self.known.contains_key(message) {
+            self.known.insert(message.clone(), (self.begun, 0));
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
     }
@@ -134,18 +166,12 @@ impl Outage {
     /// an attempt: the message was refused in this outage and may have been its probe. A message
     /// that failed so in an earlier outage, and now fails again though others succeeded since,
     /// fails by itself.
-    pub(crate) fn failed(&mut self, message: &MessageId, was_released: bool, now: Instant) -> Option<u32> {
+    pub(crate) fn failed(&mut self, message: &MessageId, now: Instant) -> Option<u32> {
         self.in_a_row = 0;
-        if !was_released || self.since.is_none_or(|since| now - since >= LONGEST) {
+        if self.since.is_none_or(|since| now - since >= LONGEST) {
             return None;
         }
-        if self.failing.len() >= MOST_FAILING && !self.failing.contains_key(message) {
-            self.failing.retain(|_, (outage, _)| *outage == self.begun);
-            if self.failing.len() >= MOST_FAILING {
-                return None;
-            }
-        }
-        let (outage, failures) = self.failing.entry(message.clone()).or_insert((self.begun, 0));
+        let (outage, failures) = self.known.get_mut(message)?;
         *failures += 1;
         (*outage == self.begun).then_some(*failures)
     }
@@ -202,5 +228,31 @@ impl Returns {
     /// Returns `true` if messages are yet to return.
     pub(crate) fn are_expected(&self, now: Instant) -> bool {
         self.last > now || !self.times.is_empty()
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bounded_number_of_refused_messages_is_known_in_each_outage() {
+        let (id, now) = (|n: usize| MessageId::new(format!("{n}")), Instant::from_nanos(SECOND));
+        let mut outage = Outage::default();
+        for round in 1..=3_u32 {
+            (0..2 * MOST_KNOWN).for_each(|n| outage.refused(&id(n), now));
+            assert_eq!(outage.known.len(), MOST_KNOWN);
+            let uncounted = (0..2 * MOST_KNOWN).filter(|n| outage.failed(&id(*n), now).is_some()).count();
+            assert_eq!(uncounted, MOST_KNOWN, "round {round}");
+            outage.succeeded(true);
+            assert_eq!(outage.failed(&id(0), now), None, "no outage is open");
+        }
+        // What failed in an earlier outage fails by itself in a later one.
+        let mut outage = Outage::default();
+        outage.refused(&id(1), now);
+        assert_eq!((outage.failed(&id(1), now), outage.failed(&id(2), now)), (Some(1), None));
+        outage.succeeded(true);
+        (1..=2).for_each(|n| outage.refused(&id(n), now));
+        assert_eq!((outage.failed(&id(1), now), outage.failed(&id(2), now)), (None, Some(1)));
     }
 }

@@ -99,8 +99,7 @@ impl Unsettled {
         let (mut decided, mut rest) = (Vec::new(), Vec::with_capacity(leased.len()));
         for LeasedDelivery { delivery, mut lease } in leased.drain(..) {
             let (explained, decision) = self.recall(lease.source, &lease.id, lease.deliveries, lease.expiries);
-            lease.expiries -= explained;
-            lease.crashes = lease.crashes.saturating_sub(explained);
+            lease.explains(explained);
             match decision {
                 Some(decision) => decided.push(lease.settlement(decision)),
                 None => rest.push(LeasedDelivery { delivery, lease }),
@@ -176,6 +175,28 @@ mod tests {
         assert_eq!(recall(&mut unsettled, 11, 9), (9, None));
         // An abandon by another process resets the expiries.
         assert_eq!(recall(&mut unsettled, 13, 1), (0, None));
+    }
+
+    #[test]
+    fn explained_deliveries_are_neither_deaths_nor_attempts() {
+        // Counts of the queue, explained expiries, and the attempt, expiries and crashes then.
+        for (attempts, expiries, crashes, explained, left) in [
+            (1, 1, 0, 0, (1, 1, 0)),
+            (2, 2, 1, 0, (3, 2, 1)),
+            (2, 2, 1, 1, (1, 1, 0)),
+            (13, 13, 12, 12, (1, 1, 0)),
+            (5, 4, 3, 1, (5, 3, 2)),
+            (3, 2, 0, 2, (2, 0, 0)),
+        ] {
+            let (id, receipt) = (MessageId::new("1"), Receipt::new("r"));
+            let mut delivery = Delivery::new(id, receipt, "".into(), attempts + 1, Timestamp::default());
+            (delivery.expiries, delivery.crashes) = (expiries, crashes);
+            let term = Term::since(Instant::default(), 0, &Parts::of(&QueueListenerConfig::default()));
+            let mut lease = Lease::of(&delivery, term);
+            lease.explains(explained);
+            assert_eq!((lease.attempt, lease.expiries, lease.crashes), left);
+            assert_eq!(lease.attempt + lease.untried, lease.deliveries, "none of them is a release");
+        }
     }
 
     #[test]
