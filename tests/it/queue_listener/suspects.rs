@@ -365,3 +365,77 @@ fn a_suspect_message_does_not_begin_without_its_record() {
         assert!(world.line.calls("extend").len() < 700, "{mode:?}: {}", world.line.calls("extend").len());
     }
 }
+
+/// Returns the expiries and crashes of a message whose handler never ends, after the death of its
+/// process. A shorter suspect message takes its place, and leaves it again.
+fn of_a_late_death(during: impl AsyncFnOnce(&World)) -> (u32, u32) {
+    let world = World::new();
+    world.send("late");
+    world.send("short");
+    taken_by_a_dying_process(&world, 1);
+    let listener = world.listener(DEFAULT(), 1);
+    let run = listener.run(pending(), async |work: Work| {
+        if work.body == "late" {
+            pending::<()>().await;
+        }
+    });
+    world.time.block_on(async {
+        tokio::select! { _ = run => {}, () = during(&world) => {} }
+    });
+    world.time.advance(S(61));
+    let all = world.time.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
+    all.iter().find(|one| one.body == "late").map(|one| (one.expiries, one.crashes)).unwrap()
+}
+
+/// Regression: the rest after a suspect message ended only when another message came.
+#[test]
+fn a_late_death_is_recorded_in_a_quiet_queue_as_in_a_busy_one() {
+    let busy = of_a_late_death(async |world| {
+        world.clock.sleep(S(150)).await;
+        world.queue.send_one(Message::new("other")).await.unwrap();
+        world.clock.sleep(S(150)).await;
+    });
+    let quiet = of_a_late_death(async |world| world.clock.sleep(S(300)).await);
+    assert_eq!((busy, quiet), ((2, 1), (2, 1)));
+}
+
+/// Regression: a record that failed when the message returned to its probation was never repeated.
+#[test]
+fn a_record_that_fails_on_the_return_to_the_probation_is_repeated() {
+    let mut fails = Vec::new();
+    for from in (35..100).step_by(5) {
+        let counted = of_a_late_death(async |world| {
+            world.clock.sleep(S(from)).await;
+            world.line.is("extend", Mode::Refuses);
+            world.clock.sleep(S(13)).await;
+            world.line.is("extend", Mode::Well);
+            world.clock.sleep(S(187)).await;
+        });
+        if counted != (2, 1) {
+            fails.push((from, counted));
+        }
+    }
+    assert_eq!(fails, []);
+}
+
+/// Regression: the deliveries that a failed attempt had taken back counted as releases.
+#[test]
+fn a_first_release_after_lost_answers_and_a_failure_takes_the_shortest_delay() {
+    let world = World::new();
+    world.send("job");
+    taken_by_a_dying_process(&world, 20);
+    let listener = world.listener(DEFAULT(), 1);
+    let began = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(600)), async |_: Work| {
+        began.borrow_mut().push(world.now());
+        match began.borrow().len() {
+            1 => Disposition::retry_after(S(1), "once"),
+            2 | 3 => Disposition::Release,
+            _ => Disposition::Complete,
+        }
+    });
+    world.time.block_on(run).unwrap();
+    let gaps: Vec<_> = began.borrow().windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps.len(), 3, "{gaps:?}");
+    assert!(gaps[1] <= MS(200) && gaps[2] <= MS(320), "{gaps:?}");
+}

@@ -248,7 +248,8 @@ impl Backlog {
     }
 
     /// Puts a suspect message on probation if no other is, and none waits for that.
-    pub(crate) fn try_probation(&mut self, lease: &Lease) -> bool {
+    pub(crate) fn try_probation(&mut self, lease: &Lease, now: Instant) -> bool {
+        self.rests_until = self.rests_until.filter(|until| *until > now);
         let may = self.probation.is_none() && self.rests_until.is_none() && self.suspects.is_empty();
         if may {
             self.probation = Some((lease.source, lease.receipt.clone()));
@@ -256,13 +257,11 @@ impl Backlog {
         may
     }
 
-    /// Ends the probation of this message. Returns `false` if it is not on probation.
-    pub(crate) fn end_probation(&mut self, lease: &Lease) -> bool {
-        let was = self.is_on_probation(lease);
-        if was {
+    /// Ends the probation of this message, if it is on probation.
+    pub(crate) fn end_probation(&mut self, lease: &Lease) {
+        if self.is_on_probation(lease) {
             self.probation = None;
         }
-        was
     }
 
     pub(crate) const fn taken(&self) -> u64 {

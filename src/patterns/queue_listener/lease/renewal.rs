@@ -53,19 +53,21 @@ impl RunState {
         let within = self.requests.limit().min(by - sent);
         let (queue, receipt) = (&self.inner.sources[lease.source].queue, lease.receipt.clone());
         let mark = if lease.begun { self.new_mark(lease) } else { None };
-        let suspect = mark.map(|_| lease.clone());
+        let suspect = mark.map(|begun| (begun, lease.clone()));
         async move {
             let extended = match mark {
                 None => queue.extend(&receipt, visibility),
                 Some(begun) => queue.mark_begun(&receipt, visibility, begun),
             };
-            match self.requests.make(QueueCall::Extend, within, extended).await {
-                Some(Ok(())) => {
-                    if let (Some(false), Some(suspect)) = (mark, &suspect) {
-                        self.end_probation(suspect);
-                    }
-                    Renewal::Renewed(sent)
-                }
+            let answer = self.requests.make(QueueCall::Extend, within, extended).await;
+            // It left the probation, or its return to it was not confirmed, and is tried again.
+            if let Some((begun, suspect)) = &suspect
+                && *begun != matches!(answer, Some(Ok(())))
+            {
+                self.end_probation(suspect);
+            }
+            match answer {
+                Some(Ok(())) => Renewal::Renewed(sent),
                 Some(Err(error)) if error.is_lease_lost() => Renewal::Lost,
                 _ => Renewal::Failed,
             }
@@ -83,7 +85,7 @@ impl RunState {
     #[cold]
     fn new_mark(&self, lease: &Lease) -> Option<bool> {
         if !self.backlog.with(|backlog| backlog.is_on_probation(lease)) {
-            return self.backlog.with(|backlog| backlog.try_probation(lease)).then_some(true);
+            return self.backlog.with(|backlog| backlog.try_probation(lease, self.now())).then_some(true);
         }
         let doubled = |time: Duration, times: u32| time.saturating_mul(1 << times.min(DOUBLINGS));
         let lasts = self.now() - lease.alone_since;

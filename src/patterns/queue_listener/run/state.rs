@@ -20,7 +20,7 @@ use crate::{
     queue::Depth,
     queue_listener::{
         QueueListenerEvent as Event,
-        lease::{Lease, Parts, SharedBacklog},
+        lease::{Backlog, Lease, Parts, SharedBacklog},
         listener::Inner,
         priority::Turns,
         run::{
@@ -196,19 +196,30 @@ impl RunState {
     /// If it kept others from beginning for long, the next one is alone only after as long a time.
     #[cold]
     pub(crate) fn reopen(&self) {
-        let Some(closed) = self.intake.reopen() else { return };
-        if closed > SHORT {
-            self.backlog.with(|backlog| backlog.rest_until(self.now() + closed));
+        self.reopen_and(|_| {});
+    }
+
+    /// Opens the intake, and changes the backlog in the step that sets the rest.
+    fn reopen_and(&self, change: impl FnOnce(&mut Backlog)) {
+        let closed = self.intake.reopen();
+        self.backlog.with(|backlog| {
+            if let Some(closed) = closed.filter(|closed| *closed > SHORT) {
+                backlog.rest_until(self.now() + closed);
+            }
+            change(backlog);
+        });
+        if closed.is_some() {
+            self.call();
         }
-        self.call();
     }
 
     /// Ends the probation of a suspect message, if it is on probation: the next one may begin, and
     /// messages flow.
     #[cold]
     pub(crate) fn end_probation(&self, lease: &Lease) {
-        if self.backlog.with(|backlog| backlog.end_probation(lease)) {
-            self.reopen();
+        if self.backlog.with(|backlog| backlog.is_on_probation(lease)) {
+            // While the probation lasts, no other suspect message closes the intake.
+            self.reopen_and(|backlog| backlog.end_probation(lease));
             self.share(0);
         }
     }
@@ -229,8 +240,7 @@ impl RunState {
         parked
     }
 
-    /// Returns `true` if the run has no outstanding message and takes none, and then notifies
-    /// `drain`.
+    /// Notifies `drain` if the run has no outstanding message and takes none.
     pub(crate) fn check_idle(&self) {
         if self.is_idle() {
             self.inner.runs.idle.notify_waiters();
