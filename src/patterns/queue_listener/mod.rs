@@ -248,8 +248,8 @@
 //! such messages. It completes the message, returns it or makes it a dead letter by that decision,
 //! and no handler sees it twice. A message without a decision (refused, released) is not suspect
 //! for this listener, and has lost no attempt. If it was suspect before, the listener withdraws the
-//! record of its beginning. Other processes, and this one after a restart, do not know of it: there it is
-//! suspect, and handled again.
+//! record of its beginning. Other processes, and this one after a restart, do not know of it: there
+//! it is suspect, and handled again.
 //!
 //! # Pause and cancellation from any process
 //!
