@@ -82,7 +82,10 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("arc_swap", &["hedge", "chaos", "ground/config/live.rs"]),
     ("quick_cache", &["patterns/cache_aside/local/table.rs"]),
-    ("rustix", &["time", "wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs"]),
+    (
+        "rustix",
+        &["wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs", "wings/backend/sqlite/machine.rs"],
+    ),
     ("http", &["http", "tower"]),
     ("httpdate", &["wings/http/hints.rs"]),
     ("metrics", &["metrics"]),
@@ -480,6 +483,28 @@ fn rooms_import_only_the_rooms_below_them() {
 #[test]
 fn no_two_rooms_import_each_other() {
     assert_eq!(circle(&files()), None);
+}
+
+/// Names of engines, which only the wings know.
+const ENGINES: [&str; 4] = ["postgres", "redis", "nats", "sqlite"];
+
+/// Returns the words of engines in the code of a file below the wings. Documentation may name them.
+fn engines_in(file: &File) -> Vec<&'static str> {
+    let is_below = file.place().is_some_and(|(floor, _)| FLOORS[floor] != "wings");
+    let code = if is_below { file.code().to_lowercase() } else { String::new() };
+    let named = |engine: &str| code.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == engine);
+    ENGINES.into_iter().filter(|engine| named(engine)).collect()
+}
+
+#[test]
+fn no_engine_is_named_below_the_wings() {
+    for file in files() {
+        assert!(engines_in(&file).is_empty(), "{} names {:?}", file.path, engines_in(&file));
+    }
+    let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+    assert_eq!(engines_in(&file("ports/gather.rs", "//! On postgres.\nf(\"Redis: full\");")), ["redis"]);
+    assert_eq!(engines_in(&file("ground/wire.rs", "#[cfg(feature = \"nats\")]\nfn f() {}")), ["nats"]);
+    assert!(engines_in(&file("wings/backend/open.rs", "f(\"sqlite\");")).is_empty());
 }
 
 #[test]
