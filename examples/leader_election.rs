@@ -1,5 +1,5 @@
 //! Three processes on one SQLite file elect a leader, which is repeatedly killed, paused and asked to resign. With
-//! `--backend` they meet on a server instead.
+//! `--backend` they meet on a server instead. `--by bully` and `--by ring` show the elections by messages.
 //!
 //! The leader writes to a resource under the token of its term. The late write of a leader that was paused is
 //! refused: by then the resource has seen a higher token. The last line is the result as JSON.
@@ -7,6 +7,8 @@
 //! The asserted bounds are those of the election plus the measured delays of the machine: each process
 //! reports the duration of its calls to the file, and the delay of its timers.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
+#[path = "common/by_message.rs"]
+mod by_message;
 #[path = "common/engine.rs"]
 mod engine;
 
@@ -61,6 +63,9 @@ struct Args {
     /// `postgres`, `redis` or `nats` for a server of this run. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
+    /// Shows an election by messages instead: five nodes in memory, one of which vanishes, and a divided network.
+    #[arg(long, value_enum, conflicts_with_all = ["rounds", "backend"])]
+    by: Option<by_message::By>,
     #[arg(long, hide = true)]
     node: Option<usize>,
 }
@@ -68,8 +73,9 @@ struct Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match (args.node, Engine::of_parent()) {
-        (Some(node), Some(engine)) => be_a_node(node, &engine).await.map(|()| true),
+    let done = match (args.node, Engine::of_parent(), args.by) {
+        (Some(node), Some(engine), _) => be_a_node(node, &engine).await.map(|()| true),
+        (_, _, Some(by)) => by_message::show(by).map_err(Into::into),
         _ => disturb(args.rounds, args.backend.as_ref()).await,
     };
     match done {

@@ -84,6 +84,7 @@
 //! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
+//! | [`work`] | what handlers of messages and events return, and the signal that asks them to stop |
 //! | [`saga`] | steps in several services that complete as a whole, or are compensated |
 //! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
@@ -107,6 +108,10 @@
 //!
 //! | page | contents |
 //! |---|---|
+//! | [first steps](_docs::first_steps) | the next five minutes: a struct, a document, shared state |
+//! | [patterns](_docs::patterns) | each pattern with what it can do |
+//! | [once](_docs::once) | five ways to have an effect once |
+//! | [examples](_docs::examples) | programs to run, with their flags |
 //! | [words](_docs::words) | the terms of the field, and their places here |
 //! | [choosing](_docs::choosing) | a pattern for each problem |
 //! | [when not](_docs::when_not) | what to take instead of this crate |
@@ -118,6 +123,26 @@
 //! | [stability](_docs::stability) | versions, and what may change |
 //!
 //! # Features
+//!
+//! Groups of rooms, all on by default. They add no dependency, and without them less is compiled:
+//! with `default-features = false` there are the rooms of the first row, and the groups that you
+//! name.
+//!
+//! | feature | rooms |
+//! |---|---|
+//! | always there | [`call`] and the policies, [`standard`], the ports and their engines, what all rooms share |
+//! | `data` | [`cache_aside`], [`sharding`] |
+//! | `work` | [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
+//! | `workflow` | [`saga`], [`scheduler`]; turns `work` on |
+//! | `stream` | [`stream`]; turns `work` on |
+//!
+//! ```toml
+//! [dependencies]
+//! steadfast = { version = "0.1", default-features = false, features = ["data"] }
+//! ```
+//!
+//! The other features are off by default. Each adds a dependency, or something that a build should
+//! not contain by accident.
 //!
 //! | feature | contents |
 //! |---|---|
@@ -134,13 +159,15 @@
 //! | `chaos` | `chaos`: fault injection; a build without the feature cannot inject faults |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a faulty network |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
-//!
-//! None is on by default.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// Lower floors serve all groups, and hold no gates: code that only another group uses is no mistake.
+#![cfg_attr(
+    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    allow(dead_code, unreachable_pub, unused_imports)
+)]
 
-// The first example of README, compiled as it stands there. The others are compared with code that runs,
-// by `tests/it/readme.rs`.
+// The example of README, compiled as it stands there.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -154,10 +181,23 @@ mod patterns;
 mod ports;
 mod roof;
 mod wings;
+#[cfg(feature = "work")]
 pub mod work;
 
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;
+#[cfg(feature = "workflow")]
+pub use patterns::saga;
+#[cfg(feature = "data")]
+pub use patterns::{cache_aside, sharding};
+#[cfg(feature = "work")]
+pub use patterns::{claim_check, leader_election, queue_listener};
+#[cfg(feature = "workflow")]
+pub use roof::scheduler;
+#[cfg(feature = "stream")]
+pub use roof::stream;
+#[cfg(feature = "work")]
+pub use roof::{journal, pipes_and_filters};
 #[cfg(feature = "http")]
 pub use wings::http;
 #[cfg(feature = "metrics")]
@@ -168,12 +208,9 @@ pub use wings::testing;
 pub use wings::tower;
 pub use {
     ground::{backoff, codec, config, entropy, observe, outcome, time},
-    patterns::{
-        cache_aside, circuit_breaker, claim_check, coalesce, fallback, hedge, leader_election, queue_listener, retry,
-        saga, sharding, throttling, timeout,
-    },
+    patterns::{circuit_breaker, coalesce, fallback, hedge, retry, throttling, timeout},
     ports::{lease, notify, port, queue, store},
-    roof::{journal, pipes_and_filters, scheduler, standard, stream},
+    roof::standard,
     wings::backend,
 };
 // Internal rooms, by their short paths.

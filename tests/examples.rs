@@ -60,6 +60,18 @@ fn the_picture_of_a_bill_has_a_title_and_axes_with_units() {
 }
 
 #[test]
+fn elections_by_messages_replace_a_leader_that_vanishes_and_have_two_in_a_divided_network() {
+    for by in ["bully", "ring"] {
+        let shown = run("leader_election", &["--by", by]);
+        let told = String::from_utf8(shown.stdout).unwrap();
+        let leaders: Vec<_> =
+            told.lines().filter_map(|line| Some(line.split_once("leaders ")?.1.split_once("},")?.0)).collect();
+        assert_eq!(leaders, ["{5", "{4", "{2, 4", "{4"], "{told}\n{}", String::from_utf8_lossy(&shown.stderr));
+        assert!(shown.status.success(), "{told}");
+    }
+}
+
+#[test]
 fn impossible_arguments_of_a_bill_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing/bill.svg");

@@ -124,7 +124,7 @@ const FORMS: [(&str, &str, &str); 14] = [
     ("wings/backend/postgres/schema.rs", "const VERSION: i32 = {};", "schema in PostgreSQL | `version` {} |"),
     ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
     ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
-    ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "streams of NATS | form {} |"),
+    ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "entries of a queue on NATS | form {} |"),
     ("patterns/saga/wire.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
     ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
     ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),
@@ -164,6 +164,59 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
     }
 }
 
+/// The patterns, by the folders of their pages.
+const PATTERNS: [&str; 19] = [
+    "patterns/cache_aside",
+    "patterns/chaos",
+    "patterns/circuit_breaker",
+    "patterns/claim_check",
+    "patterns/coalesce",
+    "patterns/fallback",
+    "patterns/hedge",
+    "patterns/leader_election",
+    "patterns/queue_listener",
+    "patterns/retry",
+    "patterns/saga",
+    "patterns/sharding",
+    "patterns/throttling",
+    "patterns/timeout",
+    "roof/journal",
+    "roof/pipes_and_filters",
+    "roof/scheduler",
+    "roof/standard",
+    "roof/stream",
+];
+
+#[test]
+fn the_page_of_each_pattern_begins_with_a_service_and_has_the_five_commonest_uses() {
+    let texts = texts();
+    let mut found = Vec::new();
+    for room in PATTERNS {
+        let file = format!("{room}/mod.rs");
+        let (_, text) = texts.iter().find(|(path, _)| *path == file).unwrap();
+        let first = text.split("//! ```\n").nth(1).unwrap();
+        if first.contains("Clock::manual") {
+            found.push(format!("{room}: the first example is a test on a manual clock"));
+        }
+        let uses = text.split("//! # The five commonest uses\n").nth(1).unwrap_or_default();
+        let numbered = (1..=5).filter(|number| uses.contains(&format!("//! // {number}. "))).count();
+        if numbered != 5 {
+            found.push(format!("{room}: {numbered} of the five commonest uses"));
+        }
+        if text.contains("//! # Considerations\n") {
+            found.push(format!("{room}: considerations belong to docs/considerations.md"));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_readme_has_a_screen_and_a_half() {
+    let readme = include_str!("../README.md");
+    let shown = readme.lines().filter(|line| !(line.starts_with('[') && line.contains("]: "))).count();
+    assert!(shown <= 115, "README has {shown} lines beside the addresses of its links");
+}
+
 #[test]
 fn the_readme_states_the_counts_that_its_pictures_show() {
     let readme = include_str!("../README.md");
@@ -179,6 +232,11 @@ fn the_readme_states_the_counts_that_its_pictures_show() {
     let grouped = |n: u64| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };
     let stated = format!("{} of {} deliveries lost", grouped(lost), grouped(scheduled + rejected + lost));
     assert!(readme.contains(&stated), "README does not state {stated}");
+    // Its picture has the bars of both.
+    assert!(
+        include_str!("../docs/storm-summary.svg").contains(&stated),
+        "the picture of README does not state {stated}"
+    );
     assert!(protected[2] == 0 && protected.iter().sum::<u64>() == scheduled + rejected + lost, "{protected:?}");
 }
 

@@ -4,6 +4,18 @@
 // A page links by labels, `[text][crate::retry]`, and defines them at its end for readers of the file. `links.md` comes first,
 // and the first definition of a label counts: here the labels are paths, which rustdoc resolves.
 #[doc = include_str!("links.md")]
+#[doc = include_str!("first_steps.md")]
+pub mod first_steps {}
+#[doc = include_str!("links.md")]
+#[doc = include_str!("patterns.md")]
+pub mod patterns {}
+#[doc = include_str!("links.md")]
+#[doc = include_str!("once.md")]
+pub mod once {}
+#[doc = include_str!("links.md")]
+#[doc = include_str!("examples.md")]
+pub mod examples {}
+#[doc = include_str!("links.md")]
 #[doc = include_str!("words.md")]
 pub mod words {}
 #[doc = include_str!("links.md")]

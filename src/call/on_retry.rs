@@ -1,11 +1,11 @@
 //! Hooks that see each retry, and operations that see the failure before their attempt.
 use std::{fmt, future::Future, marker::PhantomData};
 
-use super::{AttemptInfo, CallContext, Operation, Pipeline, as_inside};
+use super::{AttemptInfo, CallContext, Operation, as_inside};
 use crate::outcome::{Classify, LastFailure, Retrying, Verdict};
 
 /// An operation or a classifier with a hook that sees each retry: see [`on_retry`] and
-/// [`Pipeline::on_retry`].
+/// [`Pipeline::on_retry`](super::Pipeline::on_retry).
 #[derive(Clone)]
 pub struct OnRetry<X, H> {
     pub(super) inner: X,
@@ -105,34 +105,6 @@ where
 impl<X, H> fmt::Debug for OnRetry<X, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OnRetry")
-    }
-}
-
-impl<P, C> Pipeline<P, C> {
-    /// Calls `hook` with each failure that a retry of this pipeline repeats, before the wait, for
-    /// all calls: the error, the delay, the number of the attempt.
-    ///
-    /// The pipeline then serves results of this one type. A classifier is set before, by
-    /// [`classify`](Self::classify). The hook runs inside the call: it must be quick, and its panic
-    /// is the call's. See [`on_retry`] for a hook of one call, which runs before this one, and
-    /// [`Retrying`] for what the hook sees. A retry also reports to `tracing`, at `INFO` of
-    /// `steadfast::retry`: a hook that logs is for the error's text, which `tracing` does not get.
-    ///
-    /// ```
-    /// use std::io;
-    /// use steadfast::{BoxedPipeline, Pipeline, outcome::Retrying, retry::{Retry, RetryConfig}};
-    ///
-    /// let calls: BoxedPipeline<String, io::Error> = Pipeline::new()
-    ///     .then(Retry::new(RetryConfig::default()).unwrap())
-    ///     .on_retry(|retrying: &Retrying<'_, String, io::Error>| eprintln!("{retrying}"))
-    ///     .boxed();
-    /// ```
-    pub fn on_retry<T, E, H>(self, hook: H) -> Pipeline<P, OnRetry<C, H>>
-    where
-        H: Fn(&Retrying<'_, T, E>) + Send + Sync,
-    {
-        let Self { policy, classify, name } = self;
-        Pipeline { policy, classify: OnRetry { inner: classify, hook }, name }
     }
 }
 

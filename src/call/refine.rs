@@ -1,6 +1,6 @@
-//! Refinements of a pipeline's classifier by a closure.
-use super::Pipeline;
-use crate::outcome::{Classify, ErrorForValue, FailWhen, RetryIf};
+//! Refinements of a pipeline's classifier by a closure, and its hook for retries.
+use super::{OnRetry, Pipeline};
+use crate::outcome::{Classify, ErrorForValue, FailWhen, RetryIf, Retrying};
 
 impl<P, C> Pipeline<P, C> {
     /// Retries only errors for which `retries` returns `true`. Other errors are failures of kind
@@ -110,6 +110,31 @@ impl<P, C> Pipeline<P, C> {
         C: Classify<T, E>,
     {
         self.refine(|classify| ErrorForValue::new(classify, error))
+    }
+
+    /// Calls `hook` with each failure that a retry of this pipeline repeats, before the wait, for
+    /// all calls: the error, the delay, the number of the attempt.
+    ///
+    /// The pipeline then serves results of this one type. A classifier is set before, by
+    /// [`classify`](Self::classify). The hook runs inside the call: it must be quick, and its panic
+    /// is the call's. See [`on_retry`](super::on_retry) for a hook of one call, which runs before this one, and
+    /// [`Retrying`] for what the hook sees. A retry also reports to `tracing`, at `INFO` of
+    /// `steadfast::retry`: a hook that logs is for the error's text, which `tracing` does not get.
+    ///
+    /// ```
+    /// use std::io;
+    /// use steadfast::{BoxedPipeline, Pipeline, outcome::Retrying, retry::{Retry, RetryConfig}};
+    ///
+    /// let calls: BoxedPipeline<String, io::Error> = Pipeline::new()
+    ///     .then(Retry::new(RetryConfig::default()).unwrap())
+    ///     .on_retry(|retrying: &Retrying<'_, String, io::Error>| eprintln!("{retrying}"))
+    ///     .boxed();
+    /// ```
+    pub fn on_retry<T, E, H>(self, hook: H) -> Pipeline<P, OnRetry<C, H>>
+    where
+        H: Fn(&Retrying<'_, T, E>) + Send + Sync,
+    {
+        self.refine(|inner| OnRetry { inner, hook })
     }
 
     fn refine<D>(self, refine: impl FnOnce(C) -> D) -> Pipeline<P, D> {

@@ -11,6 +11,11 @@ use crate::{
 /// Builder of a component, from the component's `builder`, which takes the same arguments as its
 /// `new`.
 ///
+/// Some components have further methods: on this page, in a block of the component such as
+/// [`impl Builder<Retry>`](#impl-Builder%3CRetry%3E). Several components have one of the same name,
+/// say `notifier`, so [`builder`](crate::retry::Retry::builder) of a component lists its own and
+/// leads to their block.
+///
 /// Name, clock and the other arguments beside the configuration are fixed from then on: clones
 /// share them, with all state. A component with a method `reconfigure` takes another configuration
 /// while it is in use, as the trait [`Reconfigure`](crate::config::Reconfigure) also offers: all

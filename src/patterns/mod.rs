@@ -1,17 +1,23 @@
 //! The patterns. No pattern imports another: code that two of them need belongs to a lower floor.
 
+#[cfg(feature = "data")]
 pub mod cache_aside;
 #[cfg(feature = "chaos")]
 pub mod chaos;
 pub mod circuit_breaker;
+#[cfg(feature = "work")]
 pub mod claim_check;
 pub mod coalesce;
 pub mod fallback;
 pub mod hedge;
+#[cfg(feature = "work")]
 pub mod leader_election;
+#[cfg(feature = "work")]
 pub mod queue_listener;
 pub mod retry;
+#[cfg(feature = "workflow")]
 pub mod saga;
+#[cfg(feature = "data")]
 pub mod sharding;
 pub mod throttling;
 pub mod timeout;

@@ -1,4 +1,4 @@
-//! Requests that meet share a statement.
+//! Concurrent requests share a statement.
 //!
 //! While a request of a handle is under way, the next one begins a batch in a task of its own, and
 //! those that come meanwhile gather for the batch after it, or fill one that begins at once. A lone

@@ -1,7 +1,11 @@
 //! Combinations of several patterns.
 
+#[cfg(feature = "work")]
 pub mod journal;
+#[cfg(feature = "work")]
 pub mod pipes_and_filters;
+#[cfg(feature = "workflow")]
 pub mod scheduler;
 pub mod standard;
+#[cfg(feature = "stream")]
 pub mod stream;

@@ -288,6 +288,8 @@ impl ForeignQueue {
             Settle::Complete => drop(lists[self.list].remove(at)),
             Settle::Abandon { after, error } => {
                 fails(stored, error);
+                let begun = stored.crashes + u32::from(stored.crashes > 0);
+                stored.attempts -= stored.expiries.saturating_sub(begun);
                 (stored.attempts, stored.expiries, stored.crashes) = (stored.attempts + 1, 0, 0);
                 (stored.receipt, stored.visible) = (0, now + after);
             }

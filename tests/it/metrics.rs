@@ -12,7 +12,7 @@ use ::metrics::{Counter, Gauge, Histogram, Key, KeyName, Recorder, SharedString,
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use proptest::prelude::*;
 use steadfast::{
-    FailureKind, Pipeline, PolicyKind, Priority, Reason, Rejected, Verdict,
+    ConfigError, FailureKind, Pipeline, PolicyKind, Priority, Reason, Rejected, Verdict,
     backoff::{BackoffConfig, Curve, Jitter},
     cache_aside::{CacheAside, CacheAsideConfig},
     chaos::{Chaos, ChaosConfig},
@@ -417,6 +417,34 @@ fn a_run_records_once_per_interval_and_once_at_the_end() {
         }
     }));
     assert_eq!(read(&page.render(), shed), Some(shedder.shed_share(Priority::Low)));
+}
+
+/// They shared their series, in which each wrote over the gauges of the other.
+#[test]
+fn the_names_of_a_registry_s_stacks_are_taken_before_there_are_any() {
+    let registry = || StandardRegistry::new(Default::default()).unwrap();
+    let stack = || Standard::new(StandardConfig::default()).unwrap();
+    let retry = Retry::new(RetryConfig::default()).unwrap();
+    let refused = |metrics: &Metrics, name: &str, component: &dyn Fn(&Metrics, &str) -> Result<(), ConfigError>| {
+        component(metrics, name).unwrap_err().to_string()
+    };
+    let (metrics, ..) = page();
+    metrics.watch("services", &registry()).unwrap();
+    for (name, rule) in [("services.search", "standard: services.search"), ("services.a.b", "standard: services.a.b")] {
+        let error = refused(&metrics, name, &|metrics, name| metrics.watch(name, &stack()));
+        assert_eq!(error, format!("invalid `name`: is taken by another {rule}"));
+    }
+    refused(&metrics, "services.search.retry", &|metrics, name| metrics.watch(name, &retry));
+    refused(&metrics, "services.search", &|metrics, name| metrics.watch(name, &registry()));
+    // No stack of the registry has these.
+    metrics.watch("services", &stack()).unwrap();
+    metrics.watch("services2.search", &stack()).unwrap();
+    metrics.watch("services.retries", &retry).unwrap();
+
+    let (metrics, ..) = page();
+    metrics.watch("services.search", &stack()).unwrap();
+    refused(&metrics, "services", &|metrics, name| metrics.watch(name, &registry()));
+    metrics.watch("others", &registry()).unwrap();
 }
 
 #[test]

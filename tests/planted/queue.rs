@@ -951,6 +951,11 @@ impl NaiveQueue {
         }
         let expired = row.visible_at <= now;
         let counts = if abandons { fault != Fault::AnAbandonIsFree } else { fault == Fault::AReleaseIsAnAttempt };
+        if abandons && fault != Fault::AnAbandonKeepsWhatNeverBegan {
+            let crashes =
+                if fault == Fault::AnAbandonForgetsCrashes { 0 } else { row.crashes + u32::from(row.crashes > 0) };
+            row.attempts = row.attempts.saturating_sub(row.expiries.saturating_sub(crashes));
+        }
         row.attempts += u32::from(counts);
         if fault != Fault::AReleaseKeepsTheMark {
             row.begun = false;

@@ -197,6 +197,8 @@ faults! {
     // Counts and errors.
     AnAbandonIsFree => an_abandoned_delivery_is_an_attempt,
     AnAbandonKeepsExpiries => an_expired_delivery_is_an_attempt_without_an_explanation,
+    AnAbandonKeepsWhatNeverBegan => an_expired_delivery_is_an_attempt_without_an_explanation,
+    AnAbandonForgetsCrashes => only_a_delivery_whose_handling_had_begun_is_a_crash,
     AnExpiryIsFree => an_expired_delivery_is_an_attempt_without_an_explanation,
     AnExpiryIsNotTold => attempts_are_counted_message_by_message,
     AReleaseIsAnAttempt => a_released_delivery_is_no_attempt,

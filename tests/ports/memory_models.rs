@@ -312,7 +312,8 @@ proptest! {
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     if let Some(at) = at {
                         (model[at].visible_at, model[at].receipt) = (now + MS(after), None);
-                        (model[at].counts.1, model[at].counts.2) = (model[at].counts.1 + 1, 0);
+                        let (deliveries, attempts, expiries) = model[at].counts;
+                        model[at].counts = (deliveries, attempts - expiries + 1, 0);
                     }
                 }
                 QueueOp::Release(n, after) => {

@@ -206,7 +206,7 @@ fn a_file_without_sequences_is_migrated_and_its_rows_of_their_form_are_kept() {
     });
     drop(store);
     let file = Connection::open(&path).unwrap();
-    assert_eq!(file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), 7);
+    assert_eq!(file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), 8);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod pipes;
 mod poor;
 mod saga;
 mod scheduler;
+mod services;
 mod sharding;
 mod shared_breaker;
 mod shared_limit;

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::pending,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -16,11 +16,13 @@ use steadfast::{
     entropy::Entropy,
     pipes_and_filters::{Emit, Filter, LINEAGE},
     port::BoxFuture,
-    queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, Receipt, Receive, Settle},
+    queue::{InMemoryQueue, Message, Queue, QueueError, Receipt, Receive, Settle},
     queue_listener::{IdleConfig, QueueListenerConfig, Work},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, ManualClock},
 };
+
+use super::{poor::PoorQueue, services};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const MESSAGES: usize = 12;
@@ -41,43 +43,6 @@ enum Without {
     Window,
     /// Results lose their groups.
     Groups,
-}
-
-/// An output of another engine, with a guard taken out.
-#[derive(Debug)]
-struct Elsewhere {
-    queue: Arc<dyn Queue>,
-    without: Without,
-    /// Messages that were said to be accepted.
-    pending: Mutex<Vec<Message>>,
-}
-
-impl Queue for Elsewhere {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
-
-    fn address(&self) -> Option<Address> {
-        None
-    }
-
-    fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
-        if self.without == Without::Ids {
-            messages.iter_mut().for_each(|message| message.deduplication_id = None);
-        }
-        if self.without == Without::Groups {
-            messages.iter_mut().for_each(|message| message.group = None);
-        }
-        if self.without != Without::Acceptance {
-            return self.queue.send(messages);
-        }
-        let ids = messages.iter().map(|_| MessageId::new("later")).collect();
-        let earlier = std::mem::replace(&mut *self.pending.lock().unwrap(), messages);
-        Box::pin(async move {
-            if !earlier.is_empty() {
-                self.queue.send(earlier).await?;
-            }
-            Ok(ids)
-        })
-    }
 }
 
 /// An input whose forwards are two steps.
@@ -154,6 +119,16 @@ impl World {
         }
     }
 
+    /// Returns an output of another engine, with a guard taken out.
+    fn elsewhere(&self, queue: Arc<dyn Queue>) -> Arc<dyn Queue> {
+        let change: fn(&mut Message) = match self.without {
+            Without::Ids => |message| message.deduplication_id = None,
+            Without::Groups => |message| message.group = None,
+            _ => |_| {},
+        };
+        Arc::new(PoorQueue::new(queue, self.without == Without::Acceptance, change))
+    }
+
     fn filter(&self, client: &FaultClient, at: usize) -> Filter {
         let config = QueueListenerConfig::default()
             .visibility(MS(3_000))
@@ -172,7 +147,7 @@ impl World {
             _ => input,
         };
         let output = match self.is_sent(at) || self.without == Without::Groups {
-            true => Arc::new(Elsewhere { queue: target, without: self.without, pending: Mutex::default() }),
+            true => self.elsewhere(target),
             false => target,
         };
         let filter = Filter::builder(format!("f{at}"), input, config).output(output);
@@ -200,20 +175,7 @@ impl World {
                 let filter = filter.clone();
                 async move { filter.run(pending(), |work| self.handle(work)).await }
             };
-            let killed = async {
-                for _ in 0..self.entropy.up_to(4) {
-                    self.clock.sleep(MS(self.entropy.up_to(2_000))).await;
-                    match self.entropy.up_to(3) {
-                        0 => client.cut(),
-                        // Often beyond its leases.
-                        1 => client.pause(),
-                        _ => continue,
-                    }
-                    self.clock.sleep(MS(self.entropy.up_to(4_000))).await;
-                    client.resume();
-                    client.heal();
-                }
-            };
+            let killed = services::killed(&self.clock, &self.entropy, &client, [2_000, 4_000]);
             tokio::select! {
                 biased;
                 () = killed => {}
@@ -267,11 +229,8 @@ impl World {
 
     async fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
-        for (at, queue) in self.queues[..FILTERS].iter().enumerate() {
-            let (left, dead) = (queue.depth().await.unwrap(), queue.dead_letters().unwrap().peek(10).await.unwrap());
-            if left.total() > 0 || !dead.is_empty() {
-                found.push(format!("queue {at}: {left:?}, dead letters {dead:?}"));
-            }
+        for queue in &self.queues[..FILTERS] {
+            found.extend(services::left_in(&**queue).await);
         }
         let (mut groups, mut ids, mut all): (BTreeMap<String, Vec<usize>>, _, _) =
             (BTreeMap::new(), BTreeSet::new(), Vec::new());

@@ -11,19 +11,20 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use steadfast::{
     backoff::BackoffConfig,
     codec::Codec,
     entropy::Entropy,
-    port::{BoxFuture, Failure, PortError, PortErrorKind},
-    saga::{
-        Action, Compensated, Compensation, Executed, Participant, Plan, Saga, SagaConfig, SagaOutcome, SagaPhase, Step,
-        StepOutcome,
-    },
-    store::{InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Version, Write},
+    port::Failure,
+    saga::{Action, Compensation, Plan, Saga, SagaConfig, SagaOutcome, SagaPhase, Step, StepOutcome},
+    store::{InMemoryStore, Key, Store, StoreError, Write},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
+};
+
+use super::{
+    poor,
+    services::{self, Failing, Lacks, Late, Service},
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -45,72 +46,31 @@ enum Without {
     Keys,
 }
 
-/// A store that ignores the versions of a saga's records.
-#[derive(Debug)]
-struct Careless(Arc<dyn Store>);
-
-impl Store for Careless {
-    forward_store! { 0: capabilities, get, delete, scan }
-
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        mut how: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        how.when = Precondition::Any;
-        self.0.put(key, value, how)
-    }
-
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        mut writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        for write in &mut writes {
-            if let Write::Put { options, .. } = write
-                && matches!(options.when, Precondition::Version(_))
-            {
-                options.when = Precondition::Any;
-            }
+impl Without {
+    fn lacks(self) -> Lacks {
+        match self {
+            Self::Unknown => Lacks::Unknown,
+            Self::Fence => Lacks::Fence,
+            Self::Keys => Lacks::Keys,
+            Self::Nothing | Self::Versions => Lacks::Nothing,
         }
-        self.0.batch(partition, writes)
     }
 }
 
-/// A step at a service, which applies requests once.
+/// A step at a service.
 #[derive(Clone)]
-struct Service {
-    participant: Participant,
+struct Calls {
+    service: Service,
     entropy: Entropy,
     clock: Clock,
-    without: Without,
-    /// Steps that always fail, by saga and step.
-    failing: Arc<Vec<(String, &'static str)>>,
     late: Late,
 }
 
-/// Requests that a slow service applies long after its caller has given up: their times, and the key of the request and of
-/// its action.
-type Late = Arc<Mutex<Vec<(Instant, String, String)>>>;
-
-fn noted(what: &str, key: &str) -> Vec<Write> {
-    vec![Write::append("log/", format!("{what} {key}"))]
-}
-
-/// The error of a request without a reply.
-fn lost() -> StoreError {
-    PortError::new(PortErrorKind::TimedOut, "no reply").outcome_unknown().into()
-}
-
-impl Service {
+impl Calls {
     fn outcome<T>(&self, applied: Result<T, StoreError>, done: impl FnOnce(T) -> StepOutcome<u32>) -> StepOutcome<u32> {
         match applied {
             Ok(answer) => done(answer),
-            Err(error) if error.may_have_been_applied() && self.without != Without::Unknown => {
-                StepOutcome::unknown(error)
-            }
-            Err(error) => StepOutcome::not_sent(error),
+            Err(error) => self.service.failed(error.may_have_been_applied(), &error),
         }
     }
 
@@ -119,46 +79,30 @@ impl Service {
     }
 }
 
-impl Action<u32> for Service {
+impl Action<u32> for Calls {
     async fn execute(&self, step: &Step<u32>) -> StepOutcome<u32> {
-        let fails = self.failing.iter().any(|(id, name)| *id == step.id() && *name == step.name());
-        if fails {
+        if self.service.fails(step.id(), step.name()) {
             self.wait().await;
             return StepOutcome::failed("sold out");
         }
-        let key = match self.without {
-            Without::Keys => format!("{}#{}", step.key(), self.entropy.next_u64()),
-            _ => step.key().to_owned(),
-        };
         if self.entropy.up_to(7) == 0 {
             let at = self.clock.now() + MS(self.entropy.up_to(1_500));
-            self.late.lock().unwrap().push((at, key, step.action_key().to_owned()));
-            return self.outcome(Err(lost()), |()| StepOutcome::completed());
+            self.late.lock().unwrap().push((at, step.key().to_owned(), step.action_key().to_owned()));
+            return self.service.failed(true, &"no reply");
         }
-        let applied = self.participant.execute(&key, noted("do", step.action_key()), "ok").await;
+        let applied = self.service.act(step.key(), step.action_key()).await;
         step.write(Write::append("u/log/", format!("{} {} {}", step.id(), step.name(), step.token())));
-        self.outcome(applied, |executed| match executed {
-            Executed::Applied | Executed::Before(_) => StepOutcome::changed(|n: &mut u32| *n += 1),
-            _ => StepOutcome::failed("barred"),
+        self.outcome(applied, |took_effect| match took_effect {
+            true => StepOutcome::changed(|n: &mut u32| *n += 1),
+            false => StepOutcome::failed("barred"),
         })
     }
 }
 
-impl Compensation<u32> for Service {
+impl Compensation<u32> for Calls {
     async fn compensate(&self, step: &Step<u32>) -> StepOutcome<u32> {
         self.wait().await;
-        let key = step.action_key();
-        let applied = if self.without == Without::Fence {
-            // Undoes what is there, and leaves no trace if nothing is.
-            match self.participant.reply(key).await {
-                Ok(None) => Ok(Compensated::NeverExecuted),
-                Ok(Some(_)) => self.participant.compensate(key, noted("undo", key)).await,
-                Err(error) => Err(error),
-            }
-        } else {
-            self.participant.compensate(key, noted("undo", key)).await
-        };
-        self.outcome(applied, |_| StepOutcome::completed())
+        self.outcome(self.service.undo(step.action_key()).await, |()| StepOutcome::completed())
     }
 }
 
@@ -172,7 +116,7 @@ struct World {
     /// Records of the sagas, and the services' data.
     records: Arc<dyn Store>,
     services: Arc<dyn Store>,
-    failing: Arc<Vec<(String, &'static str)>>,
+    failing: Failing,
     without: Without,
     taken_over: Arc<Mutex<u64>>,
     late: Late,
@@ -200,52 +144,36 @@ impl World {
     fn new(seed: u64, without: Without) -> Self {
         let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
-        let share = |most: f64| most * entropy.unit();
-        let faults =
-            FaultConfig::default().errors(share(0.1)).lost_replies(share(0.2)).doubled(share(0.1)).late(share(0.9));
-        let faults = faults.latency(MS(0), MS([1, 20, 90][entropy.up_to(2) as usize]));
-        let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
+        let network = services::network(&entropy, [1, 20, 90], &clock);
         let new = || Arc::new(InMemoryStore::builder().clock(&clock).build());
-        let mut failing = Vec::new();
-        for i in 0..SAGAS {
-            for step in STEPS {
-                if entropy.up_to(5) == 0 {
-                    failing.push((id(i), step));
-                }
-            }
-        }
-        let (records, services, failing) = (new(), new(), Arc::new(failing));
+        let failing = services::failing(&entropy, (0..SAGAS).map(id), &STEPS);
+        let (records, services) = (new(), new());
         let (taken_over, late) = (Arc::default(), Arc::default());
         Self { clock: clock.clone(), time, entropy, network, records, services, failing, without, taken_over, late }
     }
 
     /// Applies the late requests that are due.
-    fn apply_late(&self, now: Instant) {
-        let due: Vec<_> = self.late.lock().unwrap().extract_if(.., |(at, ..)| *at <= now).collect();
-        let service = Participant::new(self.services.clone(), "services").unwrap();
-        for (_, key, action) in due {
-            self.time.block_on(service.execute(&key, noted("do", &action), "ok")).unwrap();
-        }
+    fn apply_late(&self, until: Instant) {
+        let service = Service::new(self.services.clone(), &Entropy::from_seed(0), self.without.lacks(), &self.failing);
+        self.time.block_on(service.carry_out(&self.late, until));
     }
 
     /// A process that begins anew: another executor.
     fn saga(&self, client: &FaultClient) -> Saga<u32> {
         let store = client.store(self.records.clone());
-        let store = if self.without == Without::Versions { Arc::new(Careless(store)) } else { store };
+        let store = if self.without == Without::Versions { poor::without_versions(store) } else { store };
         let services = client.store(self.services.clone());
-        let service = || Service {
-            participant: Participant::new(services.clone(), "services").unwrap(),
+        let call = || Calls {
+            service: Service::new(services.clone(), &self.entropy, self.without.lacks(), &self.failing),
             entropy: Entropy::from_seed(self.entropy.next_u64()),
             clock: self.clock.clone(),
-            without: self.without,
-            failing: self.failing.clone(),
             late: self.late.clone(),
         };
         let plan = Plan::new()
-            .step("seat", service())
-            .parallel(|plan| plan.step("room", service()).step("car", service()))
-            .pivot("charge", service())
-            .step("mail", service());
+            .step("seat", call())
+            .parallel(|plan| plan.step("room", call()).step("car", call()))
+            .pivot("charge", call())
+            .step("mail", call());
         let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
         let taken_over = self.taken_over.clone();
         Saga::builder("trip", store, codec, plan, config())
@@ -346,19 +274,12 @@ impl World {
     }
 
     fn violations(&self, ends: &[Result<SagaOutcome<u32>, steadfast::saga::SagaError>]) -> Vec<String> {
-        let texts = |store: &Arc<dyn Store>, partition: &str, prefix: &str| -> Vec<String> {
-            let rows = self.time.block_on(store.scan_all(Scan::partition(partition).prefix(prefix))).unwrap();
-            rows.iter().map(|row| String::from_utf8_lossy(&row.value).into_owned()).collect()
-        };
+        let effects = self.time.block_on(services::effects(&*self.services));
+        let rows = self.time.block_on(services::texts(&*self.records, "saga/trip", "u/log/"));
         let mut found = Vec::new();
-        let mut of_key: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for line in texts(&self.services, "services", "log/") {
-            let (what, key) = line.split_once(' ').unwrap();
-            of_key.entry(key.to_owned()).or_default().push(what.to_owned());
-        }
         let mut tokens: BTreeMap<String, u64> = BTreeMap::new();
         let mut writes: BTreeMap<(String, String), u32> = BTreeMap::new();
-        for line in texts(&self.records, "saga/trip", "u/log/") {
+        for line in rows {
             let [id, step, token] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let token: u64 = token.parse().unwrap();
             let last = tokens.entry(id.to_owned()).or_default();
@@ -379,20 +300,8 @@ impl World {
                     continue;
                 }
             };
+            found.extend(services::wrong_effects(&id, phase, &STEPS, &effects));
             for step in STEPS {
-                let effects = of_key.remove(&format!("trip/{id}/{step}")).unwrap_or_default();
-                let effects: Vec<_> = effects.iter().map(String::as_str).collect();
-                let has_compensation = !matches!(step, "charge" | "mail");
-                let holds = match phase {
-                    SagaPhase::Completed => effects == ["do"],
-                    SagaPhase::Compensated if has_compensation => effects.is_empty() || effects == ["do", "undo"],
-                    SagaPhase::Compensated => effects.is_empty(),
-                    _ if has_compensation => effects == ["do"],
-                    _ => effects.is_empty() || effects == ["do"],
-                };
-                if !holds {
-                    found.push(format!("{id} is {phase:?}, and {step}: {effects:?}"));
-                }
                 let writes = writes.get(&(id.clone(), step.to_owned())).copied().unwrap_or_default();
                 if writes > 1 || phase == SagaPhase::Completed && writes != 1 {
                     found.push(format!("{id}: {writes} rows of {step}"));

@@ -18,19 +18,19 @@ use steadfast::{
     backoff::BackoffConfig,
     codec::Codec,
     entropy::Entropy,
-    port::{BoxFuture, Failure},
-    queue::{
-        Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receive, RequestError, Requester,
-        Settle,
-    },
+    port::Failure,
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, RequestError, Requester, Settle},
     queue_listener::{IdleConfig, QueueListenerConfig},
-    saga::{
-        Action, Compensation, Executed, Participant, Plan, Saga, SagaConfig, SagaPhase, SagaStatus, Step, StepOutcome,
-    },
+    saga::{Action, Compensation, Plan, Saga, SagaConfig, SagaPhase, SagaStatus, Step, StepOutcome},
     scheduler::{Agent, AgentCall, SAGA_ID, STATUS, Scheduler, SchedulerConfig, SchedulerEvent, Submission},
-    store::{InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Version, Write},
+    store::{InMemoryStore, Store, StoreError, Write},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock, Timestamp},
+};
+
+use super::{
+    poor::{self, PoorQueue},
+    services::{self, Failing, Lacks, Late, Service},
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -72,114 +72,14 @@ enum Without {
     Supervisor,
 }
 
-/// A store that ignores the versions of a saga's records.
-#[derive(Debug)]
-struct Careless(Arc<dyn Store>);
-
-impl Store for Careless {
-    forward_store! { 0: capabilities, get, delete, scan }
-
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        mut how: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        how.when = Precondition::Any;
-        self.0.put(key, value, how)
-    }
-
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        mut writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        for write in &mut writes {
-            if let Write::Put { options, .. } = write
-                && matches!(options.when, Precondition::Version(_))
-            {
-                options.when = Precondition::Any;
-            }
+impl Without {
+    fn lacks(self) -> Lacks {
+        match self {
+            Self::Unknown => Lacks::Unknown,
+            Self::Fence => Lacks::Fence,
+            Self::Keys => Lacks::Keys,
+            _ => Lacks::Nothing,
         }
-        self.0.batch(partition, writes)
-    }
-}
-
-/// A queue whose messages lack what a guard needs.
-#[derive(Debug)]
-struct Poor {
-    queue: Arc<dyn Queue>,
-    without: Without,
-    /// Messages that were said to be accepted.
-    pending: Mutex<Vec<Message>>,
-}
-
-impl Queue for Poor {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
-
-    // A forward would not pass through it.
-    fn address(&self) -> Option<Address> {
-        None
-    }
-
-    fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
-        for message in &mut messages {
-            match self.without {
-                Without::Ids => message.deduplication_id = None,
-                Without::Groups => message.group = None,
-                Without::Deadlines => drop(message.headers.remove("expires-after")),
-                _ => {}
-            }
-        }
-        if self.without != Without::Acceptance {
-            return self.queue.send(messages);
-        }
-        let ids = messages.iter().map(|_| MessageId::new("later")).collect();
-        let earlier = std::mem::replace(&mut *self.pending.lock().unwrap(), messages);
-        Box::pin(async move {
-            if !earlier.is_empty() {
-                self.queue.send(earlier).await?;
-            }
-            Ok(ids)
-        })
-    }
-}
-
-fn noted(what: &str, key: &str) -> Vec<Write> {
-    vec![Write::append("log/", format!("{what} {key}"))]
-}
-
-/// The service of a step, as the process that calls it sees it.
-#[derive(Clone)]
-struct Service {
-    participant: Participant,
-    entropy: Entropy,
-    without: Without,
-    /// Steps that always fail, by saga and step.
-    failing: Arc<BTreeSet<(String, &'static str)>>,
-}
-
-impl Service {
-    /// Carries a request out: `true` if it took effect, now or before.
-    async fn act(&self, key: &str, action: &str) -> Result<bool, StoreError> {
-        let key = match self.without {
-            Without::Keys => format!("{key}#{}", self.entropy.next_u64()),
-            _ => key.to_owned(),
-        };
-        let executed = self.participant.execute(&key, noted("do", action), "ok").await?;
-        Ok(matches!(executed, Executed::Applied | Executed::Before(_)))
-    }
-
-    async fn undo(&self, action: &str) -> Result<(), StoreError> {
-        // Without the fence it undoes what is there, and leaves no mark if nothing is.
-        if self.without == Without::Fence && self.participant.reply(action).await?.is_none() {
-            return Ok(());
-        }
-        self.participant.compensate(action, noted("undo", action)).await.map(drop)
-    }
-
-    fn fails(&self, id: &str, step: &str) -> bool {
-        self.failing.iter().any(|(saga, name)| saga == id && *name == step)
     }
 }
 
@@ -194,21 +94,14 @@ struct Calls {
 }
 
 impl Calls {
-    fn unknown(&self, may_have_been_applied: bool, error: &impl ToString) -> StepOutcome<u32> {
-        match may_have_been_applied && self.service.without != Without::Unknown {
-            true => StepOutcome::unknown(error.to_string()),
-            false => StepOutcome::not_sent(error.to_string()),
-        }
-    }
-
     async fn ask(&self, step: &Step<u32>, what: &str, done: StepOutcome<u32>) -> StepOutcome<u32> {
         let request = AgentCall::request(step.key(), format!("{what} {}", step.action_key()), ANSWER);
         match self.requester.request(request, ANSWER).await {
             Ok(reply) if reply.body == "ok" => done,
             Ok(_) => StepOutcome::failed("the agent refuses"),
-            Err(error @ RequestError::TimedOut(_)) => self.unknown(true, &error),
-            Err(RequestError::Failed(error)) => self.unknown(error.may_have_been_applied(), &error),
-            Err(error) => self.unknown(true, &error),
+            Err(error @ RequestError::TimedOut(_)) => self.service.failed(true, &error),
+            Err(RequestError::Failed(error)) => self.service.failed(error.may_have_been_applied(), &error),
+            Err(error) => self.service.failed(true, &error),
         }
     }
 }
@@ -229,7 +122,7 @@ impl Action<u32> for Calls {
         match self.service.act(step.key(), step.action_key()).await {
             Ok(true) => done,
             Ok(false) => StepOutcome::failed("barred"),
-            Err(error) => self.unknown(error.may_have_been_applied(), &error),
+            Err(error) => self.service.failed(error.may_have_been_applied(), &error),
         }
     }
 }
@@ -241,7 +134,7 @@ impl Compensation<u32> for Calls {
         }
         match self.service.undo(step.action_key()).await {
             Ok(()) => StepOutcome::completed(),
-            Err(error) => self.unknown(error.may_have_been_applied(), &error),
+            Err(error) => self.service.failed(error.may_have_been_applied(), &error),
         }
     }
 }
@@ -286,13 +179,11 @@ struct World {
     statuses: Arc<dyn Queue>,
     /// The queues for the agents' replies, one for each process.
     replies: Vec<Arc<dyn Queue>>,
-    failing: Arc<BTreeSet<(String, &'static str)>>,
+    failing: Failing,
     without: Without,
     /// The end of the faults.
     calm: Instant,
-    /// Actions that a slow service carries out when its agent has given up: their times, and the keys of the request and of
-    /// its action.
-    late: Mutex<Vec<(Instant, String, String)>>,
+    late: Late,
     /// Sagas that were owned when their message disappeared.
     untold: Mutex<BTreeSet<String>>,
     counts: Counts,
@@ -312,22 +203,11 @@ impl World {
     fn new(seed: u64, without: Without) -> Self {
         let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
-        let share = |most: f64| most * entropy.unit();
-        let faults =
-            FaultConfig::default().errors(share(0.1)).lost_replies(share(0.2)).doubled(share(0.1)).late(share(0.9));
-        let faults = faults.latency(MS(0), MS([0, 5, 20][entropy.up_to(2) as usize]));
-        let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
+        let network = services::network(&entropy, [0, 5, 20], &clock);
         let store = || Arc::new(InMemoryStore::builder().clock(&clock).build());
         let queue = |name: &str| Arc::new(InMemoryQueue::builder(name).clock(&clock).build()) as Arc<dyn Queue>;
         let replies = (0..=NODES).map(|i| queue(&format!("p{i}"))).collect();
-        let mut failing = BTreeSet::new();
-        for i in (0..SAGAS).filter(|i| *i != LATE) {
-            for step in STEPS {
-                if entropy.up_to(5) == 0 {
-                    failing.insert((id(i), step));
-                }
-            }
-        }
+        let failing = services::failing(&entropy, (0..SAGAS).filter(|i| *i != LATE).map(id), &STEPS);
         let calm = clock.now() + MS(7_000);
         Self {
             records: store(),
@@ -336,10 +216,10 @@ impl World {
             couriers: queue("couriers"),
             statuses: queue("web"),
             replies,
-            failing: Arc::new(failing),
+            failing,
             without,
             calm,
-            late: Mutex::default(),
+            late: Late::default(),
             untold: Mutex::default(),
             counts: Counts::default(),
             clock: clock.clone(),
@@ -350,21 +230,17 @@ impl World {
     }
 
     fn poor(&self, queue: Arc<dyn Queue>) -> Arc<dyn Queue> {
-        match self.without {
-            Without::Ids | Without::Groups | Without::Deadlines => {
-                Arc::new(Poor { queue, without: self.without, pending: Mutex::default() })
-            }
-            _ => queue,
-        }
+        let change: fn(&mut Message) = match self.without {
+            Without::Ids => |message| message.deduplication_id = None,
+            Without::Groups => |message| message.group = None,
+            Without::Deadlines => |message| drop(message.headers.remove("expires-after")),
+            _ => return queue,
+        };
+        Arc::new(PoorQueue::new(queue, false, change))
     }
 
     fn service(&self, client: &FaultClient) -> Service {
-        Service {
-            participant: Participant::new(client.store(self.services.clone()), "services").unwrap(),
-            entropy: Entropy::from_seed(self.entropy.next_u64()),
-            without: self.without,
-            failing: self.failing.clone(),
-        }
+        Service::new(client.store(self.services.clone()), &self.entropy, self.without.lacks(), &self.failing)
     }
 
     /// A process that begins anew, whose clock runs at a rate of its own.
@@ -372,7 +248,7 @@ impl World {
         let clock = self.time.clock_at_rate(0.9 + 0.2 * self.entropy.unit());
         let entropy = || Entropy::from_seed(self.entropy.next_u64());
         let store = client.store(self.records.clone());
-        let store = if self.without == Without::Versions { Arc::new(Careless(store)) } else { store };
+        let store = if self.without == Without::Versions { poor::without_versions(store) } else { store };
         let (couriers, replies) = (client.queue(self.couriers.clone()), client.queue(self.replies[i].clone()));
         let requester =
             Requester::builder(couriers, replies, format!("p{i}")).clock(&clock).entropy(&entropy()).build();
@@ -395,7 +271,7 @@ impl World {
             .max_failures(1_000);
         let mut statuses = self.poor(client.queue(self.statuses.clone()));
         if self.without == Without::Acceptance {
-            statuses = Arc::new(Poor { queue: statuses, without: self.without, pending: Mutex::default() });
+            statuses = Arc::new(PoorQueue::new(statuses, true, |_: &mut Message| {}));
         }
         let resent = self.counts.resent.clone();
         Scheduler::builder(saga.build().unwrap(), self.poor(client.queue(self.orders.clone())), config)
@@ -458,20 +334,8 @@ impl World {
         Ok(if service.act(&call.key, action).await? { "ok".into() } else { "barred".into() })
     }
 
-    /// Waits for the end of a life, which is paused and cut off now and then.
     async fn killed(&self, client: &FaultClient) {
-        for _ in 0..self.entropy.up_to(4) {
-            self.clock.sleep(MS(self.entropy.up_to(1_500))).await;
-            match self.entropy.up_to(3) {
-                0 => client.cut(),
-                // Often beyond its leases.
-                1 => client.pause(),
-                _ => continue,
-            }
-            self.clock.sleep(MS(self.entropy.up_to(2_500))).await;
-            client.resume();
-            client.heal();
-        }
+        services::killed(&self.clock, &self.entropy, client, [1_500, 2_500]).await;
     }
 
     fn next_life(&self) -> FaultClient {
@@ -527,16 +391,7 @@ impl World {
         let service = self.service(&self.network.client("late"));
         loop {
             self.clock.sleep(MS(20)).await;
-            self.carry_out(&service, self.clock.now()).await;
-        }
-    }
-
-    async fn carry_out(&self, service: &Service, until: Instant) {
-        let due: Vec<_> = self.late.lock().unwrap().extract_if(.., |(at, ..)| *at <= until).collect();
-        for (at, key, action) in due {
-            if service.act(&key, &action).await.is_err() {
-                self.late.lock().unwrap().push((at, key, action));
-            }
+            service.carry_out(&self.late, self.clock.now()).await;
         }
     }
 
@@ -605,7 +460,7 @@ impl World {
                 ran = agent.run(pending(), |call| self.answer(&service, call)) => ran.unwrap(),
                 supervised = orders.supervise(pending()), if self.without != Without::Supervisor => supervised.unwrap(),
             }
-            self.carry_out(&service, Instant::FAR_FUTURE).await;
+            service.carry_out(&self.late, Instant::FAR_FUTURE).await;
             self.violations(&observer).await
         })
     }
@@ -616,24 +471,12 @@ impl World {
         self.scheduler(&network.client("observer"), NODES)
     }
 
-    async fn texts(&self, store: &Arc<dyn Store>, partition: &str, prefix: &str) -> Vec<String> {
-        let rows = store.scan_all(Scan::partition(partition).prefix(prefix)).await.unwrap();
-        rows.iter().map(|row| String::from_utf8_lossy(&row.value).into_owned()).collect()
-    }
-
     async fn violations(&self, orders: &Scheduler<u32>) -> Vec<String> {
         let mut found = Vec::new();
         for queue in [&self.orders, &self.couriers] {
-            let (left, dead) = (queue.depth().await.unwrap(), queue.dead_letters().unwrap().peek(10).await.unwrap());
-            if left.total() > 0 || !dead.is_empty() {
-                found.push(format!("{}: {left:?}, dead letters {dead:?}", queue.identity()));
-            }
+            found.extend(services::left_in(&**queue).await);
         }
-        let mut effects: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for line in self.texts(&self.services, "services", "log/").await {
-            let (what, key) = line.split_once(' ').unwrap();
-            effects.entry(key.to_owned()).or_default().push(what.to_owned());
-        }
+        let effects = services::effects(&*self.services).await;
         let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
         loop {
             let taken = self.statuses.receive(Receive::new(100, MS(60_000))).await.unwrap();
@@ -644,7 +487,7 @@ impl World {
                 told.entry(taken.headers["correlation-id"].clone()).or_default().push(taken.headers[STATUS].clone());
             }
         }
-        let starts = self.texts(&self.records, "saga/trip", "u/start/").await;
+        let starts = services::texts(&*self.records, "saga/trip", "u/start/").await;
         for i in 0..SAGAS {
             let id = id(i);
             let started = starts.iter().filter(|started| **started == id).count();
@@ -659,7 +502,7 @@ impl World {
             }
         }
         // Each row is written with the completion of its step.
-        let rows = self.texts(&self.records, "saga/trip", "u/log/").await;
+        let rows = services::texts(&*self.records, "saga/trip", "u/log/").await;
         let ordered = rows.iter().filter_map(|row| ORDERED.iter().position(|i| row.starts_with(&id(*i))));
         if !ordered.is_sorted() {
             found.push(format!("sagas of one key ran beside each other: {rows:?}"));
@@ -693,21 +536,7 @@ impl World {
         if i == LATE && status.phase != SagaPhase::Compensated {
             found.push(format!("{id} is {end} after its deadline"));
         }
-        for step in STEPS {
-            let effects: Vec<_> =
-                effects.get(&format!("trip/{id}/{step}")).into_iter().flatten().map(String::as_str).collect();
-            let has_compensation = !matches!(step, "charge" | "mail");
-            let holds = match status.phase {
-                SagaPhase::Completed => effects == ["do"],
-                SagaPhase::Compensated if has_compensation => effects.is_empty() || effects == ["do", "undo"],
-                SagaPhase::Compensated => effects.is_empty(),
-                _ if has_compensation => effects == ["do"],
-                _ => effects.is_empty() || effects == ["do"],
-            };
-            if !holds {
-                found.push(format!("{id} is {end}, and {step}: {effects:?}"));
-            }
-        }
+        found.extend(services::wrong_effects(&id, status.phase, &STEPS, effects));
         let mut once = told.to_vec();
         once.dedup();
         let may_be_untold = self.untold.lock().unwrap().contains(&id) && once == ["received"];

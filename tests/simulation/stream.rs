@@ -28,6 +28,8 @@ use steadfast::{
     work::{EventDisposition, IdleConfig},
 };
 
+use super::services;
+
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const NODES: usize = 3;
 const PARTITIONS: u16 = 2;
@@ -306,11 +308,7 @@ impl World {
     fn new(seed: u64, without: Without) -> Self {
         let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
-        let share = |most: f64| most * entropy.unit();
-        let faults =
-            FaultConfig::default().errors(share(0.1)).lost_replies(share(0.15)).doubled(share(0.1)).late(share(0.9));
-        let faults = faults.latency(MS(0), MS([0, 5, 60][entropy.up_to(2) as usize]));
-        let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
+        let network = services::network(&entropy, [0, 5, 60], &clock);
         let new = || Arc::new(InMemoryStore::builder().clock(&clock).build());
         let books = SharedBooks::default();
         let checkpoints = Arc::new(Watched {

@@ -334,6 +334,165 @@ fn every_link_to_docs_rs_is_a_page_that_rustdoc_makes() {
     assert!(seen > 300, "{seen}");
 }
 
+/// A block `impl Builder<X>`: the type `X` as it stands there, and the public methods.
+fn blocks(text: &str) -> Vec<(String, Vec<String>)> {
+    let (mut found, mut inside) = (Vec::new(), false);
+    for line in text.lines() {
+        if let Some((_, component)) = line.split_once(" Builder<").filter(|_| line.starts_with("impl")) {
+            // Blocks of a trait have ` for ` before the type.
+            inside = !line.contains(" for Builder<");
+            let component = component.trim_end_matches([' ', '{']).strip_suffix('>').unwrap_or(component);
+            found.extend(inside.then(|| (component.to_owned(), Vec::new())));
+        }
+        inside &= line != "}";
+        let name = line.strip_prefix("    pub fn ").filter(|_| inside).and_then(|rest| rest.split(['(', '<']).next());
+        if let (Some(name), Some((_, methods))) = (name, found.last_mut()) {
+            methods.push(name.to_owned());
+        }
+    }
+    found
+}
+
+/// Methods of all builders, of which there is one each.
+fn common_methods() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("src/ground/build.rs")).unwrap();
+    blocks(&text).into_iter().flat_map(|(_, methods)| methods).collect()
+}
+
+/// Methods of builders that links of this text name by `Builder::`.
+fn linked_methods(text: &str) -> Vec<&str> {
+    let targets = ["](", "][", "]: "].into_iter().flat_map(|mark| text.split(mark).skip(1));
+    let paths = targets.filter_map(|target| target.split([')', ']', '\n', ' ']).next());
+    let ours = paths.filter_map(|path| path.strip_prefix("crate::").unwrap_or(path).strip_prefix("Builder::"));
+    ours.filter_map(|method| method.rsplit("::").next()).collect()
+}
+
+#[test]
+fn a_link_to_a_method_of_one_builder_leads_to_its_component() {
+    // Rustdoc shows the builders of all components on one page, and takes a link to a method of several to the first.
+    let (common, mut found) = (common_methods(), Vec::new());
+    assert!(common.contains("clock") && common.contains("name") && common.len() < 8, "{common:?}");
+    let pages = all_pages().into_iter().map(|page| {
+        let text = fs::read_to_string(root().join(&page.path)).unwrap();
+        (page.path, text)
+    });
+    let of_src = texts().into_iter().map(|(path, text)| {
+        let docs = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        (format!("src/{path}"), docs.collect::<Vec<_>>().join("\n"))
+    });
+    for (path, text) in pages.chain(of_src) {
+        let wrong = linked_methods(&text).into_iter().filter(|method| !common.contains(*method));
+        found.extend(wrong.map(|method| format!("{path}: `{method}`: link to the `builder` of the component")));
+    }
+    assert!(found.is_empty(), "{} links:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn the_builder_of_each_component_lists_its_own_methods() {
+    let (texts, mut found, mut seen) = (texts(), Vec::new(), 0);
+    let docs = |component: &str| {
+        let is_of = |line: &str| {
+            let own = line.strip_prefix("impl").filter(|rest| !rest.contains(" for ") && !rest.contains("Builder<"));
+            let ends = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric());
+            own.is_some_and(|own| {
+                own.match_indices(&format!(" {component}")).any(|(at, found)| ends(&own[at + found.len()..]))
+            })
+        };
+        texts.iter().find_map(|(_, text)| {
+            let (mut inside, mut docs) = (false, String::new());
+            text.lines().find_map(|line| {
+                inside = (inside || is_of(line)) && line != "}";
+                match line.trim_start().strip_prefix("///") {
+                    Some(doc) => docs += doc,
+                    None if inside && line.starts_with("    pub fn builder") => return Some(docs.clone()),
+                    None => docs.clear(),
+                }
+                None
+            })
+        })
+    };
+    let all = texts.iter().filter(|(path, _)| path != "ground/build.rs").flat_map(|(_, text)| blocks(text));
+    for (component, methods) in all {
+        seen += 1;
+        let block = format!("impl-Builder<{component}>").replace('<', "%3C").replace('>', "%3E").replace(", ", ",+");
+        let docs = docs(component.split('<').next().unwrap()).unwrap_or_default();
+        if !docs.contains(&format!("(crate::Builder#{block})")) {
+            found.push(format!("{component}::builder does not lead to crate::Builder#{block}"));
+        }
+        let missing = methods.iter().filter(|method| !docs.contains(&format!("`{method}`")));
+        found.extend(missing.map(|method| format!("{component}::builder does not name `{method}`")));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(seen > 20, "{seen}");
+}
+
+/// Pages of the built documentation below a folder, by their path there, with `/`.
+fn built_pages(folder: &Path, below: &str, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{below}{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            built_pages(&path, &format!("{name}/"), found);
+        } else if name.ends_with(".html") {
+            found.insert(name, fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// Run after `cargo doc --no-deps --all-features`, whose files it reads. Rustdoc checks that an item exists, and no anchor.
+#[test]
+#[ignore = "needs the built documentation"]
+fn every_link_between_pages_of_the_documentation_leads_to_an_anchor_there() {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let mut pages = BTreeMap::new();
+    built_pages(&target.join("doc/steadfast"), "", &mut pages);
+    let between = |text: &'_ str, mark: &'static str| -> Vec<String> {
+        text.split(mark).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
+    };
+    let anchors: BTreeMap<_, BTreeSet<_>> =
+        pages.iter().map(|(path, text)| (path.as_str(), between(text, " id=\"").into_iter().collect())).collect();
+    let (mut found, mut seen) = (BTreeSet::new(), 0);
+    for (path, text) in &pages {
+        for link in between(text, " href=\"").iter().filter(|link| !link.contains("://") && !link.contains("/src/")) {
+            let Some((file, anchor)) = link.split_once('#').filter(|(_, anchor)| !anchor.is_empty()) else { continue };
+            let mut at: Vec<_> = path.split('/').collect();
+            at.pop();
+            for part in file.split('/') {
+                match part {
+                    ".." => drop(at.pop()),
+                    "." => {}
+                    part => at.push(part),
+                }
+            }
+            let file = if file.is_empty() { path.clone() } else { at.join("/") };
+            seen += 1;
+            // Pages of other crates are not built.
+            if anchors.get(file.as_str()).is_some_and(|anchors| !anchors.contains(anchor)) {
+                found.insert(format!("{path}: {link}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} of {seen}:\n{}", found.len(), found.into_iter().collect::<Vec<_>>().join("\n"));
+    assert!(seen > 10_000, "{seen}");
+}
+
+#[test]
+fn links_to_methods_of_builders_are_found_in_every_notation() {
+    for text in [
+        "[x](crate::Builder::poll).",
+        "[`x`](Builder::poll)",
+        "| [x][crate::Builder::poll] |",
+        "[x]: crate::Builder::poll",
+        "[x](Builder::<Filter>::poll) y",
+    ] {
+        assert_eq!(linked_methods(text), ["poll"], "{text}");
+    }
+    assert!(linked_methods("[x](crate::Builder#anchor), `Builder::poll`, [y](crate::OtherBuilder::poll)").is_empty());
+    let text =
+        "impl<T: Send> Builder<Scheduler<T>> {\n    pub fn rows(self) {}\n    fn own(self) {}\n}\n    pub fn no() {}";
+    assert_eq!(blocks(text), [("Scheduler<T>".to_owned(), vec!["rows".to_owned()])]);
+}
+
 #[test]
 fn the_check_of_links_finds_what_it_is_for() {
     let text = "# A `b` c\n[x](no.md), [y](crate::retry), ![z](../docs/none.svg), `[c](code.md)`\n\n```\n[d](code.md)\n```\n\

@@ -16,7 +16,7 @@ use std::time::Duration;
 use works::{Work, all};
 
 const USAGE: &str = "\
-usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [--readme FILE] [WORK ...]
+usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [--page FILE] [--readme FILE] [WORK ...]
 
   WORK            measure only these works (all by default); shard_ring is all that begin with shard_ring_
   --list          print the works and leave
@@ -25,13 +25,15 @@ usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions]
   --rounds N      rounds for each work (25 by default)
   --ms N          milliseconds a round (20 by default); on a busy machine more of the short ones are left alone
   --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)
-  --readme FILE   put the table of this run between the two markers of FILE";
+  --page FILE     put the table of this run between the two markers of FILE: each row that loses, and some that do not
+  --readme FILE   the same with six rows";
 
 struct Arguments {
     json: bool,
     list: bool,
     instructions: bool,
     effort: Effort,
+    page: Option<PathBuf>,
     readme: Option<PathBuf>,
     /// The child's half of a count under callgrind.
     only_subject: Option<usize>,
@@ -45,6 +47,7 @@ impl Arguments {
             list: false,
             instructions: false,
             effort: Effort { rounds: 25, round: Duration::from_millis(20) },
+            page: None,
             readme: None,
             only_subject: None,
             works: Vec::new(),
@@ -55,6 +58,9 @@ impl Arguments {
                 "--list" => arguments.list = true,
                 "--instructions" => arguments.instructions = true,
                 "--quick" => arguments.effort = Effort { rounds: 5, round: Duration::from_millis(1) },
+                "--page" => {
+                    arguments.page = Some(words.next().ok_or("--page wants a file")?.into());
+                }
                 "--readme" => {
                     arguments.readme = Some(words.next().ok_or("--readme wants a file")?.into());
                 }
@@ -127,5 +133,6 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if !arguments.json {
         say(readme::ranking(&all))?;
     }
-    arguments.readme.map_or(Ok(()), |path| readme::rewrite(&path, &all))
+    arguments.page.map_or(Ok(()), |path| readme::rewrite(&path, &readme::markdown(&all)?))?;
+    arguments.readme.map_or(Ok(()), |path| readme::rewrite(&path, &readme::few(&all)?))
 }

@@ -1,4 +1,5 @@
-//! The table of README.md, made from one run: the rows that it always has, and every row of that run that loses.
+//! The tables of README.md and of the page of comparisons, made from one run. README has six rows. The page has the rows that it
+//! always has, and every row of that run that loses.
 
 use crate::harness::{Figures, Table};
 use crate::works::Role;
@@ -36,22 +37,56 @@ const ROWS: &[(&str, Option<&str>, &str)] = &[
     ("cache_miss", Some(DEFAULT), "cache, a miss whose loader is ready, default clock"),
 ];
 
+/// The works of README, three that win and three that lose, each with the subject as above.
+const FEW: [(&str, Option<&str>); 6] = [
+    ("stack", None),
+    ("breaker_closed", None),
+    ("permit", None),
+    ("retry", None),
+    ("rate_limit", Some(DEFAULT)),
+    ("cache_hit", Some(DEFAULT)),
+];
+
 const DEFAULT: &str = "steadfast (tokio clock)";
 
-/// Puts the table of this run between the two markers of the file.
-pub fn rewrite(path: &Path, tables: &[Table]) -> Result<(), String> {
+/// Puts a table between the two markers of the file.
+pub fn rewrite(path: &Path, table: &str) -> Result<(), String> {
     let at = |error: std::io::Error| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(at)?;
     let (before, rest) = text.split_once(BEGIN).ok_or_else(|| format!("{}: no line {BEGIN}", path.display()))?;
     let (_, after) = rest.split_once(END).ok_or_else(|| format!("{}: no line {END}", path.display()))?;
-    std::fs::write(path, format!("{before}{BEGIN}{}{END}{after}", markdown(tables)?)).map_err(at)
+    std::fs::write(path, format!("{before}{BEGIN}{table}{END}{after}")).map_err(at)
 }
 
-fn markdown(tables: &[Table]) -> Result<String, String> {
+/// Returns the table of README.
+pub fn few(tables: &[Table]) -> Result<String, String> {
+    let mut text = "| a call that succeeds at once | ours | best rival | ratio |\n|---|---|---|---|\n".to_string();
+    for (work, subject) in FEW {
+        let alone = find(tables, work, 1).ok_or_else(|| left_out(work))?;
+        let label = ROWS.iter().find(|(quoted, of, _)| *quoted == work && *of == subject).map_or(work, |row| row.2);
+        let (Some(ours), Some(best)) = (ours(alone, subject), alone.best()) else { continue };
+        let _ = writeln!(
+            text,
+            "| {label} | {} | {}, {} | {} |",
+            nanoseconds(ours.median_ns),
+            best.name,
+            nanoseconds(best.median_ns),
+            emphasised(ratio(alone, subject)),
+        );
+    }
+    Ok(text)
+}
+
+fn left_out(work: &str) -> String {
+    format!("the table quotes {work}, which this run left out")
+}
+
+/// Returns the table of the page.
+pub fn markdown(tables: &[Table]) -> Result<String, String> {
     let mut text = "| work | ours | best rival | ratio | ratio, 2 threads | allocations |\n|---|---|---|---|---|---|\n"
         .to_string();
     for &(work, subject, label) in ROWS {
-        let alone = find(tables, work, 1).ok_or_else(|| format!("README quotes {work}, which this run left out"))?;
+        let alone = find(tables, work, 1).ok_or_else(|| left_out(work))?;
         row(&mut text, tables, alone, subject, label);
     }
     let loses = |table: &Table| table.ratio().is_some_and(|ratio| ratio > LOSES);

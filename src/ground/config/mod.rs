@@ -20,7 +20,7 @@ mod reconfigure;
 mod setters;
 
 pub(crate) use layers::Layer;
-pub(crate) use live::Live;
+pub(crate) use live::{Live, apply_newest};
 pub use name::Name;
 pub(crate) use reconfigure::reconfigurable;
 pub use reconfigure::{Effect, Reconfigure};

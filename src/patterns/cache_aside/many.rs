@@ -17,6 +17,7 @@ use super::{
     CacheAside, CacheView, LoadError, Loaded,
     load::{LoadPurpose, LoaderResult},
     local::entry::{Entry, Freshness},
+    many_load::ManyLoad,
     miss::{Answer, JoinedSeat, Miss},
     options::CallOptions,
     read::forget,
@@ -253,7 +254,7 @@ where
                 }
             }
         }
-        let seats = self.load_many::<F, _>(leads, loader, options);
+        let seats = ManyLoad::start::<F>(self, leads, loader, options);
         joined.extend(leading.into_iter().zip(seats).map(|((at, key, miss), seat)| (at, key, miss, (seat, true))));
         joined
     }
@@ -273,7 +274,7 @@ where
         if leads.is_empty() {
             return;
         }
-        let seats = self.load_many::<F, _>(leads, loader, options).into_iter().map(|seat| seat.in_background());
+        let seats = ManyLoad::start::<F>(self, leads, loader, options).into_iter().map(|seat| seat.in_background());
         let seats: Vec<_> = seats.collect();
         self.0.spawner.spawn(async move {
             for seat in seats {

@@ -49,29 +49,30 @@ enum Looked<'a, K: Hash + Eq, V> {
 }
 
 /// The arguments of a load of several keys.
-struct ManyLoad<'a, K: Hash + Eq, V, O> {
+pub(super) struct ManyLoad<'a, K: Hash + Eq, V, O> {
     inner: &'a Inner<K, V>,
     loader: &'a BatchLoader<K, V>,
     options: &'a O,
     outcomes: &'a Outcomes<V>,
 }
 
-impl<K, V> CacheAside<K, V>
+impl<K, V, O> ManyLoad<'_, K, V, O>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
+    O: CallOptions,
 {
-    /// Starts one load for these flights, and returns their seats in order.
-    pub(super) fn load_many<F: 'static, O: CallOptions>(
-        &self,
+    /// Starts one load for these flights, and returns their seats in order. `F` tells loaders apart.
+    pub(super) fn start<F: 'static>(
+        cache: &CacheAside<K, V>,
         leads: Vec<(Lead<K, LoadOutcome<V>>, LoadPurpose)>,
         loader: &BatchLoader<K, V>,
         options: &O,
     ) -> Vec<Seat<K, LoadOutcome<V>>> {
         let outcomes: Outcomes<V> = Arc::new(Mutex::new(leads.iter().map(|_| None).collect()));
-        let loads: Vec<_> = leads.iter().map(|(lead, purpose)| (self.load(lead), *purpose)).collect();
-        let born = self.0.tags.now();
-        let (inner, loader, options, results) = (self.0.clone(), loader.clone(), options.clone(), outcomes.clone());
+        let loads: Vec<_> = leads.iter().map(|(lead, purpose)| (cache.load(lead), *purpose)).collect();
+        let born = cache.0.tags.now();
+        let (inner, loader, options, results) = (cache.0.clone(), loader.clone(), options.clone(), outcomes.clone());
         let work = async move {
             let many = ManyLoad { inner: &inner, loader: &loader, options: &options, outcomes: &results };
             many.run(loads).await;
@@ -95,14 +96,7 @@ where
         });
         seats.collect()
     }
-}
 
-impl<K, V, O> ManyLoad<'_, K, V, O>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    O: CallOptions,
-{
     /// Looks all keys up in the remote tier, and loads those that it does not have.
     async fn run(&self, loads: Vec<(Load<K, V>, LoadPurpose)>) {
         if self.inner.shared.is_none() {

@@ -14,7 +14,7 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `capacity` | 10,000 | entries, or weight with a [`weigher`](crate::Builder::weigher) |
+//! | `capacity` | 10,000 | entries, or weight with a [`weigher`](CacheAside::builder) |
 //! | `ttl`, `jitter` | 60 s, 6 s | an entry is fresh for `ttl` to `ttl + jitter`; a loader may [set its own](Loaded) |
 //! | `sliding` | off | expires entries after this time without access |
 //! | `negative_ttl` | off | remembers that the source has nothing |
@@ -34,21 +34,81 @@
 //! # Example
 //!
 //! ```
-//! use std::{convert::Infallible, time::Duration};
-//! use steadfast::cache_aside::{CacheAside, CacheAsideConfig};
+//! use std::io;
+//! use steadfast::{ConfigError, cache_aside::{CacheAside, CacheAsideConfig, LoadError}};
 //!
+//! struct Prices {
+//!     cache: CacheAside<String, u32>,
+//! }
+//!
+//! impl Prices {
+//!     fn new() -> Result<Self, ConfigError> {
+//!         Ok(Self { cache: CacheAside::new(CacheAsideConfig::default())? })
+//!     }
+//!
+//!     async fn price(&self, item: &str) -> Result<u32, LoadError<io::Error>> {
+//!         let key = item.to_owned(); // a load may outlive the caller that began it
+//!         self.cache.get_or_load(item, || async move { select_price(&key).await }).await
+//!     }
+//!
+//!     async fn set_price(&self, item: &str, price: u32) -> io::Result<()> {
+//!         // Writes the source first, then invalidates: no reader sees the old price afterwards.
+//!         self.cache.update(item, update_price(item, price)).await
+//!     }
+//! }
+//! # async fn select_price(_item: &str) -> io::Result<u32> { Ok(117) }
+//! # async fn update_price(_item: &str, _price: u32) -> io::Result<()> { Ok(()) }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let prices: CacheAside<String, u32> = CacheAside::new(CacheAsideConfig::default())?;
-//! let load = || async { Ok::<u32, Infallible>(117) }; // asks the source
+//! # let prices = Prices::new()?;
+//! # assert_eq!(prices.price("tea").await?, 117);
+//! # assert_eq!(prices.price("tea").await?, 117);
+//! # assert_eq!((prices.cache.stats().loads, prices.cache.stats().hits), (1, 1));
+//! # prices.set_price("tea", 118).await?;
+//! # assert_eq!(prices.cache.get("tea").await, None);
+//! # Ok(())
+//! # }
+//! ```
 //!
-//! assert_eq!(prices.get_or_load("eur", load).await?, 117);
-//! assert_eq!(prices.get_or_load("eur", load).await?, 117); // a hit
-//! assert_eq!(prices.stats().loads, 1);
+//! # The five commonest uses
 //!
-//! // `update` writes the source first and then invalidates.
-//! prices.update("eur", async { Ok::<(), Infallible>(()) }).await?;
-//! assert_eq!(prices.get("eur").await, None);
+//! ```
+//! use std::{collections::HashMap, future::pending, io, sync::Arc, time::Duration};
+//! use steadfast::{backend, codec::Codec};
+//! use steadfast::cache_aside::{CacheAside, CacheAsideConfig, Loaded, StaleConfig};
+//!
+//! # async fn find(_id: u64) -> io::Result<Option<String>> { Ok(None) }
+//! # async fn find_all(ids: Vec<u64>) -> io::Result<HashMap<u64, String>> {
+//! #     Ok(ids.into_iter().map(|id| (id, "tea".to_owned())).collect())
+//! # }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. A value that may be absent; the absence is remembered for ten seconds.
+//! let config = CacheAsideConfig::default().negative_ttl(Duration::from_secs(10));
+//! let names: CacheAside<u64, String> = CacheAside::new(config)?;
+//! let name = names.get_or_load_optional(&7, || find(7)).await?;
+//!
+//! // 2. Expired values for an hour while the source fails.
+//! let config = config.stale(StaleConfig::new(Duration::from_secs(3600)));
+//!
+//! // 3. One cache for all processes: a shared tier, and notices of invalidations.
+//! let backend = backend::open("memory:").await?; // in a service, a server
+//! let codec = Codec::new(|name: &String| Ok::<_, io::Error>(name.clone().into_bytes()),
+//!     |bytes| String::from_utf8(bytes.to_vec()));
+//! let names = CacheAside::<u64, String>::builder(config)
+//!     .name("names")
+//!     .remote(backend.store(), codec)
+//!     .backplane(backend.notifier())
+//!     .build()?;
+//! let notices = names.clone();
+//! tokio::spawn(async move { notices.run(pending()).await });
+//!
+//! // 4. Several keys at once: one call of the loader for those that are missing.
+//! let found = names.get_or_load_many(&[7, 8], |missing: Vec<u64>| find_all(missing)).await?;
+//!
+//! // 5. A time to live and a tag of one value, and the end of all values with the tag.
+//! names.put(&7, Loaded::new("tea".to_owned()).ttl(Duration::from_secs(5)).tag("drinks")).await;
+//! names.invalidate_tag("drinks").await;
 //! # Ok(())
 //! # }
 //! ```
@@ -74,7 +134,7 @@
 //! # Background writes
 //!
 //! With `remote.background_writes` a load returns once its value is stored in this process, and its
-//! write to the remote tier goes through the [spawner](crate::Builder::spawner). Puts and
+//! write to the remote tier goes through the [spawner](CacheAside::builder). Puts and
 //! invalidations are never in the background. [`CacheAside::flush`] waits for the writes in
 //! progress, as does [`run`](CacheAside::run) on shutdown.
 //!
@@ -99,7 +159,7 @@
 //!   gives a value that was read before it. A load in progress gives its value to the callers that
 //!   waited for it already, and stores it nowhere.
 //! - **In another process** the same holds once it has received the notice (with a
-//!   [backplane](crate::Builder::backplane) and [`run`](CacheAside::run)). Without a backplane,
+//!   [backplane](CacheAside::builder) and [`run`](CacheAside::run)). Without a backplane,
 //!   or if the loss of a notice goes unnoticed, it holds after `remote.local_ttl`.
 //! - **In the remote tier** a load claims the row before it asks the source, and stores its value
 //!   only in the place of that claim, by compare-and-set. Every invalidation deletes the claim. So
@@ -195,22 +255,6 @@
 //! misses and loads are [counted](CacheAside::stats), as are stale hits, failures, evictions and
 //! invalidations.
 //!
-//! # Considerations
-//!
-//! 1. The lifetime fits how the data is used: too short means endless loads, too long means stale
-//!    values (default: one minute; said above).
-//! 2. Eviction: a bound for all, by weight if you like; the library's policy resists scans
-//!    (default).
-//! 3. Priming does not replace loading on demand: [`prime`](CacheAside::prime) replaces no value
-//!    (default).
-//! 4. The source may change behind the cache: the bounds above (default).
-//! 5. A local cache is private to its process: shorter times, or a remote tier with a backplane. A
-//!    failing backplane is an event (warning).
-//! 6. The source is written first, then the key invalidated (default:
-//!    [`update`](CacheAside::update)).
-//! 7. A cache that fails never fails the call (default).
-//! 8. What is absent is not cached unless you ask for it (default).
-//!
 //! # Pitfalls
 //!
 //! - `invalidate` before the write leaves a gap in which a reader caches the old value.
@@ -232,7 +276,7 @@
 //!   refresh that value early.
 //! - `remote.timeout` needs room for three round trips: to look up, to claim, to store. Otherwise
 //!   loaded values are not stored in the remote tier.
-//! - With a [`weigher`](crate::Builder::weigher) the local tier is one table under one lock, so
+//! - With a [`weigher`](CacheAside::builder) the local tier is one table under one lock, so
 //!   that an entry may weigh up to 97 % of the capacity. A heavier entry is not kept, and an event
 //!   says so.
 //! - If wall clocks differ by more than `ttl`, values of other processes seem expired: they are
@@ -273,7 +317,7 @@ mod stats;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod validator; // values with a mark by which the source tells whether they changed
-mod view; // conditional refresh, and options per call
+mod view; // options per call
 mod wait; // waiting for a load
 mod write; // `put` and invalidations
 

@@ -30,6 +30,56 @@
 //! # Example
 //!
 //! ```
+//! use std::{io, time::Duration};
+//! use steadfast::{BoxedPipeline, ConfigError, Pipeline, timeout::Timeout};
+//! use steadfast::chaos::{Chaos, ChaosConfig, ChaosRule};
+//!
+//! /// Calls of a service, of which a staging system delays one in ten.
+//! fn payments(staging: bool) -> Result<BoxedPipeline<u32, io::Error>, ConfigError> {
+//!     let (least, most) = (Duration::from_millis(10), Duration::from_millis(200));
+//!     let chaos = Chaos::new(ChaosConfig::of([ChaosRule::latency(least, most, 0.1)]))?;
+//!     chaos.set_enabled(staging);
+//!     Ok(Pipeline::new().then(Timeout::new(Duration::from_secs(1))).then(chaos).boxed())
+//! }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! # assert_eq!(payments(true).unwrap().call(async || Ok(7)).await.unwrap(), 7);
+//! # }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! Each is a rule of a [`ChaosConfig`]:
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{FailureKind, chaos::{Chaos, ChaosConfig, ChaosRule}};
+//!
+//! # fn main() -> Result<(), steadfast::ConfigError> {
+//! let seconds = Duration::from_secs;
+//! // 1. One call in a hundred is slow: does the time-out hold?
+//! let slow = ChaosRule::latency(seconds(1), seconds(5), 0.01);
+//! // 2. The first attempt of each call fails: does the retry hide it?
+//! let first = ChaosRule::fault(FailureKind::Overloaded, 1.0).attempts([1]);
+//! // 3. The server asks for a pause: is it obeyed?
+//! let busy = ChaosRule::fault_with_hint(FailureKind::Throttled, seconds(10), 0.05);
+//! // 4. One operation, by its name (`call::named`), hangs.
+//! let hangs = ChaosRule::hang(0.001).operations(["charge"]);
+//! let chaos = Chaos::new(ChaosConfig::of([slow, first, busy, hangs]))?;
+//! // 5. Begin and end the experiment, from a command of an operator.
+//! chaos.set_enabled(true);
+//! chaos.set_enabled(false);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Begin small: one operation, one kind, a low rate, and [`set_enabled`](Chaos::set_enabled) at
+//! hand. Write down the effect that you expect, and compare it with the events of the other
+//! policies. A breaker that calls without chaos share counts injected faults as real ones.
+//!
+//! # In a test
+//!
+//! ```
 //! use std::time::Duration;
 //! use steadfast::{
 //!     FailureKind, Pipeline, chaos::{Chaos, ChaosConfig, ChaosRule}, entropy::Entropy,
@@ -84,7 +134,7 @@
 //!
 //! Innermost: a policy inside it never sees its faults. A hang needs a time-out outside.
 //! [`explain`](crate::Pipeline::explain) warns of both, and of every build that contains chaos.
-//! Beside the rules, [`filter`](crate::Builder::filter) exempts attempts by their
+//! Beside the rules, [`filter`](Chaos::builder) exempts attempts by their
 //! [context](crate::call::CallContext). While it is disabled it costs one load of a flag per
 //! attempt.
 //!
@@ -111,15 +161,6 @@
 //!
 //! [`ChaosEvent`]: every injection, and each time that chaos is enabled or disabled.
 //! [`injected`](Chaos::injected) returns the counts.
-//!
-//! # Considerations
-//!
-//! 1. Retry 11: test the failure paths. A path that never runs does not work when it is needed.
-//! 2. Begin small: one operation, one kind, a low rate, and [`set_enabled`](Chaos::set_enabled) at
-//!    hand to stop it.
-//! 3. Predict the effect beforehand, and check it by the events of the other policies.
-//! 4. A breaker that exempt calls share counts injected faults as real ones, and opens for the
-//!    exempt calls too.
 //!
 //! # Pitfalls
 //!

@@ -96,6 +96,8 @@ impl Chaos {
 
     /// Creates a builder of a policy. With one seed of its [`entropy`](Builder::entropy), attempts
     /// that begin in the same order get the same faults.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CChaos%3E): `filter`.
     pub fn builder(config: ChaosConfig) -> Builder<Self> {
         Builder::new(ChaosSpec { config, filter: None })
     }

@@ -93,7 +93,10 @@ impl<K: Eq + Hash + Clone> KeyedBreakers<K> {
     }
 
     /// Creates a builder of an empty registry. All its breakers get the builder's
-    /// [`name`](Builder::name), unless [`name_by`](Builder::name_by) gives each its own.
+    /// [`name`](Builder::name), unless `name_by` gives each its own.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CKeyedBreakers%3CK,+S%3E%3E):
+    /// `name_by`, `hasher`.
     pub fn builder(config: impl Into<KeyedBreakersConfig>) -> Builder<Self> {
         Builder::new(KeyedBreakersSpec { config: config.into(), name_of: None, hasher: RandomState::new() })
     }

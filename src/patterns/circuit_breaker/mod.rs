@@ -31,6 +31,76 @@
 //! # Example
 //!
 //! ```
+//! use std::io;
+//! use steadfast::{CallError, ConfigError};
+//! use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
+//!
+//! struct Payments {
+//!     breaker: CircuitBreaker,
+//! }
+//!
+//! impl Payments {
+//!     fn new() -> Result<Self, ConfigError> {
+//!         let config = CircuitBreakerConfig::default(); // opens when half of the calls fail
+//!         Ok(Self { breaker: CircuitBreaker::builder(config).name("payments").build()? })
+//!     }
+//!
+//!     async fn pay(&self, order: u64) -> Result<(), CallError<io::Error>> {
+//!         let result = self.breaker.call(|| send(order)).await;
+//!         if let Err(error) = &result && error.is_rejected() {
+//!             // The bank was not called. The error says when to try again.
+//!             eprintln!("order {order} waits for {:?}", error.retry_after());
+//!         }
+//!         result
+//!     }
+//! }
+//! # async fn send(_order: u64) -> io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() { Payments::new().unwrap().pay(42).await.unwrap() }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{future::{pending, ready}, io, time::Duration};
+//! use steadfast::{Pipeline, call::idempotent, retry::{Retry, RetryConfig}, timeout::Timeout};
+//! use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers};
+//!
+//! # async fn read() -> io::Result<u32> { Ok(7) }
+//! # async fn health() -> io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. Inside a retry, around a time-out: a call that hangs is a failure, and an open breaker
+//! //    ends the retries.
+//! let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("prices").build()?;
+//! let calls = Pipeline::new()
+//!     .then(Retry::new(RetryConfig::interactive())?)
+//!     .then(breaker.clone())
+//!     .then(Timeout::new(Duration::from_secs(1)));
+//! calls.call(idempotent(|| read())).await?;
+//!
+//! // 2. A substitute while it is open.
+//! let yesterday = 6;
+//! calls.call_or(idempotent(|| read()), |_| ready(Ok(yesterday))).await?;
+//!
+//! // 3. One breaker for each host.
+//! let hosts: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default())?;
+//! hosts.call("10.0.0.1", || read()).await?;
+//!
+//! // 4. Probe a health endpoint, so that no customer's call is a probe.
+//! let probed = breaker.clone();
+//! tokio::spawn(async move { probed.run(|| health(), pending()).await });
+//!
+//! // 5. Operate it manually, for a maintenance of the other side.
+//! breaker.isolate();
+//! breaker.close();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a test
+//!
+//! ```
 //! use std::time::Duration;
 //! use steadfast::{circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State}, time::Clock};
 //!
@@ -180,36 +250,6 @@
 //! [`snapshot`](CircuitBreaker::snapshot) returns the state ([as a number](State::number), or as
 //! [one gauge per state](State::gauges) of which exactly one reads 1), the time in this state, the
 //! share of the calls that pass, and totals: openings, failures, rejections, time in each state.
-//!
-//! # Considerations
-//!
-//! 1. The caller must handle the rejection: a fallback, a degraded answer, or a later attempt; the
-//!    error says when. (default)
-//! 2. Kinds of fault differ: under the rule `trip.weight`, failures
-//!    [weigh](crate::FailureKind::default_weight) by kind, a refused connection three times as much
-//!    as a time-out. Off by default: a sum of weights does not take the number of calls into
-//!    account, so no limit fits every rate. `failures` names the kinds that count at all. (option)
-//! 3. Failed calls are events. (default)
-//! 4. The open time fits the recovery: it grows with consecutive openings and shrinks after calm
-//!    (default). A breaker that opens again and again soon after closing sends
-//!    [`Flapped`](CircuitBreakerEvent::Flapped) (warning).
-//! 5. Recovery by a probe instead of a timer: [`run`](CircuitBreaker::run). (option)
-//! 6. Manual control: [`isolate`](CircuitBreaker::isolate), [`close`](CircuitBreaker::close),
-//!    [`reset`](CircuitBreaker::reset), [`force_open`](CircuitBreaker::force_open),
-//!    [shadow mode](CircuitBreaker::set_shadow). (default)
-//! 7. Many concurrent callers: nothing blocks; see the benches. (default)
-//! 8. One breaker per provider or shard: [`KeyedBreakers`] (option).
-//!    [`explain`](CircuitBreaker::explain) warns of a breaker without the name of its provider
-//!    (warning).
-//! 9. A fault that says "not for some minutes"
-//!    ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that time.
-//!    (default)
-//! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal). (option)
-//! 11. A long time-out in the called service defeats the breaker:
-//!     [`explain`](crate::Pipeline::explain) warns of a breaker with no time-out inside it, and the
-//!     slow-call rule opens on slowness. (warning)
-//! 12. A retry around it stops at its rejection. (default)
-//! 13. Every change of state is an event. (default)
 //!
 //! # Pitfalls
 //!

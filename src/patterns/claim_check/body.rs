@@ -17,6 +17,16 @@ pub(super) struct Claim {
 /// Header that carries the claim.
 pub(super) const CLAIM: &str = "claim-check";
 
+/// The form of a claim, its first word.
+const FORM: u32 = 1;
+
+/// The reason for which a claim cannot be read.
+pub(super) enum Unreadable {
+    /// A newer release wrote it, in this form.
+    TooNew(u32),
+    Damaged,
+}
+
 impl Claim {
     /// Returns the claim to a body under this row, and the bytes to store.
     pub(super) fn check_in(row: String, body: Bytes, compress: bool) -> (Self, Bytes) {
@@ -29,11 +39,20 @@ impl Claim {
     /// Returns the claim as a header value.
     pub(super) fn write(&self) -> String {
         let how = if self.lz4 { "lz4" } else { "plain" };
-        format!("1 {} {} {:016x} {how}", self.row, self.length, self.checksum)
+        format!("{FORM} {} {} {:016x} {how}", self.row, self.length, self.checksum)
     }
 
-    pub(super) fn read(header: &str) -> Option<Self> {
-        let mut words = header.strip_prefix("1 ")?.split(' ');
+    pub(super) fn read(header: &str) -> Result<Self, Unreadable> {
+        let (form, words) = header.split_once(' ').unwrap_or((header, ""));
+        match form.parse() {
+            Ok(FORM) => Self::parse(words).ok_or(Unreadable::Damaged),
+            Ok(form) if form > FORM => Err(Unreadable::TooNew(form)),
+            _ => Err(Unreadable::Damaged),
+        }
+    }
+
+    fn parse(words: &str) -> Option<Self> {
+        let mut words = words.split(' ');
         let row = words.next()?.to_owned();
         let length = words.next()?.parse().ok()?;
         let checksum = u64::from_str_radix(words.next()?, 16).ok()?;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
-    body::{CLAIM, Claim},
+    body::{CLAIM, Claim, Unreadable},
     queue::{ClaimCheck, checked},
 };
 use crate::{
@@ -112,7 +112,7 @@ impl ClaimCheck {
         let mut taken = Taken { check: self, settlements: deliveries.iter().map(release).collect() };
         let claims: Vec<_> = deliveries.iter().map(|delivery| delivery.headers.get(CLAIM)).collect();
         let claims: Vec<_> = claims.into_iter().map(|header| header.map(|header| Claim::read(header))).collect();
-        let keys: Vec<&Claim> = claims.iter().flatten().flatten().collect();
+        let keys: Vec<&Claim> = claims.iter().flatten().flatten().collect(); // those that can be read
         let mut fetched = self.fetch(&keys, bounds.fetch).await.into_iter();
 
         let (mut with_body, mut rest, mut why) = (Vec::with_capacity(deliveries.len()), Vec::new(), None);
@@ -122,11 +122,17 @@ impl ClaimCheck {
                     with_body.push(delivery);
                     continue;
                 }
-                Some(None) => {
+                // A process of the newer release handles it.
+                Some(Err(Unreadable::TooNew(form))) => {
+                    let what = format!("a claim has form {form}: use the newer release");
+                    why.get_or_insert_with(|| PortError::new(PortErrorKind::TooNew, what));
+                    Settle::release(bounds.pause)
+                }
+                Some(Err(Unreadable::Damaged)) => {
                     let header = delivery.headers.get(CLAIM).map_or("", String::as_str);
                     Settle::dead_letter(format!("the claim cannot be read: {header}"))
                 }
-                Some(Some(claim)) => match fetched.next().unwrap_or(Fetched::NotBegun) {
+                Some(Ok(claim)) => match fetched.next().unwrap_or(Fetched::NotBegun) {
                     Fetched::Body(body) => {
                         delivery.headers.remove(CLAIM);
                         delivery.body = body;

@@ -39,6 +39,39 @@
 //! # }
 //! ```
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{backend, queue::{Message, QueueExt}, queue_listener::{QueueListener, Work}};
+//! use steadfast::claim_check::{ClaimCheck, ClaimCheckConfig};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let stop = || tokio::time::sleep(Duration::from_secs(60));
+//! let (scans, bodies) = (backend.queue("scans").await?, backend.store());
+//! // 1. A queue for bodies of any size. Small ones go through the queue itself.
+//! let keep = Duration::from_secs(30 * 24 * 3600); // above the longest life of a message
+//! let config = ClaimCheckConfig::default().keep(keep);
+//! let queue = Arc::new(ClaimCheck::new(scans, bodies.clone(), config.clone())?);
+//!
+//! // 2. Send as to any other queue.
+//! queue.send_one(Message::new(vec![7; 1_000_000])).await?;
+//!
+//! // 3. Handle with a listener.
+//! let listener = QueueListener::new(queue.clone(), Default::default())?;
+//! listener.run(stop(), async |scan: Work| println!("{} bytes", scan.body.len())).await?;
+//!
+//! // 4. Another limit, for a queue that bills each 64 KiB.
+//! let config = config.threshold(60 * 1024);
+//!
+//! // 5. Bodies of several queues in one store, apart from each other.
+//! let mails = ClaimCheck::new(backend.queue("mails").await?, bodies, config.partition("mails"))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Composing
 //!
 //! A [`ClaimCheck`] is a [`Queue`](crate::queue::Queue) around another: pass it to a listener, to a
@@ -58,6 +91,9 @@
 //! `TimedOut` or the store's own kind. A listener then backs off and reports it in
 //! [`CallFailed`](crate::queue_listener::QueueListenerEvent::CallFailed). No failure of the store,
 //! of whatever kind, makes a dead letter or ends a listener.
+//!
+//! The same holds for a claim in the form of a newer release: it is released until a process of
+//! that release takes it.
 //!
 //! These time limits are measured on [a clock](ClaimCheck::builder). A settlement waits at most
 //! a second for the removal of bodies. A body that is not removed by then stays until `keep` ends
@@ -80,16 +116,6 @@
 //! As for the queue inside. A dropped `send` may leave a body in the store that no message claims;
 //! [`keep`](ClaimCheckConfig::keep) bounds its life. Messages of a dropped `receive` are released
 //! by the next one, or are visible again after their visibility time-out.
-//!
-//! # Considerations
-//!
-//! 1. A missing or corrupted body can never be handled: its message becomes a dead letter with that
-//!    reason. (default)
-//! 2. Stored bodies are removed after completion; those of dead letters stay until the dead letter
-//!    is completed. (default)
-//! 3. Bodies without a claim, and bodies that could not be removed, need a lifetime: `keep`. Set it
-//!    well above the longest life of a message.
-//! 4. The key of a body is random and reveals nothing.
 //!
 //! # Pitfalls
 //!

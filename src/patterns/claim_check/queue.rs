@@ -296,7 +296,7 @@ impl Queue for ClaimCheck {
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
             let mut peeked = self.0.queue.peek(max).await?;
-            let claims = peeked.iter().map(|peeked| Claim::read(peeked.headers.get(CLAIM)?));
+            let claims = peeked.iter().map(|peeked| Claim::read(peeked.headers.get(CLAIM)?).ok());
             let claims: Vec<_> = claims.collect();
             let mut fetched = self.fetch(&claims.iter().flatten().collect::<Vec<_>>(), WAIT).await.into_iter();
             for (peeked, _) in peeked.iter_mut().zip(&claims).filter(|(_, claim)| claim.is_some()) {

@@ -33,6 +33,35 @@
 //! # }
 //! ```
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{io, sync::Arc};
+//! use steadfast::coalesce::Coalesce;
+//!
+//! # async fn fetch(_key: String) -> io::Result<u32> { Ok(117) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! type Shared = Result<u32, Arc<io::Error>>;
+//! // 1. One request for all concurrent callers of a key. All of them get its result, or its error.
+//! let prices: Coalesce<String, Shared> = Coalesce::new();
+//! let price = prices.run("eur", || async { fetch("eur".into()).await.map_err(Arc::new) }).await??;
+//!
+//! // 2. Work that is finished although its callers have left.
+//! let prices: Coalesce<String, Shared> = Coalesce::finishing(|work| drop(tokio::spawn(work)));
+//!
+//! // 3. A key of several parts.
+//! let by_day: Coalesce<(String, u32), Shared> = Coalesce::new();
+//!
+//! // 4. Begin anew after a change: a later caller does not join the work under way.
+//! prices.forget("eur");
+//!
+//! // 5. The number of keys that are asked for now, for a gauge.
+//! assert_eq!(prices.under_way(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # How it works
 //!
 //! The first caller creates the work and drives it. Each other caller is polled twice, when it

@@ -49,6 +49,49 @@
 //! # }
 //! ```
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{future::ready, io};
+//! use steadfast::{FailureKind, Pipeline, fallback::{Fallback, FallbackConfig}};
+//!
+//! # async fn read() -> io::Result<u32> { Ok(7) }
+//! # async fn read_replica() -> io::Result<u32> { Ok(6) }
+//! # fn map(_: steadfast::CallError<io::Error>) -> io::Error { io::ErrorKind::Other.into() }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let calls = Pipeline::new().then(Fallback::new(FallbackConfig::default())?);
+//! let replica = Pipeline::new();
+//! // 1. A value.
+//! calls.call_or(|| read(), |_| ready(Ok(0))).await?;
+//!
+//! // 2. A value, and a mark that the reader can see.
+//! let answer = calls.call_or_marked(|| read(), |_| ready(Ok(0))).await?;
+//! let note = if answer.is_degraded() { "yesterday's price" } else { "" };
+//!
+//! // 3. Another service.
+//! let ask = |failed: steadfast::fallback::Failed<'_, u32, io::Error>| {
+//!     let replica = replica.call_within(failed.within(), || read_replica());
+//!     async move { replica.await.map_err(map) }
+//! };
+//! calls.call_or(|| read(), ask).await?;
+//!
+//! // 4. Only after some failures: any other `Err` leaves the call's own error as it is.
+//! calls.call_or(|| read(), |failed| {
+//!     let is_timeout = failed.kind() == Some(FailureKind::Timeout);
+//!     ready(if is_timeout { Ok(0) } else { Err(io::ErrorKind::Other.into()) })
+//! }).await?;
+//!
+//! // 5. Without the policy: the default rules, at the end of any pipeline.
+//! Pipeline::new().call_or(|| read(), |_| ready(Ok(0))).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A fallback rarely runs, so its own faults stay hidden: run it on purpose, with injected faults
+//! (`chaos`, by feature). Other processes fall back at the same moment: give a replica behind many
+//! fallbacks a limit of its own.
+//!
 //! # How it works
 //!
 //! A policy sees verdicts, never values, so the fallback is given with the call:
@@ -125,18 +168,6 @@
 //!
 //! [`FallbackEvent`]: each call that fell back, and each fallback that failed or timed out, with
 //! the failure or rejection before it. A failure that the policy lets pass causes no event.
-//!
-//! # Considerations
-//!
-//! 1. Circuit breaker 1: the caller must handle the rejection; this is the degraded answer.
-//!    (default)
-//! 2. Watch how often it happens: a fallback that always works hides an outage. The events count
-//!    it. (event)
-//! 3. The fallback must not depend on the failing service, nor be slower than it: it has a
-//!    time-out. (default)
-//! 4. Other services fall back at the same moment as this one: a replica or a cache behind many
-//!    fallbacks needs a limit of its own.
-//! 5. It rarely runs, so its errors stay unnoticed: run it on purpose, with injected faults.
 //!
 //! # Pitfalls
 //!

@@ -22,6 +22,68 @@
 //! # Example
 //!
 //! ```
+//! use std::io;
+//! use steadfast::{CallError, ConfigError, call::idempotent, hedge::{Hedge, HedgeConfig}};
+//!
+//! struct Search {
+//!     hedge: Hedge,
+//! }
+//!
+//! impl Search {
+//!     fn new() -> Result<Self, ConfigError> {
+//!         // A second attempt for the slowest twentieth of the calls.
+//!         Ok(Self { hedge: Hedge::new(HedgeConfig::percentile(0.95))? })
+//!     }
+//!
+//!     async fn find(&self, words: &str) -> Result<Vec<u64>, CallError<io::Error>> {
+//!         self.hedge.call(idempotent(|| ask_a_replica(words))).await
+//!     }
+//! }
+//! # async fn ask_a_replica(_words: &str) -> io::Result<Vec<u64>> { Ok(vec![7]) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() { assert_eq!(Search::new().unwrap().find("tea").await.unwrap(), [7]) }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{io, time::Duration};
+//! use steadfast::{Pipeline, call::idempotent, hedge::{Hedge, HedgeConfig}};
+//! use steadfast::retry::{Retry, RetryBudget, RetryConfig};
+//!
+//! # async fn read() -> io::Result<u32> { Ok(7) }
+//! # async fn read_from(_replica: u32) -> io::Result<u32> { Ok(7) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. After a fixed delay.
+//! let hedge = Hedge::new(HedgeConfig::after(Duration::from_millis(50)))?;
+//! hedge.call(idempotent(|| read())).await?;
+//!
+//! // 2. After a percentile of the recent latencies, and from a budget that bounds the added load.
+//! let budget = RetryBudget::new(Default::default())?;
+//! let hedge = Hedge::builder(HedgeConfig::percentile(0.95)).budget(&budget).build()?;
+//!
+//! // 3. Inside a retry, from the same budget.
+//! let retry = Retry::builder(RetryConfig::interactive()).budget(&budget).build()?;
+//! let calls = Pipeline::new().then(retry).then(hedge);
+//! calls.call(idempotent(|| read())).await?;
+//!
+//! // 4. Where each call is a read: no marks.
+//! let reads = Hedge::new(HedgeConfig::percentile(0.99).idempotent(true))?;
+//! reads.call(|| read()).await?;
+//!
+//! // 5. Ask another replica with the second attempt.
+//! let reads = Pipeline::new().then(reads);
+//! reads.call_with(|attempt| read_from(attempt.hedge())).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Use one hedge for each kind of call: fast reads and slow reports have no percentile in common.
+//!
+//! # In a test
+//!
+//! ```
 //! use std::{sync::atomic::{AtomicU32, Ordering::SeqCst}, time::Duration};
 //! use steadfast::{call::idempotent, hedge::{Hedge, HedgeConfig}, time::Clock};
 //!
@@ -124,18 +186,6 @@
 //! [`HedgeEvent`]: every hedged attempt with its cause, every one that was due and suppressed,
 //! every hedged attempt that won, and calls whose attempts all failed. A call whose first attempt
 //! ends in time causes no event.
-//!
-//! # Considerations
-//!
-//! 1. The operation must be idempotent: without the mark
-//!    [`idempotent`](crate::call::idempotent) it runs once. (default)
-//!    [`explain_for`](crate::Pipeline::explain_for) warns about it. (warning)
-//! 2. It adds load: about `1 - percentile`, and up to `max_attempts` times the load if everything
-//!    is slow, unless a budget bounds it. (warning without one)
-//! 3. An overloaded server gets no hedges: its hint stops them. (default)
-//! 4. Too short a delay multiplies the load: percentiles have a minimum delay, and need samples.
-//!    (default)
-//! 5. Use one hedge per kind of call: fast reads and slow reports have no percentile in common.
 //!
 //! # Pitfalls
 //!

@@ -100,6 +100,8 @@ impl Hedge {
     }
 
     /// Creates a builder of a hedge.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CHedge%3E): `budget`.
     pub fn builder(config: HedgeConfig) -> Builder<Self> {
         Builder::new(HedgeSpec { config, budget: None })
     }

@@ -41,6 +41,9 @@ impl LeaderElection {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CLeaderElection%3E):
+    /// `candidate`, `notifier`, `health_check`.
     pub fn builder(leases: Arc<dyn Lease>, name: impl Into<Name>, config: LeaderElectionConfig) -> Builder<Self> {
         let (name, candidate) = (name.into(), "candidate".to_owned());
         Builder::new(LeaderElectionSpec { leases, name, config, candidate, notifier: None, health: None })

@@ -37,36 +37,86 @@
 //!
 //! # Example
 //!
-//! ```
-//! use std::{sync::{Arc, Mutex}, time::Duration};
-//! use steadfast::{
-//!     leader_election::{LeaderElection, LeaderElectionConfig},
-//!     lease::StoreLease,
-//!     store::InMemoryStore,
-//!     time::Clock,
-//! };
+//! A service of several processes, of which one makes the report of each night:
 //!
-//! # let (clock, time) = Clock::manual();
-//! # time.block_on(async {
-//! // One store; in a service, behind SQLite, Redis, PostgreSQL or NATS.
-//! let leases = StoreLease::builder(Arc::new(InMemoryStore::new())).clock(&clock).build().unwrap();
-//! let config = LeaderElectionConfig::default();
-//! let election = LeaderElection::builder(Arc::new(leases), "nightly-report", config)
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{backend, leader_election::{LeaderElection, LeaderElectionConfig, Term}};
+//! use steadfast::store::{Key, Store, StoreError, StoreExt};
+//!
+//! async fn report(store: &dyn Store, term: &Term) -> Result<(), StoreError> {
+//!     // The store refuses this write if another process leads by now.
+//!     store.put_fenced(Key::new("reports", "today"), "all is well", term.token()).await?;
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let shutdown = tokio::time::sleep(Duration::from_secs(60));
+//! // In a service, a URL such as `sqlite:state.db` or `postgres://..`.
+//! let backend = backend::open("memory:").await?;
+//! let (store, config) = (backend.store(), LeaderElectionConfig::default());
+//! let election = LeaderElection::builder(backend.lease(), "nightly-report", config)
 //!     .candidate("node-1")
-//!     .clock(&clock)
 //!     .build()?;
 //!
-//! let terms = Mutex::new(Vec::new());
-//! let shutdown = clock.sleep(Duration::from_secs(60));
 //! election.run(shutdown, async |term| {
-//!     // Works until it is told to end, and writes under the term's token.
-//!     terms.lock().unwrap().push(term.token());
-//!     term.lost().await;
+//!     if let Err(error) = report(&*store, &term).await {
+//!         eprintln!("no report: {error}");
+//!     }
+//!     term.lost().await; // leads until another process does, or this one stops
 //! }).await?;
-//! assert_eq!(terms.lock().unwrap().len(), 1);
-//! # Ok::<_, Box<dyn std::error::Error>>(())
-//! # }).unwrap();
+//! # assert!(store.get(Key::new("reports", "today")).await?.is_some());
+//! # Ok(())
+//! # }
 //! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{leader_election::{LeaderElection, LeaderElectionConfig}, time::Clock};
+//! use steadfast::{lease::StoreLease, notify::InMemoryNotifier, store::InMemoryStore};
+//!
+//! # async fn clean_up() {}
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let leases = Arc::new(StoreLease::builder(Arc::new(InMemoryStore::new())).build()?);
+//! # let (config, clock) = (LeaderElectionConfig::default(), Clock::tokio());
+//! # let stop = || tokio::time::sleep(Duration::from_secs(60));
+//! let election = LeaderElection::new(leases.clone(), "cleaner", config)?;
+//! // 1. A periodic job, in one process at a time.
+//! election.run(stop(), async |term| {
+//!     while !term.is_ending() {
+//!         clean_up().await;
+//!         let minute = clock.sleep(Duration::from_secs(60));
+//!         tokio::select! { () = term.lost() => {}, () = minute => {} }
+//!     }
+//! }).await?;
+//!
+//! // 2. Only ask: participate in the background, and look before each action.
+//! let candidate = election.clone();
+//! tokio::spawn(async move { candidate.run(stop(), async |term| term.lost().await).await });
+//! if election.is_leader() { clean_up().await }
+//!
+//! // 3. Follow the changes of the leader, for a log or for requests that only the leader answers.
+//! let mut leaders = election.observe();
+//! eprintln!("{:?}", leaders.recv().await);
+//!
+//! // 4. Ask the leader of whichever process to resign, for a deployment.
+//! election.request_resign().await?;
+//!
+//! // 5. End the term of a leader that is not well, and tell others at once when it ends.
+//! let watched = LeaderElection::builder(leases, "cleaner", config)
+//!     .health_check(|| true)
+//!     .notifier(Arc::new(InMemoryNotifier::new()))
+//!     .build()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Which candidate wins is not determined. A leader that does the work of all becomes the
+//! bottleneck: let it assign work.
 //!
 //! # What is safe
 //!
@@ -148,22 +198,6 @@
 //!
 //! The variants of [`LeaderElectionEvent`]: elected, granted too late, following, call failed,
 //! ending, task stalled, task dropped, ended, grants may be forgotten.
-//!
-//! # Considerations
-//!
-//! 1. Survives faults, passing and lasting: failed calls are repeated within what is left of the
-//!    term (default).
-//! 2. How fast a dead leader must be noticed: the term (table above; default).
-//! 3. Scaling in may end the leader: `run` resigns on shutdown (default).
-//! 4. The lease's store is a single point of failure: without it no node leads. Each failed call is
-//!    an event (warning).
-//! 5. A leader that stalls may go on renewing:
-//!    [`health_check`](crate::Builder::health_check) ends its term (default, once it is
-//!    given).
-//! 6. Which candidate wins is not determined: do not depend on it (advice).
-//! 7. The leader must not become the bottleneck: let it assign work, not do it (advice).
-//! 8. The lease record serves nothing else: a record that is not a lease is refused, and left as it
-//!    is (refusal).
 //!
 //! # Pitfalls
 //!

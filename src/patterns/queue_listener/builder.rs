@@ -1,13 +1,13 @@
 //! Builder of a listener.
 use std::sync::Arc;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::{
     Level, PriorityOrder, QueueControl, QueueListener, QueueListenerConfig, QueueListenerEvent,
     control::{partition, state::ControlState, watch::Paused},
     counters::Counters,
-    listener::{Inner, Rule, Source},
+    listener::{Inner, Rule, Runs, Source},
     poll::hints::Hints,
     run::scaler::tasks_by_depth,
 };
@@ -41,6 +41,9 @@ impl QueueListener {
     }
 
     /// Creates a builder of a listener of this queue.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CQueueListener%3E): `level`,
+    /// `source`, `order`, `notifier`, `filter`, `control`, `scaling`.
     pub fn builder(queue: Arc<dyn Queue>, config: QueueListenerConfig) -> Builder<Self> {
         Builder::new(QueueListenerSpec {
             queues: vec![(queue, Level::default())],
@@ -130,11 +133,11 @@ impl Component for QueueListener {
             filter.store().capabilities().require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("filter"))?;
             require(!filter.window().is_zero(), "window", "must be longer than zero")?;
         }
-        let (queues, levels): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
         let control = control.map(|control| {
-            Box::new(ControlState::new(control, queues.iter().map(|queue| partition(&**queue)).collect()))
+            Box::new(ControlState::new(control, queues.iter().map(|(queue, _)| partition(&**queue)).collect()))
         });
-        let source = |queue: Arc<dyn Queue>| Source {
+        let source = |(queue, level): (Arc<dyn Queue>, Level)| Source {
+            level,
             most: queue.capabilities().max_batch().max(1),
             has_dead_letters: queue.dead_letters().is_some(),
             wakes: queue.capabilities().has(Capability::Push),
@@ -142,7 +145,6 @@ impl Component for QueueListener {
         };
         Ok(Self(Arc::new(Inner {
             sources: queues.into_iter().map(source).collect(),
-            levels,
             order,
             config: Live::new(config),
             clock,
@@ -152,14 +154,11 @@ impl Component for QueueListener {
             rule,
             name,
             counters: Counters::default(),
-            depth: Default::default(),
-            depth_at: Default::default(),
             unsettled: Default::default(),
             paused: watch::Sender::new(Paused { is_unknown: control.is_some(), ..Paused::default() }),
             control,
             holds,
-            runs: Default::default(),
-            idle: Notify::new(),
+            runs: Runs::default(),
             events: hooks.events(),
         })))
     }

@@ -19,7 +19,7 @@ pub struct QueueListenerConfig {
     /// asks only for messages that can begin soon.
     pub batch: usize,
     /// Number of tasks that continue polling while there is no work. 1 by default; 0 requires a
-    /// [`notifier`](crate::Builder::notifier).
+    /// [`notifier`](super::QueueListener::builder).
     pub min_tasks: u32,
     /// Maximum number of tasks, and so of messages that are handled at once. 16 by default.
     pub max_tasks: u32,
@@ -44,7 +44,8 @@ pub struct QueueListenerConfig {
     pub handler_timeout: Option<Duration>,
     /// Number of attempts after which a message that failed becomes a dead letter. 128 by default,
     /// which with the default delays takes more than an hour. A released delivery is not an
-    /// attempt.
+    /// attempt, nor is one that ended without a settlement and of which nothing tells that its
+    /// handler began.
     pub max_attempts: u32,
     /// Number of consecutive deaths of its process after which a message becomes a dead letter:
     /// deliveries that ended without a settlement after their handler had begun. From the second

@@ -1,10 +1,13 @@
 //! Counters and state of a listener.
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use crate::{in_progress::InProgress, queue::Depth, time::Instant};
+use crate::{in_progress::InProgress, queue::Depth, sync::Mutex, time::Instant};
 
 /// State of a listener. Counters start when the listener is built and cover all its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -101,6 +104,49 @@ impl Drop for Held {
     }
 }
 
+/// The depth of the queues, and the number of their dead letters, at the last request.
+#[derive(Default)]
+pub(super) struct LastDepth {
+    last: Mutex<(Option<Depth>, Option<u64>)>,
+    /// Nanoseconds at which the depth was requested last, zero if never. It decides only whether it
+    /// is requested again, so `Relaxed` suffices.
+    asked_at: AtomicU64,
+}
+
+impl LastDepth {
+    /// Returns `true` if the last request is older than this, or was not made.
+    pub(super) fn is_older(&self, than: Duration, now: Instant) -> bool {
+        let at = self.asked_at.load(Ordering::Relaxed);
+        at == 0 || now >= Instant::from_nanos(at) + than
+    }
+
+    pub(super) fn asked(&self, now: Instant) {
+        self.asked_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(super) fn set(&self, depth: Depth) {
+        self.last.lock().0 = Some(depth);
+    }
+
+    pub(super) fn set_dead_letters(&self, number: u64) {
+        self.last.lock().1 = Some(number);
+    }
+}
+
+/// Numbers of deliveries by their ends.
+#[derive(Default)]
+pub(super) struct Ends {
+    pub(super) handled: Count,
+    pub(super) failed: Count,
+    pub(super) dead_lettered: Count,
+    pub(super) leases_lost: Count,
+    pub(super) duplicates: Count,
+    pub(super) released: Count,
+    pub(super) refused: Count,
+    pub(super) snoozed: Count,
+    pub(super) cancelled: Count,
+}
+
 #[derive(Default)]
 pub(super) struct Counters {
     held: Arc<AtomicU64>,
@@ -111,16 +157,9 @@ pub(super) struct Counters {
     pub(super) empty_polls: Count,
     pub(super) requests: Count,
     pub(super) received: Count,
-    pub(super) handled: Count,
-    pub(super) failed: Count,
-    pub(super) dead_lettered: Count,
-    pub(super) leases_lost: Count,
-    pub(super) duplicates: Count,
-    pub(super) released: Count,
-    pub(super) refused: Count,
-    pub(super) snoozed: Count,
-    pub(super) cancelled: Count,
     pub(super) control_reads: Count,
+    pub(super) ends: Ends,
+    pub(super) depth: LastDepth,
 }
 
 impl Counters {
@@ -137,12 +176,8 @@ impl Counters {
         self.held.load(Ordering::SeqCst)
     }
 
-    pub(super) fn state(
-        &self,
-        buffered: u64,
-        (depth, dead_letters): (Option<Depth>, Option<u64>),
-        (paused, paused_queues): (bool, usize),
-    ) -> ListenerState {
+    pub(super) fn state(&self, buffered: u64, (paused, paused_queues): (bool, usize)) -> ListenerState {
+        let (ends, (depth, dead_letters)) = (&self.ends, *self.depth.last.lock());
         ListenerState {
             tasks: self.tasks.load(Ordering::Relaxed),
             most_tasks: self.most_tasks.load(Ordering::Relaxed),
@@ -155,15 +190,15 @@ impl Counters {
             empty_polls: self.empty_polls.get(),
             requests: self.requests.get(),
             received: self.received.get(),
-            handled: self.handled.get(),
-            failed: self.failed.get(),
-            dead_lettered: self.dead_lettered.get(),
-            leases_lost: self.leases_lost.get(),
-            duplicates: self.duplicates.get(),
-            released: self.released.get(),
-            refused: self.refused.get(),
-            snoozed: self.snoozed.get(),
-            cancelled: self.cancelled.get(),
+            handled: ends.handled.get(),
+            failed: ends.failed.get(),
+            dead_lettered: ends.dead_lettered.get(),
+            leases_lost: ends.leases_lost.get(),
+            duplicates: ends.duplicates.get(),
+            released: ends.released.get(),
+            refused: ends.refused.get(),
+            snoozed: ends.snoozed.get(),
+            cancelled: ends.cancelled.get(),
             control_reads: self.control_reads.get(),
             paused,
             paused_queues,

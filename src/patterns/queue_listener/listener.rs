@@ -1,7 +1,7 @@
 //! The listener: its parts, and its control while it runs.
 use std::{
     fmt,
-    sync::{Arc, Weak, atomic::AtomicU64},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -12,14 +12,14 @@ use super::{
     control::{state::ControlState, watch::Paused},
     counters::Counters,
     poll::hints::Hints,
-    run::state::{MINUTE, RunState},
+    run::{scaling::MINUTE, state::RunState},
     settle::unsettled::Unsettled,
 };
 use crate::{
     config::{ConfigError, Effect, Live, Name, Reconfigure},
     entropy::Entropy,
     observe::{Events, Subscription},
-    queue::{Depth, IdempotencyFilter, Queue},
+    queue::{IdempotencyFilter, Queue},
     sync::Mutex,
     time::Clock,
 };
@@ -33,7 +33,6 @@ pub struct QueueListener(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) sources: Vec<Source>,
-    pub(super) levels: Vec<Level>,
     pub(super) order: PriorityOrder,
     pub(super) config: Live<QueueListenerConfig>,
     pub(super) clock: Clock,
@@ -43,20 +42,13 @@ pub(super) struct Inner {
     pub(super) rule: Rule,
     pub(super) name: Option<Name>,
     pub(super) counters: Counters,
-    /// Depth of the queues, and number of their dead letters, at the last request.
-    pub(super) depth: Mutex<(Option<Depth>, Option<u64>)>,
-    /// Nanoseconds at which the depth was requested last, zero if never. It decides only whether it
-    /// is requested again, so `Relaxed` suffices.
-    pub(super) depth_at: AtomicU64,
     /// Messages that runs of this listener could not settle.
     pub(super) unsettled: Mutex<Unsettled>,
     pub(super) paused: watch::Sender<Paused>,
     pub(super) control: Option<Box<ControlState>>,
     /// `true` if forwards to a full queue are held until there is room.
     pub(super) holds: bool,
-    pub(super) runs: Mutex<Vec<Weak<RunState>>>,
-    /// Notified when a run has no outstanding message.
-    pub(super) idle: Notify,
+    pub(super) runs: Runs,
     pub(super) events: Events<Event>,
 }
 
@@ -66,12 +58,40 @@ pub(super) type Rule = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
 /// One of a listener's queues.
 pub(super) struct Source {
     pub(super) queue: Arc<dyn Queue>,
+    pub(super) level: Level,
     /// Maximum number of settlements of one request.
     pub(super) most: usize,
     /// `true` if the queue has dead letters.
     pub(super) has_dead_letters: bool,
     /// `true` if the queue wakes its receivers.
     pub(super) wakes: bool,
+}
+
+/// The runs of a listener.
+#[derive(Default)]
+pub(super) struct Runs {
+    list: Mutex<Vec<Weak<RunState>>>,
+    /// Notified when a run has no outstanding message.
+    pub(super) idle: Notify,
+}
+
+impl Runs {
+    pub(super) fn add(&self, run: &Arc<RunState>) {
+        let mut runs = self.list.lock();
+        runs.retain(|run| run.strong_count() > 0);
+        runs.push(Arc::downgrade(run));
+    }
+
+    pub(super) fn remove(&self, run: &Arc<RunState>) {
+        let this = Arc::downgrade(run);
+        self.list.lock().retain(|run| !run.ptr_eq(&this));
+        // After the run was removed, so that a `drain` that checks again does not wait for it.
+        self.idle.notify_waiters();
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<RunState>> {
+        self.list.lock().iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 impl Inner {
@@ -94,9 +114,7 @@ impl Inner {
             self.events.send(self.name.as_ref(), self.clock.now(), event);
         }
     }
-}
 
-impl Inner {
     fn set_paused(&self, paused: bool) {
         self.paused.send_modify(|now| now.by_listener = paused);
     }
@@ -155,8 +173,7 @@ impl QueueListener {
             return Err(error);
         }
         self.0.config.replace(config);
-        let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
-        runs.iter().for_each(|run| run.take_bounds());
+        self.0.runs.all().iter().for_each(|run| run.take_bounds());
         Ok(())
     }
 
@@ -167,13 +184,13 @@ impl QueueListener {
 
     /// Returns the current state and counters.
     pub fn state(&self) -> ListenerState {
-        let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
-        let buffered = runs.iter().map(|run| run.backlog(|backlog| backlog.len()) as u64).sum();
-        runs.iter().take(1).for_each(|run| run.refresh_depth(MINUTE));
+        let runs = self.0.runs.all();
+        let buffered = runs.iter().map(|run| run.backlog.len() as u64).sum();
+        runs.iter().take(1).for_each(|run| run.scaling.refresh(MINUTE));
         let paused = *self.0.paused.borrow();
         let paused_queues = self.0.control.as_ref().and_then(|control| control.paused()).unwrap_or_default();
         let paused = (paused.by_listener || paused.by_control, paused_queues);
-        self.0.counters.state(buffered, *self.0.depth.lock(), paused)
+        self.0.counters.state(buffered, paused)
     }
 
     /// Stops taking messages until [`resume`](Self::resume), and releases those that no handler has
@@ -199,12 +216,10 @@ impl QueueListener {
     pub async fn drain(&self) {
         self.pause();
         loop {
-            let idle = self.0.idle.notified();
-            let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
-            if runs.iter().all(|run| run.check_idle()) {
+            let idle = self.0.runs.idle.notified();
+            if self.0.runs.all().iter().all(|run| run.check_idle()) {
                 return;
             }
-            drop(runs);
             idle.await;
         }
     }

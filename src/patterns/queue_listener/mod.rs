@@ -53,6 +53,83 @@
 //! # Example
 //!
 //! ```
+//! use std::{future::pending, sync::Arc, time::Duration};
+//! use steadfast::{backend, queue::{Message, QueueExt}};
+//! use steadfast::queue_listener::{QueueListener, QueueListenerConfig, Work};
+//!
+//! /// Pays one invoice. The bank recognises a repeated payment by its key.
+//! async fn pay(invoice: &[u8], key: &str) -> std::io::Result<()> {
+//! #   let _ = (invoice, key);
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let shutdown = tokio::time::sleep(Duration::from_secs(60));
+//! // In a service, a URL such as `sqlite:state.db` or `postgres://..`.
+//! let backend = backend::open("memory:").await?;
+//! let invoices = backend.queue("invoices").await?;
+//! invoices.send_one(Message::new("invoice 42")).await?;
+//!
+//! // In any number of processes, until `shutdown`. An error is repeated after a delay.
+//! let listener = QueueListener::new(invoices, QueueListenerConfig::default())?;
+//! listener.run(shutdown, async |work: Work| pay(&work.body, &work.id.to_string()).await).await?;
+//! # assert_eq!(listener.state().handled, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{backend, queue::{IdempotencyFilter, redrive}, standard::Standard};
+//! use steadfast::queue_listener::{
+//!     Disposition, Level, QueueControl, QueueListener, QueueListenerConfig, Work,
+//! };
+//!
+//! # async fn pay(_invoice: &[u8]) -> std::io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let (invoices, urgent) = (backend.queue("invoices").await?, backend.queue("urgent").await?);
+//! # let config = QueueListenerConfig::default();
+//! # let stop = || tokio::time::sleep(Duration::from_secs(60));
+//! // 1. Call a service through a pipeline: what an open breaker refuses costs no attempt.
+//! let bank = Standard::builder(Default::default()).name("bank").build()?.into_pipeline();
+//! let listener = QueueListener::new(invoices.clone(), config)?;
+//! listener.run(stop(), async |work: Work| {
+//!     Disposition::of_call(bank.call(|| pay(&work.body)).await)
+//! }).await?;
+//!
+//! // 2. Come back later, or give up.
+//! listener.run(stop(), async |work: Work| match &work.body[..] {
+//!     b"tomorrow" => Disposition::snooze(Duration::from_secs(24 * 3600)),
+//!     b"" => Disposition::dead_letter("empty"),
+//!     _ => Disposition::Complete,
+//! }).await?;
+//!
+//! // 3. Recognise messages that were handled before.
+//! let filter = IdempotencyFilter::new(backend.store(), "paid", Duration::from_secs(86_400));
+//! let once = QueueListener::builder(invoices.clone(), config).filter(filter).build()?;
+//!
+//! // 4. A second queue that goes first, and a switch for operators that holds in all processes.
+//! let control = QueueControl::new(backend.store())?;
+//! let both = QueueListener::builder(invoices.clone(), config)
+//!     .source(urgent, Level::default())
+//!     .control(&control)
+//!     .build()?;
+//! control.pause(&*invoices).await?;
+//!
+//! // 5. Send the dead letters again, after the repair.
+//! redrive(&*invoices, 1_000, |_| true).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a test
+//!
+//! ```
 //! use std::{sync::{Arc, Mutex}, time::Duration};
 //! use steadfast::{
 //!     queue::{InMemoryQueue, Message, Queue, QueueExt},
@@ -149,7 +226,7 @@
 //! If the delivery ends without a settlement again, that is a death. A message becomes a dead
 //! letter after `max_expiries` deaths, of which the first, before it was suspect, is not recorded.
 //! However often its deliveries are lost, a message whose handler did not begin is never a dead
-//! letter.
+//! letter, and they take none of its `max_attempts`.
 //!
 //! Suspect messages begin one at a time, so that a death has one cause, and each is alone for a
 //! while, so that it takes no other message with it. The listener waits for the handlers that run,
@@ -163,7 +240,7 @@
 //! Several listeners of one process do not know of each other. A message that kills its process
 //! also ends the deliveries of the other listeners of that process, and makes their messages
 //! suspect. If a handler may kill its process, let one listener receive from all queues
-//! ([`source`](crate::Builder::source)), or run each queue in its own process.
+//! ([`source`](QueueListener::builder)), or run each queue in its own process.
 //!
 //! **A settlement that fails** for longer than a lease lets the message be delivered again, as if
 //! its handler had killed the process. The listener remembers the decisions on the latest 4,096
@@ -176,12 +253,12 @@
 //!
 //! A [`QueueControl`] keeps records in a store that the processes share. An operator's tool pauses
 //! or resumes a queue with it, or cancels a message by its id; listeners that were built with it
-//! ([`control`](crate::Builder::control)) obey. [`pause`](QueueListener::pause) of one listener
+//! ([`control`](QueueListener::builder)) obey. [`pause`](QueueListener::pause) of one listener
 //! uses the same mechanism within one process. The listener takes messages while neither applies.
 //!
 //! A listener reads the records when a run begins, when a notice of the control arrives, before a
 //! poll, when messages arrive in a wait, and when it renews the lease of a running handler. Without
-//! a notice, reads are at least [`poll`](crate::Builder::poll) apart (10 s). An idle listener
+//! a notice, reads are at least [`poll`](QueueControl::builder) apart (10 s). An idle listener
 //! therefore reads at most once per poll of its queue, and not at all while it does not poll. While
 //! a queue is paused, the listener reads once per `poll`. If a read fails, the records that were
 //! read last apply. A listener that could never read them takes no messages, because an operator
@@ -199,10 +276,10 @@
 //! Each empty poll lengthens the wait before the next one ([`IdleConfig`]). A task whose wait is
 //! the maximum ends, except for the last `min_tasks`. When a poll finds messages again, the depth
 //! of the queue decides how many tasks start (10 below 100 messages, 50 below 1,000, else 100, or a
-//! [rule](crate::Builder::scaling) of your own), up to `max_tasks`. While all tasks wait for their
+//! [rule](QueueListener::builder) of your own), up to `max_tasks`. While all tasks wait for their
 //! handlers, one more polls, up to the number for one message.
 //!
-//! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](crate::Builder::notifier)) the
+//! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](QueueListener::builder)) the
 //! listener polls when a notice arrives. A notice is a hint and may be lost. With `min_tasks` of 1
 //! a slow poll finds the announced message within the maximum wait. With 0 no task polls, and the
 //! next notice finds it. While the subscription fails, one task polls in any case. Senders publish
@@ -239,11 +316,12 @@
 //!   limit](crate::throttling::AdaptiveLimiter) that let calls wait. Leases are renewed meanwhile,
 //!   and the service behind sees an even load. [`Disposition::of_call`] returns a message after the
 //!   delay of the rejection. Without a limit the listener only moves the peak on.
-//! - **Priority.** [`source`](crate::Builder::source) adds queues, in strict order or by
+//! - **Priority.** [`source`](QueueListener::builder) adds queues, in strict order or by
 //!   weight; [`max_wait`](Level::max_wait) bounds how long a queue is passed over. All levels share
 //!   the tasks; for separate pools, build several listeners.
-//! - **Duplicates.** [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store
-//!   which messages were handled. It does not record one whose results are forwarded: its end and
+//! - **Duplicates** ([all ways to have an effect once](crate::_docs::once)).
+//!   [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store which messages were
+//!   handled. It does not record one whose results are forwarded: its end and
 //!   its results are one step anyway.
 //! - **Large bodies**: [`claim_check`](crate::claim_check). **More throughput**:
 //!   [`PartitionedQueue`](crate::queue::PartitionedQueue).
@@ -267,7 +345,7 @@
 //!    settlement is reported as `LeaseLost`.
 //! 5. Leases of waiting messages are renewed. No handler begins with less lease left than `margin`.
 //! 6. A message becomes a dead letter after `max_attempts` failed attempts or `max_expiries` deaths
-//!    of its process, and never if its handler did not begin. A suspect message delays others, and
+//!    of its process, and never if its handler did not begin. Lost deliveries are neither. A suspect message delays others, and
 //!    other suspect ones, for a bounded time. A panic is a failure of its message alone.
 //! 7. A crash while a message is moved to the dead letters leaves exactly one dead letter.
 //! 8. A stop releases waiting messages at once, asks handlers to stop after `drain_timeout`, drops
@@ -315,27 +393,6 @@
 //! [`state`](QueueListener::state) has counters, and the number of requests that a cloud queue
 //! bills.
 //!
-//! # Considerations
-//!
-//! 1. Batch what is sent (`send` takes many), batch what is received (default).
-//! 2. An idle queue is polled by one task at most (default).
-//! 3. Scale in when empty for long, out by depth (default; `state()` is a vote for the host).
-//! 4. Randomised exponential back-off for idle polls and for "busy" (default).
-//! 5. Stay below a queue's limit of requests: several queues as one (option).
-//! 6. Push for latency, with its own cost: a queue that wakes its receivers (default), or a
-//!    notifier (option).
-//! 7. Handlers are idempotent; order is not guaranteed: the filter, group keys (option).
-//! 8. A crashed consumer's work is delivered again (default).
-//! 9. Poison messages become dead letters and are not returned; a handler that kills its process is
-//!    counted too (default).
-//! 10. Results go through a reply queue with a correlation id: `Requester` (option).
-//! 11. No accepted message is lost (default).
-//! 12. Levelling: the consumer controls its rate: a pipeline in the handler (option).
-//!     [`explain_with`](QueueListener::explain_with) warns of a handler without a limit (warning).
-//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit.
-//!     [`explain_with`](QueueListener::explain_with) warns of many handlers without one (warning).
-//! 14. Priorities: few, defined by need; each queue that is polled costs a request (option).
-//!
 //! # Pitfalls
 //!
 //! - An outage without a refusal counts attempts: if a handler fails for longer than the schedule
@@ -352,7 +409,7 @@
 //! - A listener that expects a snoozed message of its own keeps one task that polls, also with
 //!   `min_tasks` of 0: no notice announces the return.
 //! - A cancellation does not remove a waiting message: it is counted in the depth until it is
-//!   delivered. The control forgets a cancellation after 14 days ([`keep`](crate::Builder::keep)).
+//!   delivered. The control forgets a cancellation after 14 days ([`keep`](QueueControl::builder)).
 //! - Cancellations of messages that had ended already stay until then, too. While a listener knows
 //!   of any, it compares each message with them, which makes quick handlers slower.
 //! - Strict order starves the lower priorities under a flood, unless they have a `max_wait`.

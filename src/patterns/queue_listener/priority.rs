@@ -60,10 +60,10 @@ struct Turn {
 }
 
 impl Turns {
-    pub(super) fn new(levels: &[Level], order: PriorityOrder, now: Instant) -> Self {
-        let queues = levels.iter().map(|level| Turn { level: *level, asked: now, credit: 0 }).collect();
-        let mut strict: Vec<usize> = (0..levels.len()).collect();
-        strict.sort_by_key(|at| std::cmp::Reverse(levels[*at].priority));
+    pub(super) fn new(levels: impl Iterator<Item = Level>, order: PriorityOrder, now: Instant) -> Self {
+        let queues: Vec<_> = levels.map(|level| Turn { level, asked: now, credit: 0 }).collect();
+        let mut strict: Vec<usize> = (0..queues.len()).collect();
+        strict.sort_by_key(|at| std::cmp::Reverse(queues[*at].level.priority));
         Self { order, queues, strict }
     }
 
@@ -73,12 +73,11 @@ impl Turns {
     /// longest time: refused messages that return all the time would hide all lower queues.
     pub(super) fn next(&mut self, now: Instant, refuses_all: bool, order: &mut Vec<usize>) {
         order.clear();
-        if refuses_all {
-            order.extend_from_slice(&self.strict);
-            order.sort_by_key(|at| self.queues[*at].asked);
-            return;
-        }
         match self.order {
+            _ if refuses_all => {
+                order.extend_from_slice(&self.strict);
+                order.sort_by_key(|at| self.queues[*at].asked);
+            }
             PriorityOrder::Strict => order.extend_from_slice(&self.strict),
             PriorityOrder::Weighted => {
                 let all: i64 = self.queues.iter().map(|queue| i64::from(queue.level.weight)).sum();

@@ -86,7 +86,7 @@ proptest! {
     fn turns_pass_nobody_over_for_longer_than_it_bears(
         levels in prop::collection::vec((0i32..4, 1u32..5, prop::option::of(1u64..50)), 1..6),
         weighted in any::<bool>(),
-        waits in prop::collection::vec((0u64..20, 0usize..6), 1..200),
+        waits in prop::collection::vec((0u64..20, 0usize..6, any::<bool>()), 1..200),
     ) {
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
         let make = |&(priority, weight, wait): &(i32, u32, Option<u64>)| {
@@ -95,12 +95,12 @@ proptest! {
         };
         let levels: Vec<_> = levels.iter().map(make).collect();
         let order = if weighted { PriorityOrder::Weighted } else { PriorityOrder::Strict };
-        let mut turns = Turns::new(&levels, order, at(0));
+        let mut turns = Turns::new(levels.iter().copied(), order, at(0));
         let (mut now, mut asked) = (0, vec![0; levels.len()]);
         let mut order = Vec::new();
-        for (passed, has_something) in waits {
+        for (passed, has_something, refuses_all) in waits {
             now += passed;
-            turns.next(at(now), false, &mut order);
+            turns.next(at(now), refuses_all, &mut order);
             let mut sorted = order.clone();
             sorted.sort_unstable();
             prop_assert!(sorted.into_iter().eq(0..levels.len()));
@@ -110,7 +110,9 @@ proptest! {
             };
             let most = (0..levels.len()).filter_map(overdue).max();
             prop_assert_eq!(overdue(order[0]), most);
-            if most.is_none() && !weighted {
+            if most.is_none() && refuses_all {
+                prop_assert!(order.windows(2).all(|pair| asked[pair[0]] <= asked[pair[1]]));
+            } else if most.is_none() && !weighted {
                 prop_assert!(order.windows(2).all(|pair| levels[pair[0]].priority >= levels[pair[1]].priority));
             }
             // They are polled in turn until one has a message.

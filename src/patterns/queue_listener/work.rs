@@ -24,6 +24,8 @@ impl Work {
     }
 
     /// Returns the number of this attempt, starting at 1. Released deliveries are not counted.
+    /// Deliveries that ended without a settlement are, since their handlers may have begun; the
+    /// listener does not count them if nothing tells that.
     pub fn attempt(&self) -> u32 {
         self.delivery.attempts.saturating_add(1)
     }

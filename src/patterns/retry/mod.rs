@@ -27,9 +27,70 @@
 //! # Example
 //!
 //! ```
+//! use std::io;
+//! use steadfast::{CallError, ConfigError, call::idempotent, retry::{Retry, RetryConfig}};
+//!
+//! struct Catalogue {
+//!     retry: Retry,
+//! }
+//!
+//! impl Catalogue {
+//!     fn new() -> Result<Self, ConfigError> {
+//!         Ok(Self { retry: Retry::new(RetryConfig::interactive())? }) // three attempts
+//!     }
+//!
+//!     async fn title(&self, book: u64) -> Result<String, CallError<io::Error>> {
+//!         // A read may run twice, so it is marked.
+//!         self.retry.call(idempotent(|| fetch(book))).await
+//!     }
+//! }
+//! # async fn fetch(book: u64) -> io::Result<String> { Ok(format!("book {book}")) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() { assert_eq!(Catalogue::new().unwrap().title(7).await.unwrap(), "book 7") }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::io::{Error, ErrorKind};
+//! use steadfast::{Pipeline, call::{idempotent, on_retry}};
+//! use steadfast::retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig};
+//!
+//! # async fn read() -> Result<u32, Error> { Ok(7) }
+//! # async fn write(_key: &str) -> Result<(), Error> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. A read, or a write with an idempotency key: repeated after each transient failure.
+//! let retry = Retry::new(RetryConfig::interactive())?;
+//! retry.call(idempotent(|| read())).await?;
+//! retry.call(idempotent(|| write("order-42"))).await?;
+//!
+//! // 2. A write without a key: repeated only if it was certainly not sent.
+//! retry.call(|| write("")).await?;
+//!
+//! // 3. Say which errors are worth a repetition.
+//! let calls = Pipeline::new().then(retry).retry_if(|e: &Error| e.kind() != ErrorKind::NotFound);
+//! calls.call(idempotent(|| read())).await?;
+//!
+//! // 4. Bound the load of all retries to one service: a fifth of its calls.
+//! let budget = RetryBudget::new(RetryBudgetConfig::default())?;
+//! let calls = Retry::builder(RetryConfig::interactive()).budget(&budget).build()?;
+//!
+//! // 5. Log each repetition.
+//! calls.call(on_retry(idempotent(|| read()), |retrying| eprintln!("{retrying}"))).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Background work takes [`RetryConfig::batch`]: more attempts, longer delays. Inside a transaction
+//! a failure means that the whole work is undone: allow more attempts there.
+//!
+//! # In a test
+//!
+//! ```
 //! use steadfast::{call::idempotent, entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
 //!
-//! let (clock, time) = Clock::manual();
+//! let (clock, time) = Clock::manual(); // no delay takes real time
 //! let retry = Retry::builder(RetryConfig::default())
 //!     .clock(&clock)
 //!     .entropy(&Entropy::from_seed(1))
@@ -164,27 +225,6 @@
 //!
 //! [`RetryEvent`]: every failure that led to another attempt, every recovery, and every call that
 //! was given up, with the cause and the reason. A call that succeeds at once causes no event.
-//!
-//! # Considerations
-//!
-//! 1. Interactive work needs few and short attempts, batch work many with growing delays: the two
-//!    presets. (default)
-//! 2. An aggressive policy harms a struggling service: [`explain`](crate::Pipeline::explain) warns
-//!    about missing jitter and a missing budget. (warning)
-//! 3. After many failures stop asking for a while: `explain` warns about a retry with neither
-//!    budget nor breaker. (warning)
-//! 4. The operation must be idempotent: an operation without the mark
-//!    [`idempotent`](crate::call::idempotent) is repeated only after a failure that proves that
-//!    nothing was sent. (default)
-//! 5. The delay fits the kind of fault: by hints, kinds, and costs of the budget. (default)
-//! 6. Within a transaction giving up means undoing, which costs more than an attempt: allow more
-//!    attempts there. (advice)
-//! 7. Nested retries multiply: the inner one leaves the attempts to the outer one. (default)
-//! 8. Every fault that led to a retry is an event. (default)
-//! 9. Rare faults: [`immediate_first`](crate::backoff::BackoffConfig::immediate_first) retries once
-//!    at once, then with delays. (option)
-//! 10. Instances are spread apart: full jitter. (default)
-//! 11. Test the failure paths: the scripted service of the `testing` feature. (advice)
 //!
 //! # Pitfalls
 //!

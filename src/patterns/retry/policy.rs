@@ -56,6 +56,8 @@ impl Retry {
     }
 
     /// Creates a builder of a retry.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CRetry%3E): `budget`, `delays`.
     pub fn builder(config: RetryConfig) -> Builder<Self> {
         Builder::new(RetrySpec { config, budget: None, delays: None })
     }

@@ -107,6 +107,58 @@
 //! # }
 //! ```
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{codec::Codec, store::{InMemoryStore, Precondition, Write}};
+//! use steadfast::saga::{Action, Plan, Saga, SagaConfig, Step, StepOutcome};
+//!
+//! # type Order = String;
+//! struct Deliver;
+//! impl Action<Order> for Deliver {
+//!     async fn execute(&self, step: &Step<Order>) -> StepOutcome<Order> {
+//!         // A row that is committed together with the completion of the step, exactly once.
+//!         step.write(Write::put(format!("delivered/{}", step.id()), "yes", Precondition::Absent));
+//!         StepOutcome::completed()
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = Arc::new(InMemoryStore::new());
+//! # let codec = || Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+//! # let plan = Plan::new().pivot("deliver", Deliver);
+//! let orders = Saga::new("order", store, codec(), plan, SagaConfig::default())?;
+//! // 1. Run one and wait for its end. The id is the caller's: a repeated run returns the result.
+//! orders.run("order-42", "two books".to_owned()).await?;
+//!
+//! // 2. Go on with the sagas of processes that died. Run this beside the service.
+//! let others = orders.clone();
+//! let stop = tokio::time::sleep(Duration::from_secs(60));
+//! tokio::spawn(async move { others.recover(stop).await });
+//!
+//! // 3. Look at one.
+//! if let Some(status) = orders.read("order-42").await? {
+//!     eprintln!("{:?}: {}", status.phase, status.state);
+//! }
+//!
+//! // 4. Cancel one on the customer's request: its steps are compensated, unless its pivot took
+//! //    effect. This one has completed.
+//! if let Err(refused) = orders.cancel("order-42", "the customer's wish").await {
+//!     eprintln!("{refused}");
+//! }
+//!
+//! // 5. Repair a stuck one: repeat the step, or state that it was done by hand.
+//! if let Err(error) = orders.retry("order-41").await {
+//!     eprintln!("{error}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! To hand a saga over and not wait for it, take a [`scheduler`](crate::scheduler).
+//!
 //! # Outcomes of an attempt
 //!
 //! | outcome | effect | then |
@@ -206,41 +258,14 @@
 //! [`SagaEvent`]: started, taken over, attempt failed, compensating, completed, compensated, stuck,
 //! superseded, incompatible, store failed. Alert on stuck and incompatible.
 //!
-//! # Considerations
-//!
-//! 1. A step may block rather than fail: `step_timeout` ends it, and its outcome is unknown.
-//!    (default)
-//! 2. The logic of a compensation is the application's, and needs what the step knew: it gets the
-//!    state and the key, and is demanded by the type. (refusal)
-//! 3. Compensations are repeated, so they are idempotent: each has a key of its own, and
-//!    `testing::repeated` shows one that is not. (default)
-//! 4. Nothing that a compensation needs may be lost, and its progress is watched: recorded before
-//!    it is acted on, with an event when it is stuck. (default)
-//! 5. A compensation need not restore the first state: it is code, and no copy of old values.
-//!    (advice)
-//! 6. Compensations need not run in the mirror's order: `compensate_first`. (option; reverse order
-//!    by default)
-//! 7. Hold all resources shortly before the work: reserve before the pivot, with a time limit, and
-//!    confirm after it. (advice)
-//! 8. Undoing costs more than trying again: 8 attempts over minutes, and none is counted while a
-//!    service is known to be down. (default)
-//! 9. Others change the same data meanwhile: a compensation decides on what it finds. (advice)
-//! 10. Each step is recorded as it goes, with how it is undone: the record has the plan. (default)
-//! 11. A compensation that fails continues from the point of failure. (default)
-//! 12. Some failures need a person: an event with the step, the error and the attempts, then
-//!     `retry`, `skip` or `undo`. (warning)
-//! 13. Compensations of a parallel group run together. (option)
-//! 14. A failed step need not undo the rest: a step that waits for a decision is `pending`, and
-//!     [`wake`](Saga::wake) ends its wait. (option)
-//! 15. The customer may cancel afterwards: `cancel` of a completed saga. (option)
-//! 16. Use it only where work must be undone. (advice)
-//!
 //! # Pitfalls
 //!
 //! - The same id must not be used again for other work, also after `retention`: services that
 //!   remember keys for longer would treat its actions as duplicates.
 //! - The initial state is compared by its bytes: encode it in a stable order, without a
 //!   `HashMap` and without the time of the call.
+//! - Others change the same data while a saga runs. A compensation decides by what it finds, and
+//!   need not restore the first state.
 //! - A step sees the state as of its start. In a parallel group compute changes from what `changed`
 //!   passes, not from the step.
 //! - The state is written after each step: keep it small, and large parts elsewhere. A state is

@@ -1,4 +1,5 @@
-//! Transition rules of the saga: the next group, the next compensation, or the end.
+//! Transition rules of a saga: from the statuses of its steps to the next group, the next
+//! compensation, or the end.
 use super::state::{Direction, Limits, Phase, Progress, Status, StepProgress};
 
 impl Progress {

@@ -63,6 +63,50 @@
 //! `examples/sharding` has four databases, a fifth that is added under load, and a mover that is
 //! killed.
 //!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::sync::Arc;
+//! use steadfast::sharding::{
+//!     FanOut, FanOutConfig, Routed, ShardDirectory, ShardDirectoryConfig, ShardError, ShardId,
+//!     ShardMap, ShardMeter,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = Arc::new(steadfast::store::InMemoryStore::new());
+//! # let config = ShardDirectoryConfig::default();
+//! # let map = ShardMap::hashed(4_096, &[0, 1, 2, 3].map(ShardId))?;
+//! # let (meter, later) = (ShardMeter::new(16), ShardId(4));
+//! # let select = |_: ShardId, _: u64| async { Ok::<_, ShardError<String>>("order 42") };
+//! # let count = |_: ShardId, _: u64| async { Ok::<_, ShardError<String>>(7) };
+//! // 1. Create the map once; later processes `open` it.
+//! let directory = ShardDirectory::builder(store, "orders", config)
+//!     .meter(&meter)
+//!     .create(&map)
+//!     .await?;
+//!
+//! // 2. Route a call to the shard of its key. The version lets the shard refuse an old map.
+//! directory.route("customer-9", |to: Routed| select(to.shard, to.version)).await?;
+//!
+//! // 3. Ask all shards, and learn which of them failed.
+//! let fan_out = FanOut::new(FanOutConfig::default())?;
+//! let answers = directory.query_all(&fan_out, |shard, map| count(shard, map.version())).await?;
+//! let total: u32 = answers.complete()?.into_iter().map(|(_, count)| count).sum();
+//!
+//! // 4. Plan a further shard, before anything moves.
+//! let plan = directory.map().plan(&[ShardId(0), ShardId(1), ShardId(2), ShardId(3), later])?;
+//!
+//! // 5. Find the hot keys.
+//! let load = meter.load(5);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Keep rows together that are queried together: no transaction spans two shards. Copy reference
+//! data to each shard. Take keys that need no counter, such as UUIDs of version 7. Begin with more
+//! and smaller shards than you need, because rebalancing is expensive.
+//!
 //! # Moving
 //!
 //! [`ShardMap::plan`] and [`plan_to`](ShardMap::plan_to) list the chunks that have to move.
@@ -168,31 +212,6 @@
 //!   routers keep the older map, which has the higher version.
 //! - A ring with 100 points a node gives one of 1,000 nodes 1.3 to 1.45 times the mean. A table of
 //!   virtual shards does not.
-//!
-//! # Considerations
-//!
-//! 1. Balance, and room to grow: virtual shards, [`ShardMap::plan`] (default). Create more and
-//!    smaller shards than you need, because rebalancing is expensive.
-//! 2. The shard key is stable: no call changes one (refusal). To change a key, move the row in your
-//!    own code.
-//! 3. Keys are unique across shards: use UUIDs of version 7 (RFC 9562), which need no counter; a
-//!    key's first chunk may name the shard's tenant (advice).
-//! 4. A query that the key does not fit: an index in front of `route`, or a fan-out (advice).
-//! 5. One shard a query is the aim. Keep rows together that are queried together: a tuple's first
-//!    chunk, `(tenant, order)`, in a map of ranges. A reference to a row elsewhere includes that
-//!    row's shard key (option).
-//! 6. Fan-out is parallel, limited, and names the shards that are missing (default).
-//! 7. Copy reference data to every shard (advice).
-//! 8. Consistency across shards is eventual: no transaction spans two of them. Design for it
-//!    (advice).
-//! 9. Many shards to watch, back up, repair: [`ShardMap::shards`] and [`chunks`](ShardMap::chunks)
-//!    list them all (default).
-//! 10. Geography: ranges by `(region, key)`, so that a region's rows are near its users (option).
-//! 11. Which strategy: the table above (advice).
-//! 12. Moving: lookup by key, online or offline; ranges by splitting and merging; hashes by runs of
-//!     virtual shards (default).
-//! 13. A hot tenant apart, an isolated one on its own server: pinned keys (default); [`ShardMeter`]
-//!     names the hot ones.
 //!
 //! # Source
 //!

@@ -11,7 +11,8 @@
 //!
 //! Use it to keep service levels under load, to share capacity fairly between tenants, to survive
 //! bursts, and to bound costs. It does not replace scaling: it bridges the time until more capacity
-//! is available.
+//! is available. Decide on it early, since it shows in your interface: as an error with a time to
+//! come back.
 //!
 //! | scarce resource | use |
 //! |---|---|
@@ -41,6 +42,75 @@
 //! | recovery | with the latencies | with each accepted request | after 200 ms, within 3 s | after 10 s, a feature every 10 s |
 //!
 //! # Example
+//!
+//! ```
+//! use std::io;
+//! use steadfast::{CallError, ConfigError, call::with_priority, Pipeline, Priority};
+//! use steadfast::throttling::{AdaptiveLimitConfig, AdaptiveLimiter, KeyedRateLimiter, Quota};
+//!
+//! /// A search that no tenant can use alone, and that is never asked for more than it can answer.
+//! struct Search {
+//!     tenants: KeyedRateLimiter<String>,
+//!     capacity: AdaptiveLimiter,
+//! }
+//!
+//! impl Search {
+//!     fn new() -> Result<Self, ConfigError> {
+//!         let tenants = KeyedRateLimiter::new(Quota::per_second(10).burst(20))?;
+//!         let capacity = AdaptiveLimiter::new(AdaptiveLimitConfig::default())?;
+//!         Ok(Self { tenants, capacity })
+//!     }
+//!
+//!     async fn find(&self, tenant: &str, words: &str) -> Result<Vec<u64>, CallError<io::Error>> {
+//!         // Above the tenant's rate the call is rejected, with the time to come back.
+//!         let calls = Pipeline::new().then(self.tenants.for_key(tenant.to_owned()));
+//!         calls.then(&self.capacity).call(with_priority(Priority::High, || ask(words))).await
+//!     }
+//! }
+//! # async fn ask(_words: &str) -> io::Result<Vec<u64>> { Ok(vec![7]) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() { assert_eq!(Search::new().unwrap().find("acme", "tea").await.unwrap(), [7]) }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{Priority, throttling::{
+//!     AdaptiveLimitConfig, AdaptiveLimiter, ConcurrencyLimitConfig, ConcurrencyLimiter,
+//!     KeyedRateLimiter, Quota, RateLimiter, Shedder, ShedderConfig,
+//! }};
+//!
+//! # async fn send() -> std::io::Result<()> { Ok(()) }
+//! # fn processor() -> f64 { 0.2 }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. At most ten calls a second; a call waits for its turn.
+//! let rate = RateLimiter::new(Quota::per_second(10))?;
+//! rate.acquire().await;
+//! send().await?;
+//!
+//! // 2. The same for each tenant; a call above it is rejected.
+//! let tenants: KeyedRateLimiter<String> = KeyedRateLimiter::new(Quota::per_minute(600))?;
+//! tenants.try_acquire("acme")?; // the error has `retry_after()`
+//!
+//! // 3. At most eight calls at once.
+//! let bulkhead = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(8))?;
+//! bulkhead.call(|| send()).await?;
+//!
+//! // 4. As many calls at once as the service can take: the limit follows its latency.
+//! let capacity = AdaptiveLimiter::new(AdaptiveLimitConfig::default())?;
+//! capacity.call(|| send()).await?;
+//!
+//! // 5. Under load, reject the less important requests first.
+//! let load = ShedderConfig::default().limit("processor", 0.7, 0.9);
+//! let shedder = Shedder::builder(load).gauge("processor", processor).build()?;
+//! shedder.try_acquire(Priority::Low)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a test
 //!
 //! ```
 //! use std::time::Duration;
@@ -201,34 +271,7 @@
 //!
 //! [`ThrottlingEvent`]: rejected, queued, paused, resumed, limit changed, shedding began and ended.
 //! [`DegradationEvent`]: a feature switched off or on. Events of the keyed limiter carry the name
-//! of the key if the limiter is [named by](crate::Builder::name_by) key.
-//!
-//! # Considerations
-//!
-//! 1. Throttling is decided early, as part of the design: it shows in the interface, as an error
-//!    with a time to come back. (advice)
-//! 2. It reacts and recovers fast: permits come back continuously, not at the end of a window; a
-//!    shedder follows its gauge upwards at once, and its hysteresis is stated: sustained for
-//!    [`sustain`](ShedderConfig::sustain), to nothing within
-//!    [`recovery`](ShedderConfig::recovery). (default)
-//! 3. A rejection is a specific error, [`Rejected`](crate::Rejected), with a time to come back
-//!    where one is known (the table above); over HTTP 429 or 503 with `retry-after`, by feature
-//!    `http`. (default)
-//! 4. A stop-gap while scaling out: [`RateLimiter::reconfigure`], [`KeyedRateLimiter::reconfigure`]
-//!    and [`ConcurrencyLimiter::reconfigure`] follow the capacity while in use. The example
-//!    `multi_tenant_surveys` doubles its quotas when a second instance starts. (option)
-//! 5. If scaling costs more than a short rejection, reject. (advice)
-//! 6. If demand exceeds the throttling itself, keep a reserve: a rejection costs some tens of
-//!    nanoseconds, but not nothing. [`explain`](crate::Pipeline::explain) warns of limits without
-//!    head-room: nearly equal soft and hard limits, a burst of one, `k` of one, shares that reserve
-//!    nothing. (warning)
-//! 7. Strategies: reject above a rate per tenant ([`tier_of`](crate::Builder::tier_of)); switch off
-//!    what is not essential ([`Degradation`]); level by priority ([`PriorityShares`], [`Shedder`])
-//!    and by the value of a tenant (tiers); defer work that was shed
-//!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
-//! 8. Metering per tenant: [`KeyedRateLimiter::usage`] reads what a tenant uses of its quota now
-//!    (default); a [`metered`](crate::Builder::metered) limiter counts what each tenant took and
-//!    was refused, for [`readings`](KeyedRateLimiter::readings).
+//! of the key if the limiter is [named by](KeyedRateLimiter::builder) key.
 //!
 //! # Pitfalls
 //!

@@ -21,10 +21,72 @@
 //! # Example
 //!
 //! ```
+//! use std::{io, time::Duration};
+//! use steadfast::{CallError, timeout::Timeout};
+//!
+//! struct Prices {
+//!     timeout: Timeout,
+//! }
+//!
+//! impl Prices {
+//!     fn new() -> Self {
+//!         Self { timeout: Timeout::new(Duration::from_secs(2)) }
+//!     }
+//!
+//!     async fn price(&self, item: &str) -> Result<u32, CallError<io::Error>> {
+//!         // After 2 s the request is dropped, and the error says `is_timed_out()`.
+//!         self.timeout.call(|| fetch(item)).await
+//!     }
+//! }
+//! # async fn fetch(_item: &str) -> io::Result<u32> { Ok(117) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() { assert_eq!(Prices::new().price("tea").await.unwrap(), 117) }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{io, time::{Duration, Instant}};
+//! use steadfast::{Pipeline, call::{AttemptInfo, idempotent}, time::Clock, timeout::Timeout};
+//! use steadfast::retry::{Retry, RetryConfig};
+//!
+//! # async fn fetch(_item: &str) -> io::Result<u32> { Ok(117) }
+//! # async fn fetch_within(_item: &str, _: Option<Duration>) -> io::Result<u32> { Ok(117) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let clock = Clock::tokio();
+//! # let header = Duration::from_secs(1);
+//! // 1. Bound one call.
+//! let one = Timeout::new(Duration::from_secs(2));
+//! one.call(|| fetch("tea")).await?;
+//!
+//! // 2. Bound the whole call and each attempt.
+//! let calls = Pipeline::new()
+//!     .then(Timeout::new(Duration::from_secs(3)))
+//!     .then(Retry::new(RetryConfig::interactive())?)
+//!     .then(Timeout::new(Duration::from_secs(1)));
+//! calls.call(idempotent(|| fetch("tea"))).await?;
+//!
+//! // 3. Obey the deadline of the request that this service answers.
+//! let request = AttemptInfo::with_deadline(clock.now() + header);
+//! calls.call_within(request, idempotent(|| fetch("tea"))).await?;
+//!
+//! // 4. Tell the called service how much time is left.
+//! calls.call_with(|attempt| fetch_within("tea", attempt.remaining(clock.now()))).await?;
+//!
+//! // 5. Change the limit while calls run.
+//! one.reconfigure(Duration::from_secs(5))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a test
+//!
+//! ```
 //! use std::time::Duration;
 //! use steadfast::{time::Clock, timeout::Timeout};
 //!
-//! let (clock, time) = Clock::manual(); // a test's clock; without one it is tokio's
+//! let (clock, time) = Clock::manual(); // a clock that the test moves
 //! let timeout = Timeout::builder(Duration::from_secs(2)).clock(&clock).build();
 //!
 //! let start = time.now();

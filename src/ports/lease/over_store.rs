@@ -101,6 +101,8 @@ impl StoreLease {
     }
 
     /// Creates a builder of an instance over this store.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStoreLease%3E): `partition`.
     pub fn builder(store: Arc<dyn Store>) -> Builder<Self> {
         Builder::new(StoreLeaseSpec { store, partition: "leases".into() })
     }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A queue that publishes a notice after a `send`, so that a listener whose
-/// [notifier](crate::Builder::notifier) subscribes to the topic polls
+/// [notifier](crate::queue_listener::QueueListener::builder) subscribes to the topic polls
 /// at once.
 ///
 /// Notices are at least 20 ms apart by default, so not every `send` has its own, and a flood of
@@ -83,6 +83,8 @@ impl AnnouncingQueue {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAnnouncingQueue%3E): `apart`.
     pub fn builder(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Builder<Self> {
         Builder::new(AnnouncingSpec { queue, notifier, topic: topic.into(), apart: APART })
     }

@@ -16,8 +16,8 @@ use crate::{
 /// A queue in this process's memory, for tests, and for work that may end with the process.
 ///
 /// A clone is the same queue. All queues in the memory of one process can
-/// [forward](Settle::Forward) messages to each other. Without [`bounded`](Builder::bounded) the
-/// queue grows while more messages are sent than handled.
+/// [forward](Settle::Forward) messages to each other. Without [`bounded`](InMemoryQueue::builder)
+/// the queue grows while more messages are sent than handled.
 #[derive(Clone)]
 pub struct InMemoryQueue(Arc<QueueCore>);
 
@@ -82,6 +82,9 @@ impl InMemoryQueue {
     }
 
     /// Creates a builder of an empty queue of this name.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CInMemoryQueue%3E): `bounded`,
+    /// `deduplicating_for`.
     pub fn builder(name: impl Into<Name>) -> Builder<Self> {
         Builder::new(InMemoryQueueSpec { name: name.into(), bound: usize::MAX, window: WINDOW })
     }

@@ -215,7 +215,8 @@ pub struct Delivery {
     /// Number of deliveries so far, this one included: 1 at first.
     pub deliveries: u32,
     /// Number of earlier deliveries that were abandoned, or that expired without being settled.
-    /// Released ones are not counted.
+    /// Released ones are not counted. An abandoned delivery takes back expired ones of which
+    /// nothing tells that they were tried.
     pub attempts: u32,
     /// Number of consecutive deliveries that expired without being settled: the process died, or
     /// the lease was lost. An abandoned delivery resets the count; a released one keeps it.

@@ -39,7 +39,9 @@
 //!    those that expired since the last abandoned one: above 0, the end of an earlier delivery is
 //!    unexplained. A release changes neither count; an extension changes none of the three. A
 //!    fourth, [`crashes`](Delivery::crashes), counts those of `expiries` whose handling was
-//!    [recorded as begun](Queue::mark_begun) when they expired.
+//!    [recorded as begun](Queue::mark_begun) when they expired. An abandoned delivery resets
+//!    `expiries` and `crashes`, and takes back the attempts of which nothing tells that they were
+//!    tried: all expired ones but the crashes and, if there was a crash, one before it.
 //! 3. **A stale receipt has no effect.** Settling or extending with it returns
 //!    [`QueueError::LeaseLost`], and changes nothing. A receipt is stale once its message was
 //!    delivered again, or settled: of two settlements with one receipt, one takes effect. A receipt
@@ -132,7 +134,7 @@ pub use partitioned::PartitionedQueue;
 pub use redrive::redrive;
 pub use requester::{ReplyTo, RequestError, Requester};
 pub use settle::{Receive, Settle, check_visibility};
-pub(crate) use unexplained::Unexplained;
+pub(crate) use unexplained::{Unexplained, untried};
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -33,7 +33,7 @@ use crate::{
 ///   of them at once, and drops the other waits when messages arrive. Partitions on a server may
 ///   have taken messages for these, which return after their visibility time-out: so
 ///   [`Push`](Capability::Push) is not stated. A listener that is to be woken takes each partition
-///   as a [source](crate::Builder::source).
+///   as a [source](crate::queue_listener::QueueListener::builder).
 /// - **A partition that does not respond** delays the receives that reach it; the next receive
 ///   begins with the next partition. Set a time-out for receives, as a listener does.
 ///

@@ -59,7 +59,7 @@ pub enum Settle {
     /// Removes the message: it was handled.
     Complete,
     /// Makes the message visible again later: it was not handled. The delivery counts as an
-    /// attempt.
+    /// attempt. Expired ones of which nothing tells that they were tried no longer do.
     Abandon {
         /// Time until the message is visible again; zero is at once.
         after: Duration,

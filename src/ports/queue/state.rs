@@ -1,6 +1,6 @@
 //! State machine of the queue in memory. It takes `now` as an argument, and uses neither async nor
 //! tokio.
-#[cfg(feature = "nats")]
+#[allow(dead_code, reason = "used by a backend")]
 mod image;
 
 use std::{
@@ -242,7 +242,7 @@ impl QueueState {
 
     /// Returns the number of messages that are visible at a time, hidden ones that are due
     /// included.
-    #[cfg(feature = "nats")]
+    #[allow(dead_code, reason = "used by a backend")]
     pub(crate) fn visible(&self, now: Instant) -> usize {
         let due = self.hidden.iter().take_while(|(until, _)| *until <= now).count();
         self.fresh.len() + self.returned.len() + due
@@ -302,8 +302,9 @@ impl QueueState {
             Hide::Mark(begun) => stored.unexplained = stored.unexplained.marked(begun),
             Hide::Release => (stored.receipt, stored.unexplained) = (0, stored.unexplained.marked(false)),
             Hide::Abandon => {
+                let tried = stored.attempts.saturating_sub(stored.unexplained.untried());
+                stored.attempts = tried.saturating_add(1);
                 (stored.receipt, stored.unexplained) = (0, Unexplained::default());
-                stored.attempts = stored.attempts.saturating_add(1);
             }
         }
         match until {

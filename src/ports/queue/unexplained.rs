@@ -34,6 +34,11 @@ impl Unexplained {
         self.0 / (2 * BEGUN)
     }
 
+    /// Returns the number of expired deliveries of which nothing tells that they were tried.
+    pub(crate) const fn untried(self) -> u32 {
+        untried(self.expiries(), self.crashes())
+    }
+
     /// Returns the counts after the current delivery has expired.
     pub(crate) fn expired(self) -> Self {
         let expiries = (self.expiries() + 1).min(BEGUN - 1);
@@ -45,6 +50,12 @@ impl Unexplained {
     pub(crate) const fn marked(self, begun: bool) -> Self {
         Self(if begun { self.0 | BEGUN } else { self.0 & !BEGUN })
     }
+}
+
+/// Returns how many of these expired deliveries nothing tells to have been tried. The first one
+/// before a recorded crash is taken for a crash, too: it made the message suspect.
+pub(crate) const fn untried(expiries: u32, crashes: u32) -> u32 {
+    expiries.saturating_sub(if crashes == 0 { 0 } else { crashes + 1 })
 }
 
 #[cfg(all(test, not(steadfast_loom)))]

@@ -11,7 +11,7 @@ use std::{
 use super::{Entry, JournalConfig, JournalEvent as Event, Served};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
-    config::{ConfigError, Name, Reconfigure, reconfigurable},
+    config::{ConfigError, Name, Reconfigure, apply_newest, reconfigurable},
     observe::{Events, Subscription},
     outcome::CallError,
     port::{Capability, Failure, PortError, ask},
@@ -128,6 +128,8 @@ impl Journal {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CJournal%3E): `remembering`.
     pub fn builder(queue: Arc<dyn Queue>, config: JournalConfig) -> Builder<Self> {
         Builder::new(JournalSpec { queue, config, memory: None })
     }
@@ -140,17 +142,7 @@ impl Journal {
     pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
         self.validate(&config)?;
         *self.0.config.lock() = config;
-        let mut config = config;
-        // The pace wakes entries, so it changes outside the lock. Two concurrent changes do not mix
-        // their settings: each call ends with the newest ones.
-        loop {
-            self.0.pace.apply(self.0.pace_of(&config))?;
-            let newest = self.config();
-            if newest == config {
-                break;
-            }
-            config = newest;
-        }
+        apply_newest(|| self.config(), |config| self.0.pace.apply(self.0.pace_of(config)))?;
         self.0.emit(|| Event::ConfigChanged);
         Ok(())
     }

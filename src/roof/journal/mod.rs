@@ -20,42 +20,90 @@
 //!
 //! # Example
 //!
+//! A shop whose payments are accepted while the bank is closed, and made when it opens:
+//!
 //! ```
-//! use std::{sync::{Arc, Mutex}, time::Duration};
-//! use steadfast::{
-//!     Pipeline,
-//!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
-//!     journal::{Entry, Gate, Journal, JournalConfig, Replay, Replayed, Served},
-//!     queue::InMemoryQueue,
-//!     time::Clock,
-//! };
+//! use std::{io, sync::Arc};
+//! use steadfast::{BoxedPipeline, CallError, Pipeline, port::PortError};
+//! use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
+//! use steadfast::journal::{Entry, Gate, Journal, Replay, Replayed, Served};
 //!
-//! # let (clock, driver) = Clock::manual();
-//! # driver.block_on(async {
-//! let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).clock(&clock).build()?;
-//! let payments = Pipeline::new().then(breaker.clone());
-//! // In a service, a durable queue.
-//! let queue = Arc::new(InMemoryQueue::builder("payments").clock(&clock).build());
-//! let journal = Journal::builder(queue, JournalConfig::default()).clock(&clock).build()?;
+//! struct Shop {
+//!     breaker: CircuitBreaker,
+//!     bank: BoxedPipeline<(), io::Error>,
+//!     journal: Journal,
+//! }
 //!
-//! let charged = Mutex::new(Vec::new());
-//! let charge = async |order: &str| -> Result<(), std::io::Error> {
-//!     Ok(charged.lock().unwrap().push(order.to_owned()))
-//! };
+//! impl Shop {
+//!     async fn pay(&self, order: &str) -> Result<&'static str, CallError<io::Error>> {
+//!         let result = self.bank.call(|| charge(order)).await;
+//!         match self.journal.or_defer(result, || Entry::new(order, "10 euro")).await? {
+//!             Served::Now(()) => Ok("paid"),
+//!             Served::Later => Ok("accepted"),
+//!         }
+//!     }
 //!
-//! breaker.force_open(Duration::from_secs(30)); // the bank is down
-//! let result = payments.call(|| charge("order-42")).await;
-//! let served = journal.or_defer(result, || Entry::new("order-42", "charge 10 euro")).await?;
-//! assert_eq!(served, Served::Later); // tell the customer: accepted
+//!     /// Runs beside the service, in any number of processes.
+//!     async fn replay(&self, shutdown: impl Future<Output = ()>) -> Result<(), PortError> {
+//!         let gate = || Gate::of(&self.breaker);
+//!         self.journal.run(shutdown, gate, async |entry: Replay| {
+//!             Replayed::of_call(self.bank.call(|| charge(&entry.key)).await)
+//!         }).await
+//!     }
+//! }
+//! # async fn charge(_order: &str) -> io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::time::Duration;
+//! # use steadfast::{journal::JournalConfig, queue::{InMemoryQueue, Queue}};
+//! # let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?;
+//! # let bank = Pipeline::new().then(breaker.clone()).boxed();
+//! # let queue = Arc::new(InMemoryQueue::new("payments"));
+//! # let journal = Journal::new(queue, JournalConfig::default())?;
+//! # let shop = Shop { breaker, bank, journal };
+//! # assert_eq!(shop.pay("order-41").await?, "paid");
+//! # shop.breaker.force_open(Duration::from_secs(30));
+//! # assert_eq!(shop.pay("order-42").await?, "accepted");
+//! # shop.replay(tokio::time::sleep(Duration::from_secs(60))).await?;
+//! # assert_eq!(shop.journal.queue().depth().await?.total(), 0);
+//! # Ok(())
+//! # }
+//! ```
 //!
-//! // Beside the service:
-//! let gate = || Gate::of(&breaker);
-//! journal.run(clock.sleep(Duration::from_secs(60)), gate, async |entry: Replay| {
-//!     Replayed::of_call(payments.call(|| charge(&entry.key)).await)
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{future::pending, io, time::Duration};
+//! use steadfast::{Pipeline, backend, circuit_breaker::CircuitBreaker, queue::redrive};
+//! use steadfast::journal::{Entry, Gate, Journal, JournalConfig, Replay, Replayed};
+//!
+//! # async fn charge(_order: &str) -> io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let breaker = CircuitBreaker::new(Default::default())?;
+//! # let bank = Pipeline::new().then(breaker.clone());
+//! # let stop = || tokio::time::sleep(Duration::from_secs(60));
+//! let journal = Journal::new(backend.queue("payments").await?, JournalConfig::default())?;
+//! // 1. Keep a call that a breaker or a limit rejected.
+//! let result = bank.call(|| charge("order-42")).await;
+//! journal.or_defer(result, || Entry::new("order-42", "10 euro")).await?;
+//!
+//! // 2. Keep work that needs no answer, without a first try.
+//! journal.defer("order-43", "10 euro").await?;
+//!
+//! // 3. In the order of each customer.
+//! journal.defer_entry(Entry::new("order-44", "10 euro").in_order_of("customer-7")).await?;
+//!
+//! // 4. Replay, in any number of processes, at ten calls a second each.
+//! journal.run(stop(), || Gate::of(&breaker), async |entry: Replay| {
+//!     Replayed::of_call(bank.call(|| charge(&entry.key)).await)
 //! }).await?;
-//! assert_eq!(*charged.lock().unwrap(), ["order-42"]);
-//! # Ok::<_, Box<dyn std::error::Error>>(())
-//! # }).unwrap();
+//!
+//! // 5. After a repair, replay the entries that were given up.
+//! redrive(&**journal.queue(), 1_000, |_| true).await?;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # Delivery
@@ -65,7 +113,7 @@
 //! between the call and its settlement. Every entry therefore has an **idempotency key**. Send it
 //! to the service (the header [`Idempotency-Key`](IDEMPOTENCY_KEY) is usual), which then performs
 //! the call once. If the service does not support keys,
-//! [`remembering`](crate::Builder::remembering) makes a repetition rare. Its records belong to the
+//! [`remembering`](Journal::builder) makes a repetition rare. Its records belong to the
 //! journal's queue, whatever else the store holds. A key that is deferred twice within the queue's
 //! deduplication window is kept once.
 //!
@@ -122,13 +170,6 @@
 //! replaying, config changed. Failures of the queue during replay have no event here; its depth is
 //! the number of pending entries.
 //!
-//! # Considerations
-//!
-//! 1. Rejected requests may be journalled and replayed: this pattern. (circuit breaker, 10)
-//! 2. Low-priority work may be deferred: this pattern. (throttling, 7)
-//! 3. A recovered service is not flooded: an even pace, and the breaker's own probes. (default)
-//! 4. Retried work is idempotent: every entry has a key. (refused without one)
-//!
 //! # Pitfalls
 //!
 //! - A direct call overtakes waiting entries of its order key. If order matters beyond the journal,
@@ -137,8 +178,9 @@
 //!   while the gate is open.
 //! - The rate limit applies to each process. With many processes reduce it, or put a
 //!   [`SharedRateLimiter`](crate::throttling::SharedRateLimiter) into the handler's pipeline.
-//! - A process that is killed during an outage uses up an attempt of each entry in its memory, at
-//!   most twice `concurrency`. An orderly stop, as in a deployment, uses up none.
+//! - A process that is killed during an outage makes each entry in its memory suspect, at most twice
+//!   `concurrency`: they are then replayed one at a time. An orderly stop, as in a deployment, makes
+//!   none so.
 //!
 //! # Source
 //!

@@ -86,20 +86,20 @@ impl Builder<Filter> {
     }
 
     /// Wakes the filter by notices of this topic, as a listener's
-    /// [`notifier`](Builder::<QueueListener>::notifier) does.
+    /// [`notifier`](QueueListener::builder) does.
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
         self.spec.listener = self.spec.listener.notifier(notifier, topic);
         self
     }
 
-    /// Obeys this control, as a listener's [`control`](Builder::<QueueListener>::control) does.
+    /// Obeys this control, as a listener's [`control`](QueueListener::builder) does.
     pub fn control(mut self, control: &QueueControl) -> Self {
         self.spec.listener = self.spec.listener.control(control);
         self
     }
 
     /// Sets the number of tasks by the number of waiting messages, as a listener's
-    /// [`scaling`](Builder::<QueueListener>::scaling) does.
+    /// [`scaling`](QueueListener::builder) does.
     pub fn scaling(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
         self.spec.listener = self.spec.listener.scaling(rule);
         self
@@ -185,6 +185,9 @@ impl Filter {
     /// Creates a builder of a filter of this input, with the settings of its listener. Add at least
     /// one output. The name is a part of lineage ids: give all processes of a filter the same, and
     /// keep it.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CFilter%3E): `output`,
+    /// `named_output`, `allow_duplicates`, `notifier`, `control`, `scaling`.
     pub fn builder(name: impl Into<Name>, input: Arc<dyn Queue>, config: QueueListenerConfig) -> Builder<Self> {
         let listener = QueueListener::builder(input.clone(), config);
         let (name, outputs) = (name.into(), Vec::new());

@@ -4,8 +4,8 @@
 //! # When, and when not
 //!
 //! Use it where work is a line of steps that differ in their speed, their hardware or their owners:
-//! each step scales, fails and is deployed by itself, and the queues between them absorb peaks. Do
-//! not use it
+//! each step scales, fails and is deployed by itself, and the queues between them absorb peaks.
+//! Begin with all filters in one process, and separate those that must scale alone. Do not use it
 //!
 //! - if the steps are quick and of one kind: call one function after the other in the handler of a
 //!   [`queue_listener`](crate::queue_listener), which costs one queue instead of several,
@@ -24,9 +24,87 @@
 //! |---|---|---|
 //! | a queue of the input's engine: one file, one server, memory | any | was not sent: both are one step |
 //! | another queue, with a window above the longest redelivery | `handler_timeout`, few attempts | is recognized and not sent again |
-//! | another queue, and [`allow_duplicates`](crate::Builder::allow_duplicates) | any | may come again, with one lineage id |
+//! | another queue, and [`allow_duplicates`](Filter::builder) | any | may come again, with one lineage id |
 //!
 //! # Example
+//!
+//! Lines are split into words in one process, and words are counted in another:
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{backend, queue::{Message, QueueExt}, pipes_and_filters::{Emit, Filter}};
+//! use steadfast::queue_listener::{QueueListenerConfig, Work};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let shutdown = tokio::time::sleep(Duration::from_secs(60));
+//! // In a service, a URL such as `sqlite:state.db` or `postgres://..`.
+//! let backend = backend::open("memory:").await?;
+//! let lines = backend.queue("lines").await?;
+//! let words = backend.queue("words").await?;
+//! lines.send_one(Message::new("to be or not to be")).await?;
+//!
+//! let split = Filter::builder("split", lines, QueueListenerConfig::default())
+//!     .output(words.clone())
+//!     .build()?;
+//! // In any number of processes. The words are sent in the step that ends their line.
+//! split.run(shutdown, async |line: Work| {
+//!     let text = String::from_utf8(line.body.to_vec())?; // an error is a failed attempt
+//!     let words = text.split(' ').map(|word| Message::new(word.to_owned()));
+//!     Ok::<_, std::string::FromUtf8Error>(Emit::many(words))
+//! }).await?;
+//! assert_eq!(words.depth().await?.visible, 6);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! Each is a result of a handler, or a setting of the builder:
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{backend, queue::{Message, redrive}, queue_listener::QueueListenerConfig};
+//! use steadfast::{queue_listener::Work, pipes_and_filters::{Emit, Filter}, standard::Standard};
+//!
+//! # async fn resize(_image: &[u8]) -> std::io::Result<Vec<u8>> { Ok(vec![]) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let queue = async |name| backend.queue(name).await;
+//! # let stop = || tokio::time::sleep(Duration::from_secs(60));
+//! # let config = QueueListenerConfig::default();
+//! # let (images, small) = (queue("images").await?, queue("small").await?);
+//! // 1. A second output, for what is not for the next filter.
+//! let filter = Filter::builder("resize", images.clone(), config)
+//!     .output(small)
+//!     .named_output("broken", queue("broken").await?)
+//!     .build()?;
+//! filter.run(stop(), async |image: Work| match image.body.is_empty() {
+//!     true => Emit::to("broken", Message::new(image.body.clone())),
+//!     false => Emit::one(Message::new(image.body.clone())),
+//! }).await?;
+//!
+//! // 2. A message that ends here.
+//! filter.run(stop(), async |_: Work| Emit::none()).await?;
+//!
+//! // 3. A fragile service in a step: what an open breaker refuses costs no attempt.
+//! let service = Standard::builder(Default::default()).name("resize").build()?.into_pipeline();
+//! filter.run(stop(), async |image: Work| {
+//!     let call = async || resize(&image.body).await.map(|small| Emit::one(Message::new(small)));
+//!     Emit::of_call(service.call(call).await)
+//! }).await?;
+//!
+//! // 4. Find the slowest filter: its description warns.
+//! eprintln!("{}", filter.explain());
+//!
+//! // 5. Continue the chain where it broke, after the repair.
+//! redrive(&*images, 1_000, |_| true).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a test
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -39,7 +117,6 @@
 //!
 //! # let (clock, driver) = Clock::manual();
 //! # driver.block_on(async {
-//! // In a service, durable queues, for example of one SQLite file.
 //! let queue = |name| Arc::new(InMemoryQueue::builder(name).clock(&clock).build());
 //! let [lines, words, odd, loud] = ["lines", "words", "odd", "loud"].map(queue);
 //!
@@ -54,14 +131,13 @@
 //! lines.send_one(Message::new("to be").group("page 1").header("tenant", "7")).await?;
 //! lines.send_one(Message::new(&b"\xff"[..])).await?;
 //!
-//! // Each in any number of processes.
 //! let stop = || clock.sleep(Duration::from_secs(10));
 //! let splits = async |work: Work| match std::str::from_utf8(&work.body) {
 //!     Ok(line) => Emit::many(line.split(' ').map(|word| Message::new(word.to_owned()))),
 //!     Err(_) => Emit::to("odd", Message::new(work.body.clone())),
 //! };
 //! let shouts = async |work: Work| {
-//!     let word = String::from_utf8(work.body.to_vec())?; // an error is a failed attempt
+//!     let word = String::from_utf8(work.body.to_vec())?;
 //!     Ok::<_, std::string::FromUtf8Error>(Emit::one(Message::new(word.to_uppercase())))
 //! };
 //! tokio::try_join!(split.run(stop(), splits), shout.run(stop(), shouts))?;
@@ -157,28 +233,6 @@
 //! [`held`](crate::queue_listener::ListenerState::held) shows that an output of the input's engine
 //! is full; what waits for another engine is [in
 //! flight](crate::queue_listener::ListenerState::in_flight).
-//!
-//! # Considerations
-//!
-//! 1. A chain is complex: begin with several filters in one process, and read
-//!    [`explain`](Filter::explain). (option)
-//! 2. Nothing is lost between filters: results are forwarded, or sent before their message ends.
-//!    (default)
-//! 3. Filters are idempotent, as far as they have effects beside their results: use the lineage id
-//!    as a key. (option)
-//! 4. Repeated messages are recognized within the window of a queue. (default; refusal of settings)
-//! 5. Context travels with each message: headers, group, reply address, remaining time; a claim
-//!    check for much of it. (default)
-//! 6. A chain is as fast as its slowest filter: compare depth and state of each, and give that one
-//!    more tasks or processes. Full outputs slow the filters before them, and
-//!    [`explain`](Filter::explain) warns of a filter that is busy while messages wait, and of one
-//!    whose output is full. (default; warning)
-//! 7. Filters can be reordered, added and removed: queues are the joints. (advice)
-//! 8. Filters that scale together belong into one process: one process may run several. (advice)
-//! 9. The work of a process that died goes to another one. (default)
-//! 10. For compensation, a filter drives a saga. (advice)
-//! 11. Not where the steps must be one transaction, or need too much context. (advice)
-//! 12. A stop waits for what runs, with limits, and releases the rest. (default)
 //!
 //! # Pitfalls
 //!

@@ -1,4 +1,4 @@
-//! Running a filter: its handler, and the delivery of results to the outputs.
+//! Running a filter: its handler, and the delivery of its results to the outputs.
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use super::{

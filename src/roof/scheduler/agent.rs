@@ -130,6 +130,8 @@ impl HasEntropy for Agent {}
 
 impl Agent {
     /// Creates a builder of an agent of this queue of requests, with the settings of its listener.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAgent%3E): `replies`.
     pub fn builder(requests: Arc<dyn Queue>, config: QueueListenerConfig) -> Builder<Self> {
         Builder::new(AgentSpec { queue: requests, config, replies: None })
     }

@@ -43,52 +43,128 @@
 //!
 //! # Example
 //!
-//! ```
-//! use std::{sync::Arc, time::Duration};
-//! use steadfast::{
-//!     codec::Codec,
-//!     queue::{InMemoryQueue, QueueExt},
-//!     saga::{Action, Plan, Saga, SagaConfig, SagaPhase, Step, StepOutcome},
-//!     scheduler::{STATUS, Scheduler, SchedulerConfig, Submission},
-//!     store::InMemoryStore,
-//!     time::Clock,
-//! };
+//! A shop that accepts orders at once and ships them later, in any number of processes:
 //!
-//! struct Ship; // a step that calls a service
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{ConfigError, backend, codec::Codec, port::PortError};
+//! use steadfast::saga::{Action, Plan, Saga, SagaConfig, SagaPhase, Step, StepOutcome};
+//! use steadfast::scheduler::{Scheduler, SchedulerConfig, Submission};
+//!
+//! struct Ship;
 //!
 //! impl Action<String> for Ship {
 //!     async fn execute(&self, _step: &Step<String>) -> StepOutcome<String> {
+//!         // Calls a service, through a pipeline.
 //!         StepOutcome::changed(|order: &mut String| order.push_str(", shipped"))
 //!     }
 //! }
 //!
-//! # let (clock, driver) = Clock::manual();
-//! # driver.block_on(async {
-//! // In a service, a durable store and queue, for example in one SQLite file.
-//! let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
-//! let queue = Arc::new(InMemoryQueue::builder("orders").clock(&clock).build());
-//! let replies = Arc::new(InMemoryQueue::builder("web-1").clock(&clock).build());
-//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let stop = || tokio::time::sleep(Duration::from_secs(60));
+//! // In a service, a URL such as `sqlite:state.db` or `postgres://..`.
+//! let backend = backend::open("memory:").await?;
+//! let (store, queue) = (backend.store(), backend.queue("orders").await?);
 //! let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
 //! let plan = Plan::new().pivot("ship", Ship);
-//! let config = SagaConfig::default();
-//! let saga = Saga::builder("order", store, codec, plan, config).clock(&clock).build()?;
-//! let found = replies.clone();
-//! let orders = Scheduler::builder(saga, queue, SchedulerConfig::default())
-//!     .clock(&clock)
-//!     .replies(move |name| (name == "web-1").then(|| found.clone() as _))
-//!     .build()?;
+//! let saga = Saga::new("order", store, codec, plan, SagaConfig::default())?;
+//! let orders = Scheduler::new(saga, queue, SchedulerConfig::default())?;
 //!
-//! let order = Submission::new("order-42", "two books".to_owned());
-//! orders.submit(order.deadline(Duration::from_secs(3600)).reply_to("web-1", "request-7")).await?;
+//! // The handler of a request:
+//! orders.submit(Submission::new("order-42", "two books".to_owned())).await?;
 //!
-//! // Any number of processes run, and at least one supervises.
-//! let stop = || clock.sleep(Duration::from_secs(60));
+//! // Beside it, in each process. One process at least supervises.
 //! let (ran, supervised) = tokio::join!(orders.run(stop()), orders.supervise(stop()));
 //! (ran?, supervised?);
 //!
 //! let status = orders.read("order-42").await?.expect("it was started");
 //! assert_eq!((status.phase, &*status.state), (SagaPhase::Completed, "two books, shipped"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{backend, codec::Codec, queue::redrive};
+//! use steadfast::saga::{Action, Plan, Saga, SagaConfig, Step, StepOutcome};
+//! use steadfast::scheduler::{Scheduler, SchedulerConfig, Submission};
+//!
+//! # struct Ship;
+//! # impl Action<String> for Ship {
+//! #     async fn execute(&self, _: &Step<String>) -> StepOutcome<String> {
+//! #         StepOutcome::completed()
+//! #     }
+//! # }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+//! # let plan = Plan::new().pivot("ship", Ship);
+//! # let saga = Saga::new("order", backend.store(), codec, plan, SagaConfig::default())?;
+//! # let order = || Submission::new("order-42", "two books".to_owned());
+//! let (queue, replies) = (backend.queue("orders").await?, backend.queue("web-1").await?);
+//! let orders = Scheduler::builder(saga, queue.clone(), SchedulerConfig::default())
+//!     .replies(move |name| (name == "web-1").then(|| replies.clone()))
+//!     .build()?;
+//!
+//! // 1. Hand an order over. A second submission of the id has no effect.
+//! orders.submit(order()).await?;
+//!
+//! // 2. With a deadline: before its pivot it is compensated when the time is over.
+//! orders.submit(order().deadline(Duration::from_secs(3600))).await?;
+//!
+//! // 3. With a message to this process when it ends.
+//! orders.submit(order().reply_to("web-1", "request-7")).await?;
+//!
+//! // 4. One after the other for each customer.
+//! orders.submit(order().ordering_key("customer-9")).await?;
+//!
+//! // 5. After a repair, submit the dead letters again.
+//! redrive(&*queue, 1_000, |_| true).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a test
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{
+//!     codec::Codec,
+//!     queue::{InMemoryQueue, QueueExt},
+//!     saga::{Action, Plan, Saga, SagaConfig, Step, StepOutcome},
+//!     scheduler::{STATUS, Scheduler, SchedulerConfig, Submission},
+//!     store::InMemoryStore,
+//!     time::Clock,
+//! };
+//!
+//! # struct Ship;
+//! # impl Action<String> for Ship {
+//! #     async fn execute(&self, _: &Step<String>) -> StepOutcome<String> {
+//! #         StepOutcome::completed()
+//! #     }
+//! # }
+//! # let (clock, driver) = Clock::manual();
+//! # driver.block_on(async {
+//! let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+//! let queue = |name| Arc::new(InMemoryQueue::builder(name).clock(&clock).build());
+//! let (replies, plan) = (queue("web-1"), Plan::new().pivot("ship", Ship));
+//! let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+//! let config = SagaConfig::default();
+//! let saga = Saga::builder("order", store, codec, plan, config).clock(&clock).build()?;
+//! let found = replies.clone();
+//! let orders = Scheduler::builder(saga, queue("orders"), SchedulerConfig::default())
+//!     .clock(&clock)
+//!     .replies(move |name| (name == "web-1").then(|| found.clone() as _))
+//!     .build()?;
+//!
+//! let order = Submission::new("order-42", "two books".to_owned());
+//! orders.submit(order.reply_to("web-1", "request-7")).await?;
+//! orders.run(clock.sleep(Duration::from_secs(60))).await?;
+//!
 //! let reply = replies.receive_one(Duration::from_secs(30)).await?.expect("a status message");
 //! assert_eq!(reply.headers[STATUS], "received");
 //! assert_eq!(reply.headers["correlation-id"], "request-7");
@@ -154,28 +230,6 @@
 //!
 //! [`SchedulerEvent`]: resent, stranded, dead-lettered, reply failed. Alert on stranded, on
 //! dead-lettered, and on the stuck sagas of [`SagaEvent`](crate::saga::SagaEvent).
-//!
-//! # Considerations
-//!
-//! 1. Test every failure: crash the processes at each request, and kill them. (default)
-//! 2. Recovery depends on the state store: one record has the progress and all that compensation
-//!    needs. (default)
-//! 3. The supervisor's interval trades requests for delay: table above. (default)
-//! 4. Steps may run twice: keys, and [`Participant`](crate::saga::Participant). (default)
-//! 5. Several schedulers and supervisors do not fight: claims by compare-and-set, messages with
-//!    de-duplication. (default)
-//! 6. An agent that is late must stop and say nothing: `step_timeout` drops the attempt, and
-//!    [`Agent`] its handler. (default)
-//! 7. Repeated failures: longer waits, then compensation, then an alarm. (default)
-//! 8. The supervisor restarts no process and knows no business. (default)
-//! 9. A restarted scheduler takes up what was in flight: messages come back. (default)
-//! 10. The state store may be replicated: choose a durable engine. (advice)
-//! 11. Claims are atomic. (default)
-//! 12. The order and its state are written together: [`rows`](crate::Builder::rows). (option)
-//! 13. A lasting error ends in a state of its own, with an event; an operator retries or submits
-//!     again. (default; warning)
-//! 14. Status goes to a private reply queue, with a correlation id. (option)
-//! 15. Not for tasks without remote calls. (advice)
 //!
 //! # Pitfalls
 //!

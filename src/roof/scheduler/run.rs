@@ -28,7 +28,7 @@ use crate::{
 /// group.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Delay of a message that this process cannot handle and that another process may handle.
+/// Delay of a message that this process cannot handle, but another process may.
 const ELSEWHERE: Duration = Duration::from_secs(30);
 
 const LATE: &str = "the deadline has passed";
@@ -46,9 +46,12 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     /// their visibility time-out.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), PortError> {
         let inner = &*self.0;
-        // The saga's settings may have changed. They were valid, and so are these.
-        let config = inner.listener_config(&inner.config.now());
-        inner.listener.reconfigure(config).map_err(|error| PortError::invalid(error.field(), error.rule()))?;
+        let shutdown = async {
+            shutdown.await;
+            // A stop waits as long as a step may take, and the saga's settings may have changed.
+            // They were valid, and so are these.
+            let _ = inner.update_listener();
+        };
         inner.listener.run(shutdown, |work: Work| inner.handle(work)).await
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{SchedulerConfig, SchedulerEvent as Event, Submission, reply::Replies, submission};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
-    config::{ConfigError, Effect, Live, Name, Reconfigure},
+    config::{ConfigError, Effect, Live, Name, Reconfigure, apply_newest},
     observe::{Events, Subscription},
     port::{Capability, PortError, ask},
     queue::{Message, Queue, QueueError, QueueExt},
@@ -110,6 +110,9 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new). Give it the clock of the saga.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CScheduler%3CT%3E%3E):
+    /// `replies`, `rows`.
     pub fn builder(saga: Saga<T>, queue: Arc<dyn Queue>, config: SchedulerConfig) -> Builder<Self> {
         Builder::new(SchedulerSpec { saga, queue, config, replies: None, rows: None })
     }
@@ -166,7 +169,8 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
 
     /// Replaces the settings while the scheduler is in use, for all clones and their runs. More
     /// sagas begin at once under a higher `concurrency`; under a lower one those that run go on.
-    /// The settings of the steps are replaced by [`Saga::reconfigure`].
+    /// The settings of the steps are replaced by [`Saga::reconfigure`]: a stop waits for them by
+    /// those in effect when it begins.
     ///
     /// # Errors
     /// If a setting breaks its rule, or `visibility` is another one. Nothing has changed then.
@@ -175,8 +179,7 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
             return Err(error);
         }
         self.0.config.replace(config);
-        // The newest settings, if there are several changes at once.
-        self.0.listener.reconfigure(self.0.listener_config(&self.0.config.now()))
+        self.0.update_listener()
     }
 
     /// Returns the saga, whose methods cancel, retry and skip.
@@ -192,8 +195,14 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
 
 impl<T: Send + Sync + 'static> SchedulerInner<T> {
     /// Returns the settings of the listener, by these and by those of the saga in effect.
-    pub(super) fn listener_config(&self, config: &SchedulerConfig) -> QueueListenerConfig {
+    fn listener_config(&self, config: &SchedulerConfig) -> QueueListenerConfig {
         config.listener(self.saga.core().longest_step())
+    }
+
+    /// Gives the listener the settings in effect, also those of the saga.
+    pub(super) fn update_listener(&self) -> Result<(), ConfigError> {
+        let newest = || self.listener_config(&self.config.now());
+        apply_newest(newest, |config| self.listener.reconfigure(*config))
     }
 
     pub(super) fn event(&self, event: impl FnOnce() -> Event) {

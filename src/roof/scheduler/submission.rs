@@ -105,7 +105,7 @@ pub(super) enum Kind {
     Submit,
     /// Continues a saga that was released.
     Wake,
-    /// Continues a saga that nothing carries on.
+    /// Continues an open saga without an executor.
     Resume,
     /// The same, and cancels it.
     Cancel,
@@ -137,8 +137,8 @@ pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) ->
     kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
 }
 
-/// Returns the message that continues a saga, and tells its end if it comes so far. The group stays
-/// with the submission's message. The deadline counts anew: it holds if that message is lost.
+/// Returns the message that continues a saga, and reports the outcome if the saga ends. The group
+/// stays with the submission's message. The deadline counts anew: it holds if that message is lost.
 pub(super) fn wake(id: &str, mut origin: Origin) -> Message {
     origin.remove(ORDERING_KEY);
     let mut message = Message::new(Bytes::new());

@@ -1,4 +1,4 @@
-//! The supervisor: finds sagas that nothing carries on, and sends messages that resume them.
+//! The supervisor: finds open sagas without an executor, and sends messages that resume them.
 use std::{future::Future, pin::pin};
 
 use super::{Scheduler, SchedulerEvent as Event, scheduler::SchedulerInner, submission};

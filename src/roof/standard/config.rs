@@ -39,7 +39,7 @@ pub struct StandardConfig {
     #[serde(with = "switch_time")]
     pub timeout: Option<Duration>,
     /// Load shedding by priority while a gauge is above its limit. Gauges are added [in
-    /// code](crate::Builder::gauge). Off by default.
+    /// code](super::Standard::builder). Off by default.
     #[serde(with = "switch")]
     pub shed: Option<ShedderConfig>,
     /// Rate limit. Off by default.

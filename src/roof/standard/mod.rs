@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `fallback` | off | a fallback, [given with the call](crate::Pipeline::call_or), after some failures | it sees every failure |
 //! | `timeout` | 30 s | bounds the whole call | waits and retries included |
-//! | `shed` | off | sheds less important calls, by [gauges](crate::Builder::gauge) | costs the other side nothing |
+//! | `shed` | off | sheds less important calls, by [gauges](Standard::builder) | costs the other side nothing |
 //! | `rate_limit` | off | bounds calls per time | the same |
 //! | `concurrency_limit`, or `adaptive_limit` | off | bounds concurrent calls | a call that waits for the rate limit holds no permit |
 //! | `retry`, with `retry_budget` | three attempts, 20 % | repeats operations that are [marked as idempotent](crate::call::idempotent), or were certainly not sent | around the breaker: a rejection is not repeated |
@@ -44,6 +44,37 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! assert_eq!(pipeline.call(|| async { Ok::<_, std::io::Error>(42) }).await.unwrap(), 42);
 //! # });
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::io;
+//! use steadfast::{BoxedPipeline, ConfigError, call::idempotent, standard::*};
+//!
+//! # async fn get() -> io::Result<u32> { Ok(7) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let document = "timeout = '5s'";
+//! // 1. The defaults: time-outs, three attempts within a budget, a circuit breaker.
+//! let billing = Standard::builder(Default::default()).name("billing").build()?;
+//! let calls = billing.clone().into_pipeline();
+//! calls.call(idempotent(|| get())).await?;
+//!
+//! // 2. In a struct.
+//! struct Service { billing: BoxedPipeline<u32, io::Error> }
+//! let service = Service { billing: calls.boxed() };
+//!
+//! // 3. Settings from a document; a mistake is named with its path.
+//! let billing = Standard::builder(toml::from_str(document)?).name("billing").build()?;
+//!
+//! // 4. What it does, in order, and what it warns of.
+//! println!("{}", billing.explain());
+//!
+//! // 5. A new document while calls run, after a signal or a request of an operator.
+//! billing.reconfigure(toml::from_str(document)?)?;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # Several services

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::{Standard, StandardConfig};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
-    config::{ConfigError, Layer, Name, Reconfigure, reconfigurable, setters},
+    config::{ConfigError, Layer, Name, Reconfigure, apply_newest, reconfigurable, setters},
     sync::Mutex,
     throttling::{Gauges, Reading},
 };
@@ -151,7 +151,7 @@ pub struct StandardRegistrySpec {
 
 impl Builder<StandardRegistry> {
     /// Lets the shedders of all services also watch this gauge, as
-    /// [`Builder::gauge`](crate::Builder::gauge) of one stack does.
+    /// [`gauge`](Standard::builder) of one stack does.
     pub fn gauge(mut self, name: impl Into<Name>, gauge: impl Reading) -> Self {
         self.spec.gauges = self.spec.gauges.and(name.into(), gauge);
         self
@@ -187,6 +187,8 @@ impl StandardRegistry {
     }
 
     /// Creates a builder of the registry.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStandardRegistry%3E): `gauge`.
     pub fn builder(config: StandardRegistryConfig) -> Builder<Self> {
         Builder::new(StandardRegistrySpec { config, gauges: Gauges::default() })
     }
@@ -231,21 +233,15 @@ impl StandardRegistry {
     /// As [`new`](Self::new). Nothing has changed then.
     pub fn reconfigure(&self, config: StandardRegistryConfig) -> Result<(), ConfigError> {
         self.validate(&config)?;
-        let mut config = Arc::new(config);
         // From now on new stacks take it.
-        self.0.state.lock().config = config.clone();
-        // As in a stack: no lock is held meanwhile, and each call ends with the newest document.
-        loop {
+        self.0.state.lock().config = Arc::new(config);
+        let newest = || self.0.state.lock().config.clone();
+        apply_newest(newest, |config| {
             let stacks = self.0.state.lock().stacks.clone();
-            for (name, stack) in &stacks {
-                stack.reconfigure(config.of(name.as_str()).clone()).map_err(|e| config.locate(name.as_str(), e))?;
-            }
-            let newest = self.0.state.lock().config.clone();
-            if Arc::ptr_eq(&newest, &config) || newest == config {
-                return Ok(());
-            }
-            config = newest;
-        }
+            stacks.iter().try_for_each(|(name, stack)| {
+                stack.reconfigure(config.of(name.as_str()).clone()).map_err(|e| config.locate(name.as_str(), e))
+            })
+        })
     }
 }
 

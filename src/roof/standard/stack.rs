@@ -6,7 +6,7 @@ use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
     call::{Attempt, CallContext, Explanation, Identity, Nested, Pipeline, Policy},
     circuit_breaker::{CircuitBreaker, CircuitBreakerEvent, Transition},
-    config::{ConfigError, Name, Reconfigure, reconfigurable},
+    config::{ConfigError, Name, Reconfigure, apply_newest, reconfigurable},
     fallback::{Fallback, FallbackEvent},
     hedge::{Hedge, HedgeEvent},
     outcome::{ErrIsFailure, Outcome},
@@ -118,6 +118,8 @@ impl Standard {
     }
 
     /// Creates a builder of the stack. Its parts are named `name.retry` and so on.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStandard%3E): `gauge`.
     pub fn builder(config: StandardConfig) -> Builder<Self> {
         Builder::new(StandardSpec { config, gauges: Gauges::default() })
     }
@@ -155,18 +157,8 @@ impl Standard {
     pub fn reconfigure(&self, config: StandardConfig) -> Result<(), ConfigError> {
         self.validate(&config)?;
         let StandardInner { config: current, parts, .. } = &*self.0;
-        let mut config = Arc::new(config);
-        *current.lock() = config.clone();
-        // No lock is held while the parts change, as that runs hooks, which may use this stack. Two
-        // concurrent changes do not mix their documents: each call ends with the newest one.
-        loop {
-            parts.reconfigure(&config)?;
-            let newest = current.lock().clone();
-            if Arc::ptr_eq(&newest, &config) || newest == config {
-                return Ok(());
-            }
-            config = newest;
-        }
+        *current.lock() = Arc::new(config);
+        apply_newest(|| current.lock().clone(), |config| parts.reconfigure(config))
     }
 
     /// Returns the fallback, if it is on.

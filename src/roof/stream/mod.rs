@@ -29,7 +29,7 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`window`](crate::Builder::window) | 5 min | time for which the id of an event is remembered |
+//! | [`window`](StoreTopic::builder) | 5 min | time for which the id of an event is remembered |
 //! | `max_batch` | 500 | events that share a request, at most |
 //! | `max_pending` | 10,000 | appends under way, above which `append` is `Full` at once |
 //!
@@ -67,7 +67,7 @@
 //! | each partition that it owns: renewals (half of it with leases of a server) | 1,440 |
 //! | each partition that it owns: reads, with `idle` up to 5 s | 720 |
 //!
-//! With a [notifier](crate::Builder::notifier) of its own and of the producers, a member reads at
+//! With a [notifier](StreamProcessor::builder) of its own and of the producers, a member reads at
 //! once when events come, and `idle` can be a minute. A group of 1,024 partitions needs a longer
 //! term, too: 60 s makes 360 renewals an hour of each, and the replacement of a dead owner takes
 //! 72 s.
@@ -79,12 +79,12 @@
 //! use steadfast::{
 //!     lease::StoreLease,
 //!     queue::InMemoryQueue,
-//!     queue_listener::Disposition,
 //!     store::InMemoryStore,
 //!     stream::{
 //!         Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor,
 //!         StreamProcessorConfig,
 //!     },
+//!     work::EventDisposition,
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -111,9 +111,54 @@
 //! processor.run(shutdown, async |event: Delivered| {
 //!     // `event.position` identifies the event; `event.token()` fences the writes of this owner.
 //!     states.lock().unwrap().push(event.event.body.clone());
-//!     Disposition::Complete
+//!     EventDisposition::Complete
 //! }).await?;
 //! assert_eq!(states.into_inner().unwrap(), ["ordered", "packed", "delivered"]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The five commonest uses
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{backend, standard::Standard, work::EventDisposition};
+//! use steadfast::stream::{
+//!     Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor, Topic,
+//! };
+//!
+//! # async fn show(_state: &[u8]) -> std::io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = backend::open("memory:").await?;
+//! # let stop = || tokio::time::sleep(Duration::from_secs(10));
+//! let topic = StoreTopic::open(backend.store(), "deliveries", 8).await?;
+//! let producer = Producer::new(topic.clone(), ProducerConfig::default())?;
+//! // 1. Append an event; those of one key keep their order.
+//! producer.append(Event::new("packed").key("delivery-42")).await?;
+//!
+//! // 2. Append it again after an error, without a second one: by an id.
+//! producer.append(Event::new("packed").key("delivery-42").id("scan-7")).await?;
+//!
+//! // 3. Process the events, in any number of processes, with calls through a pipeline.
+//! let (leases, store) = (backend.lease(), backend.store());
+//! let config = Default::default();
+//! let processor = StreamProcessor::builder(topic.clone(), "board", leases, store, config)
+//!     .dead_letters(backend.queue("board-dead").await?)
+//!     .build()?;
+//! let board = Standard::builder(Default::default()).name("board").build()?.into_pipeline();
+//! processor.run(stop(), async |event: Delivered| {
+//!     EventDisposition::of_call(board.call(|| show(&event.event.body)).await)
+//! }).await?;
+//!
+//! // 4. Watch the lag of each partition.
+//! let states = processor.read_state().await?;
+//! let lag: u64 = states.iter().map(|state| state.lag).sum();
+//!
+//! // 5. Remove what all groups have processed.
+//! for state in &states {
+//!     topic.trim(state.partition, state.watermark).await?;
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -139,7 +184,7 @@
 //! partition: give events with one id the same key, or none.
 //!
 //! A read receives whole rows, and keeps those that it did not return for the next one. With a
-//! [notifier](crate::Builder::notifier) an append wakes the readers of other processes; without it,
+//! [notifier](StoreTopic::builder) an append wakes the readers of other processes; without it,
 //! a waiting read polls, at first after 50 ms and then up to each second.
 //!
 //! # Competing writers
@@ -164,8 +209,8 @@
 //!
 //! One request of a partition is under way at a time. Events that come meanwhile share the next
 //! one, in the order of their calls. The faster events come, the more share a request, so a peak
-//! costs few requests more. Requests run in tasks of their own: a caller whose future is dropped,
-//! or not polled, disturbs no other one. Events of one key go to one partition
+//! costs few additional requests. Requests run in tasks of their own: a caller whose future is
+//! dropped, or not polled, disturbs no other one. Events of one key go to one partition
 //! ([`partition_of`]), also from other processes. Those without a key are spread evenly.
 //!
 //! # Owners
@@ -177,7 +222,7 @@
 //!
 //! Members announce themselves in rows of the store, with the partitions that they own. Each looks
 //! at all rows, and computes the same division: every member gets the floor or the ceiling of an
-//! equal share, and as few partitions move as possible. It then does its own part. It takes the
+//! equal share, and as few partitions move as possible. It then applies its share: it takes the
 //! free partitions that fall to it, and asks the fullest members to resign from the rest. An owner
 //! that is asked stops reading, lets its handlers end, writes a last checkpoint and releases the
 //! partition. No partition is taken from a live owner. A member whose row stops changing, on the
@@ -187,14 +232,14 @@
 //! The partitions of a dead member, and those that were free for an interval, fall to no newcomer,
 //! which is a member that began less than a term and two intervals ago, unless all are new. It asks
 //! for its share once they have owners. Otherwise a process that dies and is restarted again and
-//! again would keep them free: each of its lives begins anew to wait for their leases.
+//! again would keep them free: each restart begins the wait for their leases again.
 //!
 //! # Checkpoints
 //!
 //! A checkpoint has the low watermark, which is the position up to which all events are finished,
 //! and a bit for each finished event above it. So a slow event holds up neither the checkpoint of
 //! the others nor, after a crash, repeats them. An event is finished when its handler returned
-//! [`Complete`](crate::queue_listener::Disposition::Complete), or when it is a dead letter.
+//! [`Complete`](crate::work::Disposition::Complete), or when it is a dead letter.
 //!
 //! # Poison
 //!
@@ -202,7 +247,7 @@
 //! `max_deliveries` attempts the event becomes a dead letter: a message with its body and headers,
 //! and the headers `event-topic`, `event-group`, `event-position`, `event-key`, `event-id` and
 //! `event-reason`, which has at most 2,000 characters. Without
-//! [`dead_letters`](crate::Builder::dead_letters) its partition halts. Attempts are counted in
+//! [`dead_letters`](StreamProcessor::builder) its partition halts. Attempts are counted in
 //! memory: after a change of owner they begin anew.
 //!
 //! An event may also kill its process. If two owners in a row finished nothing, the next one is
@@ -214,10 +259,11 @@
 //! # Composing
 //!
 //! - **Calls** of a handler go through a [pipeline](crate::Pipeline), and their result through
-//!   [`Disposition::of_call`](crate::queue_listener::Disposition::of_call): a call that an open
+//!   [`Disposition::of_call`](crate::work::Disposition::of_call): a call that an open
 //!   breaker rejected is no attempt.
-//! - **Idempotency**: the position identifies an event within its topic; write it with the effect,
-//!   in one [`batch`](crate::store::Store::batch) of the store, under the token.
+//! - **Idempotency** ([all ways](crate::_docs::once)): the position identifies an event within its
+//!   topic; write it with the effect, in one [`batch`](crate::store::Store::batch) of the store,
+//!   under the token.
 //! - **Workflows**: a handler starts a [saga](crate::saga) whose id comes from the event.
 //! - **Retention**: [`Topic::trim`] up to the lowest watermark of all groups
 //!   ([`read_state`](StreamProcessor::read_state)).
@@ -258,7 +304,7 @@
 //!     writer takes turns with others: one request for its ticket, and one for each look at theirs.
 //!     A reader makes one request for each page of rows.
 //! 18. The partition of a key is its XXH3 hash modulo the number of partitions, in each release.
-//! 19. Appends that meet share a request of at most `max_batch` events, in the order of the calls.
+//! 19. Concurrent appends share a request of at most `max_batch` events, in the order of the calls.
 //!     A dropped one disturbs no other one.
 //! 20. Above `max_pending` appends under way, an append is `Full` at once.
 //! 21. Of up to 16 processes that append to one partition all the time, the slowest makes at least
@@ -276,25 +322,6 @@
 //!
 //! [`StreamProcessorEvent`]: members changed, claimed, careful, released, attempt failed,
 //! dead-lettered, halted, skipped, call failed. Alert on halted, skipped and dead-lettered.
-//!
-//! # Considerations
-//!
-//! 1. Buffer the events, and size the processing for the mean, not for the peak: the topic is the
-//!    buffer, and `max_pending` bounds what waits before it. (default)
-//! 2. A stream is no queue, and its reader keeps its place: the first table. (advice)
-//! 3. The interval of checkpoints trades writes for events that run again. (default; table above)
-//! 4. One consumer for each partition: an election. (default)
-//! 5. More consumers than partitions would be idle: within a partition, keys run beside each other.
-//!    (default)
-//! 6. A batch that was read is not waited for as a whole: each event is finished by itself.
-//!    (default)
-//! 7. Events may run again: the position identifies them, and the token fences an earlier owner.
-//!    (default)
-//! 8. Back-pressure reaches the source: a full producer says so at once. (default)
-//! 9. Failures differ: a passing one is repeated, a lasting one is set aside, and one that kills
-//!    its process is found. (default)
-//! 10. Work that fails for good raises an alarm: events at the levels of warnings and errors.
-//!     (warning)
 //!
 //! # Pitfalls
 //!

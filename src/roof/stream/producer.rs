@@ -66,7 +66,7 @@ pub fn partition_of(key: &str, partitions: u16) -> u16 {
     (stable_hash(key.as_bytes()) % u64::from(partitions.max(1))) as u16
 }
 
-/// Appends events to a topic. Appends that meet share a request. The [module's page](super) has the
+/// Appends events to a topic. Concurrent appends share a request. The [module's page](super) has
 /// details.
 ///
 /// Clones share their state.
@@ -132,6 +132,8 @@ impl Producer {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CProducer%3E): `spawner`.
     pub fn builder(topic: impl Topic + 'static, config: ProducerConfig) -> Builder<Self> {
         Builder::new(ProducerSpec { topic: Arc::new(topic), config, spawner: Spawner::default() })
     }

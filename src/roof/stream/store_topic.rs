@@ -129,6 +129,9 @@ impl StoreTopic {
     /// Creates a builder with the arguments of [`open`](Self::open). Its `build` returns the future
     /// that opens the topic.
     ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStoreTopic%3E): `notifier`,
+    /// `spawner`, `window`.
+    ///
     /// ```
     /// use std::{sync::Arc, time::Duration};
     /// use steadfast::{store::InMemoryStore, stream::{StoreTopic, Topic}, time::Clock};

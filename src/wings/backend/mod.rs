@@ -4,6 +4,20 @@
 //! A backend implements [ports](crate::port) and knows no pattern. A pattern works on each backend
 //! that has the capabilities it needs. [`open`] chooses a backend by a URL, so that configuration
 //! alone decides where the state is.
+//!
+//! ```
+//! use steadfast::{backend, queue::{Message, QueueExt}, store::{Key, StoreExt}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Or `sqlite:state.db`, `postgres://..`, `redis://..`, `nats://..`, each by feature.
+//! let backend = backend::open("memory:").await?;
+//! let (leases, notices) = (backend.lease(), backend.notifier());
+//! backend.store().insert(Key::new("orders", "42"), "placed").await?;
+//! backend.queue("invoices").await?.send_one(Message::new("pay 42")).await?;
+//! # Ok(())
+//! # }
+//! ```
 #[cfg(any(feature = "nats", feature = "postgres"))]
 mod base64;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]

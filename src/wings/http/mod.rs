@@ -161,13 +161,6 @@
 //!
 //! None: each policy reports what it does with a verdict.
 //!
-//! # Considerations
-//!
-//! Throttling 3: a rejection is a specific, recognisable error with a time to return: [`refusal`].
-//! (default) Circuit breaker 9: a fault that says "not for some minutes" opens it at once, for that
-//! long. (default) Retry 9: the delay depends on the kind of fault and on what the server asks for.
-//! (default)
-//!
 //! # Pitfalls
 //!
 //! Without [`error_for_value`](crate::Pipeline::error_for_value) an `Ok` response that is judged a

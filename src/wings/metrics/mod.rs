@@ -163,7 +163,8 @@
 //! under the name of the stack, a dot and the part's name (`name="billing.retry"`), also while it
 //! is off, so that a part that a new document switches on is counted from its first call. A
 //! [registry](crate::standard::StandardRegistry) is watched with all stacks that it has or gets
-//! (`name="services.search.retry"`, if it is watched as `services`).
+//! (`name="services.search.retry"`, if it is watched as `services`). All such names are taken: a
+//! stack of your own cannot be watched as `services.search`.
 //!
 //! # Composing
 //!
@@ -179,12 +180,6 @@
 //! # Events
 //!
 //! None.
-//!
-//! # Considerations
-//!
-//! Circuit breaker 10: its state is visible from outside, by a gauge for each state. (default)
-//! Throttling 8: usage by tenant is read from the keyed limiter; a label for it would create a
-//! series for each tenant.
 //!
 //! # Pitfalls
 //!

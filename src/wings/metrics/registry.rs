@@ -1,5 +1,5 @@
 //! The watched policies and the recorder.
-use std::{collections::BTreeSet, fmt, future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use ::metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString};
 
@@ -25,7 +25,7 @@ struct Registry {
 
 #[derive(Default)]
 struct Watched {
-    names: BTreeSet<(&'static str, Name)>,
+    names: Vec<TakenName>,
     samples: Vec<Sample>,
 }
 
@@ -38,12 +38,55 @@ pub trait Measured {
     const KIND: &'static str;
 
     /// Kinds of the parts that are measured under names of their own, and what follows the
-    /// component's name and a dot in these. Such names are taken, too. None by default.
+    /// component's name and a dot in these. A `*` stands for any text, where such names are not
+    /// known yet. These names are taken, too. None by default.
     const PARTS: &'static [(&'static str, &'static str)] = &[];
 
     /// Registers the component's metrics and returns the function that reads its state. That
     /// function keeps a clone of the component.
     fn measure(&self, scope: &Scope) -> Sample;
+}
+
+/// The name of a watched component or of one of its parts; with an end, all names that begin with
+/// `start` and end with it.
+#[derive(Debug)]
+struct TakenName {
+    kind: &'static str,
+    start: String,
+    end: Option<&'static str>,
+}
+
+impl TakenName {
+    fn of_part(component: &Name, kind: &'static str, part: &'static str) -> Self {
+        let (start, end) = part.split_once('*').map_or((part, None), |(start, end)| (start, Some(end)));
+        Self { kind, start: format!("{component}.{start}"), end }
+    }
+
+    /// Returns `true` if a component may have both names.
+    fn meets(&self, other: &Self) -> bool {
+        let (start, other_start) = (self.start.as_str(), other.start.as_str());
+        let is_within = |name: &str, start: &str, end: &str| {
+            name.strip_prefix(start).is_some_and(|rest| rest.len() > end.len() && rest.ends_with(end))
+        };
+        self.kind == other.kind
+            && match (self.end, other.end) {
+                (None, None) => start == other_start,
+                (None, Some(end)) => is_within(start, other_start, end),
+                (Some(end), None) => is_within(other_start, start, end),
+                (Some(end), Some(other_end)) => {
+                    (start.starts_with(other_start) || other_start.starts_with(start))
+                        && (end.ends_with(other_end) || other_end.ends_with(end))
+                }
+            }
+    }
+}
+
+impl fmt::Display for TakenName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, start, end } = self;
+        write!(f, "{kind}: {start}")?;
+        end.map_or(Ok(()), |end| write!(f, "*{end}"))
+    }
 }
 
 #[derive(Clone)]
@@ -90,7 +133,7 @@ impl Scope {
     /// Returns the scope of a part of the component, whose name follows that of the component and a
     /// dot.
     pub fn part(&self, part: &str) -> Self {
-        Self { name: part_name(&self.name, part), ..self.clone() }
+        Self { name: Name::from(format!("{}.{part}", self.name)), ..self.clone() }
     }
 
     /// Returns the clock of the [`Metrics`].
@@ -124,10 +167,6 @@ impl Scope {
         let others = labels.iter().map(|(key, value)| Label::new(*key, SharedString::from_owned((*value).to_owned())));
         Key::from_parts(metric, std::iter::once(name).chain(others).collect::<Vec<_>>())
     }
-}
-
-fn part_name(component: &Name, part: &str) -> Name {
-    Name::from(format!("{component}.{part}"))
 }
 
 /// Counters that differ in the value of one label. Those of known values read 0 from the start, and
@@ -188,6 +227,8 @@ impl Metrics {
     }
 
     /// Creates a builder. Its clock times calls, and must be that of the watched retry budgets.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CMetrics%3E): `recorder`.
     pub fn builder() -> Builder<Self> {
         Builder::new(RecorderHandle::Global)
     }
@@ -196,14 +237,16 @@ impl Metrics {
     /// each [`record`](Self::record). Keeps a clone of it.
     ///
     /// # Errors
-    /// If another component of the same kind has the name: their gauges would overwrite each other.
+    /// If another component of the same kind has the name, or may get it, as a stack of a registry
+    /// does: their gauges would overwrite each other.
     pub fn watch<M: Measured>(&self, name: impl Into<Name>, component: &M) -> Result<(), ConfigError> {
         let name = name.into();
         let mut watched = self.0.watched.lock();
-        let parts = M::PARTS.iter().map(|(kind, part)| (*kind, part_name(&name, part)));
-        let names: Vec<_> = std::iter::once((M::KIND, name.clone())).chain(parts).collect();
-        if let Some((kind, name)) = names.iter().find(|name| watched.names.contains(name)) {
-            return Err(ConfigError::new("name", format!("is taken by another {kind}: {name}")));
+        let whole = TakenName { kind: M::KIND, start: name.as_str().to_owned(), end: None };
+        let parts = M::PARTS.iter().map(|(kind, part)| TakenName::of_part(&name, kind, part));
+        let names: Vec<_> = std::iter::once(whole).chain(parts).collect();
+        if let Some(name) = names.iter().find(|name| watched.names.iter().any(|taken| taken.meets(name))) {
+            return Err(ConfigError::new("name", format!("is taken by another {name}")));
         }
         watched.names.extend(names);
         let sample = component.measure(&self.scope(name));

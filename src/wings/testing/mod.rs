@@ -40,12 +40,14 @@ mod crash;
 mod drops;
 pub mod faults;
 mod link; // ports behind a link that loses requests
+#[cfg(feature = "workflow")]
 mod repeated; // steps of a saga, several times under one key
 mod scripted;
 
 pub use crate::time::ManualClock;
 pub use crash::{CrashingProcess, crash_at_every_write, fail_at_every_write};
 pub use drops::drop_at_every_await;
+#[cfg(feature = "workflow")]
 pub use repeated::repeated;
 pub use scripted::{ScriptError, ScriptedError, ScriptedService};
 

@@ -47,7 +47,7 @@ async fn move_marks(queue: &dyn Queue) {
         send(queue, 300).await;
         for _ in 0..2 {
             complete(queue, receive(queue, 290).await).await;
-            tokio::time::sleep(Duration::from_millis(25)).await;
+            server::pass(Duration::from_millis(25)).await;
         }
         while let taken = receive(queue, 1000).await
             && !taken.is_empty()
@@ -87,7 +87,7 @@ async fn receiving_skips_what_a_transaction_left_open_keeps() {
     open.rollback().await.unwrap();
     drop((queue, postgres));
     // The statistics of a connection are written when it ends.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    server::pass(Duration::from_millis(500)).await;
     let visited = server.psql(
         "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE indexrelname IN ('messages_ready', 'messages_hidden')",
     );
@@ -132,7 +132,7 @@ async fn messages_that_return_behind_the_marks_are_received() {
     other.release(&of("released"), Duration::ZERO).await.unwrap();
     other.extend(&of("expired"), Duration::from_millis(1)).await.unwrap();
     other.complete(&of("first")).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    server::pass(Duration::from_millis(5)).await;
     let back = receive(&queue, 10).await;
     let expected = ["abandoned", "released", "expired", "second"].map(str::to_owned);
     assert_eq!(bodies(&back), BTreeSet::from(expected));
@@ -158,7 +158,7 @@ async fn a_step_of_the_servers_clock_hides_no_message() {
     assert_eq!(bodies(&earlier), BTreeSet::from(["ready".to_owned()]), "the delay ends by the earlier clock");
     queue.abandon(&earlier[0].receipt, Duration::from_millis(10)).await.unwrap();
     queue.send_one(Message::new("new").delay(Duration::from_millis(10))).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    server::pass(Duration::from_millis(20)).await;
     // The clock is right again before anything was received.
     set_clock(0);
     let expected = ["ready", "delayed", "new"].map(str::to_owned);

@@ -8,6 +8,7 @@ use steadfast::{
 use tokio::runtime::Runtime;
 
 use super::{connect, queue::open, shared};
+use crate::server;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
@@ -49,7 +50,7 @@ fn a_message_is_in_one_queue_wherever_its_worker_ends() {
                 counted.complete(&third.receipt).await.unwrap();
             };
             let ended = process.run(work).await.is_some();
-            tokio::time::sleep(SHORT * 2).await;
+            server::pass(SHORT * 2).await;
             let dead = queue.dead_letters().unwrap();
             let places = places(&[&*queue, &*target, &*dead]).await;
             assert!(places.values().all(|copies| *copies == 1), "{places:?}");
@@ -103,4 +104,39 @@ async fn dead_letters_are_sent_again_once() {
     let places = places(&[&*queue]).await;
     assert_eq!((places.len(), places.values().max()), (50, Some(&1)));
     assert_eq!(queue.dead_letters().unwrap().depth().await.unwrap().total(), 0);
+}
+
+// Guarantee: queue 2.
+/// Regression: an extension in the same statement took the record back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beginning_is_recorded_though_an_extension_shares_its_statement() {
+    let config = shared();
+    let postgres = connect(&config).await;
+    let (mut user, connection) =
+        tokio_postgres::connect(&server::Postgres::shared().url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for (marks, crashes) in [(&[true][..], 1), (&[true, false], 0), (&[false, true], 1)] {
+        let queue = open(&postgres, &format!("jobs {marks:?}")).await;
+        queue.send(vec![Message::new("held"), Message::new("a")]).await.unwrap();
+        let taken = queue.receive(Receive::new(2, MINUTE)).await.unwrap();
+        let [held, message] = &taken[..] else { panic!("{taken:?}") };
+        // Two requests wait for a lock, so that those behind them gather.
+        let holder = user.transaction().await.unwrap();
+        let lock = format!("select from \"{}\".messages where body = 'held' for update", config.schema);
+        holder.batch_execute(&lock).await.unwrap();
+        let marked = marks.iter().map(|begun| queue.mark_begun(&message.receipt, SHORT, *begun));
+        let (first, second, marked, extended, free) = tokio::join!(
+            queue.extend(&held.receipt, MINUTE),
+            queue.extend(&held.receipt, MINUTE),
+            futures::future::join_all(marked),
+            queue.extend(&message.receipt, SHORT),
+            holder.rollback(),
+        );
+        free.unwrap();
+        for done in [first, second, extended].into_iter().chain(marked) {
+            done.unwrap();
+        }
+        let again = queue.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap();
+        assert_eq!((again[0].expiries, again[0].crashes), (1, crashes), "{marks:?}");
+    }
 }

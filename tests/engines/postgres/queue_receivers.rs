@@ -74,7 +74,7 @@ async fn receivers_look_again_while_another_transaction_holds_the_only_message()
     let looks = || proxy.round_trips() / RECEIVERS as u64;
     let before = looks();
     while looks() < before + 14 && !asked.iter().any(JoinHandle::is_finished) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        server::pass(Duration::from_millis(1)).await;
     }
     let early = asked.iter().filter(|one| one.is_finished()).count();
     assert_eq!(early, 0, "so many came back although the message is visible");

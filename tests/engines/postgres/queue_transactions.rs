@@ -65,7 +65,7 @@ async fn the_commit_wakes_a_waiting_receiver() {
         let queue = queue.clone();
         async move { queue.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap() }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    server::pass(Duration::from_millis(100)).await;
     let transaction = user.transaction().await.unwrap();
     queue.send_within(&transaction, vec![Message::new("a")]).await.unwrap();
     transaction.commit().await.unwrap();
@@ -94,7 +94,7 @@ async fn a_send_costs_one_commit_as_long_as_nobody_waits() {
     let queue = postgres.queue("jobs").await.unwrap();
     let commits = || server.psql("select pg_snapshot_xmax(pg_current_snapshot())").parse::<u64>().unwrap();
     // A notice is a transaction with a number, as a write is. They are sent behind the messages.
-    let wait = || tokio::time::sleep(Duration::from_millis(100));
+    let wait = || server::pass(Duration::from_millis(100));
     let before = commits();
     for _ in 0..10 {
         queue.send_one(Message::new("a")).await.unwrap();

@@ -138,8 +138,12 @@ fn a_server_that_would_lose_data_or_cannot_take_writes_is_refused() {
         let primary = server::Redis::start();
         let replica = primary.replica(&[]);
         refused(RedisConfig::at(replica.url()), PortErrorKind::Unavailable, &["replica", "its primary"]).await;
-        primary.command(&["HSET", "steadfast:meta", "form", "2", "identity", "x"]);
-        refused(RedisConfig::at(primary.url()), PortErrorKind::TooNew, &["form 2", "newer release"]).await;
+        primary.command(&["HSET", "steadfast:meta", "form", "3", "identity", "x"]);
+        refused(RedisConfig::at(primary.url()), PortErrorKind::TooNew, &["form 3", "newer release"]).await;
+        // That of an older release is raised, so that no further handle of it connects.
+        primary.command(&["HSET", "older:meta", "form", "1", "identity", "x"]);
+        connect(primary.url(), "older").await;
+        assert_eq!(primary.command(&["HGET", "older:meta", "form"]), "2");
         connect(primary.url(), "other").await;
     });
 }

@@ -134,6 +134,28 @@ fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_re
     );
 }
 
+/// An older process of a roll-out made a dead letter of each message of the newer ones.
+#[test]
+fn a_claim_of_a_newer_release_waits_for_a_process_of_that_release() {
+    let world = World::new(ClaimCheckConfig::default().threshold(10));
+    let claim = |form: &str| Message::new("").header("claim-check", format!("{form} row 100 00 zstd"));
+    for form in ["2", "1", "x"] {
+        world.time.block_on(world.plain.send_one(claim(form))).unwrap();
+    }
+    let receive = || world.time.block_on(world.queue.receive(Receive::new(10, S(30))));
+    let error = receive().unwrap_err();
+    let expected = "the claimed bodies of 3 messages cannot be fetched: a claim has form 2: use the newer release";
+    assert_eq!(error.to_string(), expected);
+    assert!(receive().unwrap().is_empty(), "it waits for a tenth of the visibility time-out");
+    world.time.advance(S(3));
+    receive().unwrap_err();
+    let depth = |queue: &dyn Queue| world.time.block_on(queue.depth()).unwrap().total();
+    assert_eq!((depth(&*world.plain), depth(&*world.plain.dead_letters().unwrap())), (1, 2));
+    world.time.advance(S(3));
+    let waiting = world.time.block_on(world.plain.receive_one(S(30))).unwrap().unwrap();
+    assert_eq!((waiting.headers["claim-check"].as_str(), waiting.attempts), ("2 row 100 00 zstd", 0));
+}
+
 #[test]
 fn a_partitioned_queue_delivers_each_group_in_order() {
     let (clock, time) = Clock::manual();

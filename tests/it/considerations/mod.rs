@@ -1,7 +1,7 @@
 //! The considerations of the patterns' sources that a default, a rejection or a warning meets, one
 //! assertion each.
 //! Considerations that only a page meets, and parts that do not exist yet, are not here. The
-//! numbers are those of the chapters "Considerations".
+//! numbers are those of `docs/considerations.md`.
 mod cache;
 mod leader;
 mod listener;

@@ -1,5 +1,5 @@
-//! The chapter "Considerations" of each page: it has all points of the source, each with the way in which it is
-//! met, and a test shows each point.
+//! The chapters of `docs/considerations.md`: each has all points of its pattern's source, with the way in which each is
+//! met, and a test shows each point. Also the chapter "Guarantees" of each page.
 use std::{fs, path::Path};
 
 /// A point, identified by a part of its text, and the test that shows it. A point that is only advice has
@@ -192,12 +192,13 @@ fn text_of(folders: &[&str]) -> String {
     text
 }
 
-/// Returns the numbered points of a page's chapter, each in one line.
-fn points(page: &str, chapter: &str) -> Vec<String> {
-    let chapter = page.split(&format!("//! # {chapter}\n")).nth(1).expect("a chapter");
-    let chapter = chapter.split("//! # ").next().unwrap();
+/// Returns the numbered points of the chapter under this heading, each in one line. `mark` begins each line of the text.
+fn points(page: &str, mark: &str, heading: &str) -> Vec<String> {
+    let chapter = page.split(&format!("{mark}{heading}\n")).nth(1).expect("a chapter");
+    let level = heading.split(' ').next().unwrap();
+    let chapter = chapter.split(&format!("{mark}{level} ")).next().unwrap();
     let mut points: Vec<String> = Vec::new();
-    for line in chapter.lines().filter_map(|line| line.strip_prefix("//!")).map(str::trim) {
+    for line in chapter.lines().filter_map(|line| line.strip_prefix(mark.trim_end())).map(str::trim) {
         let number = format!("{}. ", points.len() + 1);
         match (line.strip_prefix(&*number), points.last_mut()) {
             (Some(first), _) => points.push(first.to_owned()),
@@ -209,8 +210,9 @@ fn points(page: &str, chapter: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test_shows_it() {
+fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_shows_it() {
     let tests = text_of(&["tests/it"]);
+    let page = include_str!("../../../docs/considerations.md");
     let rooms: [(&str, &[Point]); 11] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
@@ -226,8 +228,7 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
     ];
     assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 128);
     for (room, wanted) in rooms {
-        let floor = if ["scheduler", "pipes_and_filters", "stream"].contains(&room) { "roof" } else { "patterns" };
-        let points = points(&page(floor, room), "Considerations");
+        let points = points(page, "", &format!("## {room}"));
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
         for (point, (part, shown)) in points.iter().zip(wanted) {
             assert!(point.contains(part), "{room} has no point {part:?}, but {point:?}");
@@ -245,7 +246,7 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
 ///
 /// A test names it in a comment: `// Guarantee: ROOM 3.` or `// Guarantee: ROOM 3, 4.`
 fn guarantees_are_shown(floor: &str, room: &str) {
-    let count = points(&page(floor, room), "Guarantees").len();
+    let count = points(&page(floor, room), "//! ", "# Guarantees").len();
     let mut shown = vec![0; count + 1];
     for named in text_of(&["tests", "src"]).split(&format!("// Guarantee: {room} ")).skip(1) {
         for number in named.lines().next().unwrap().trim_end_matches('.').split(", ") {

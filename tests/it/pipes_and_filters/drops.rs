@@ -99,66 +99,67 @@ fn handler(clock: &Clock, under_way: &Arc<AtomicU32>) -> impl Fn(Work) -> BoxFut
     }
 }
 
-// Guarantee: pipes_and_filters 2, 3.
-#[test]
-fn a_run_dropped_at_any_await_loses_and_doubles_nothing() {
+/// Runs a filter, drops the run at each await point, and checks the messages after `end`.
+fn drop_everywhere<F: Future>(run: impl Fn(&Pair, BoxFuture<'static, ()>) -> F, end: impl Fn(&Pair)) {
     for way in Way::ALL {
         let pair = Pair::new(way);
-        let polls = drop_at_every_await(
-            &pair.world.time,
-            || {
-                pair.send();
-                let stop = pair.world.clock.sleep(MS(100));
-                let (far, handler) = (pair.far.clone(), handler(&pair.world.clock, &pair.under_way));
-                async move { far.run(stop, handler).await.unwrap() }
-            },
-            |polls| pair.check(polls),
-        );
+        let begin = || {
+            pair.send();
+            let clock = pair.world.clock.clone();
+            run(&pair, Box::pin(async move { clock.sleep(MS(100)).await }))
+        };
+        let ended = |polls| {
+            end(&pair);
+            pair.check(polls);
+        };
+        let polls = drop_at_every_await(&pair.world.time, begin, ended);
         assert!(polls >= 8, "{way:?}: {polls}");
     }
 }
 
 // Guarantee: pipes_and_filters 2, 3.
 #[test]
+fn a_run_dropped_at_any_await_loses_and_doubles_nothing() {
+    let run = |pair: &Pair, stop| {
+        let (far, handler) = (pair.far.clone(), handler(&pair.world.clock, &pair.under_way));
+        async move { far.run(stop, handler).await.unwrap() }
+    };
+    drop_everywhere(run, |_| ());
+}
+
+// Guarantee: pipes_and_filters 2, 3.
+#[test]
 fn a_run_on_other_tasks_that_is_dropped_at_any_await_loses_and_doubles_nothing() {
     type Tasks = Arc<Mutex<Vec<BoxFuture<'static, ()>>>>;
-    for way in Way::ALL {
-        let (pair, tasks) = (Pair::new(way), Tasks::default());
-        // Polls each task once.
-        let poll_tasks = |tasks: &Tasks, cx: &mut std::task::Context<'_>| {
-            let mut own = std::mem::take(&mut *tasks.lock().unwrap());
-            own.retain_mut(|task| task.as_mut().poll(cx).is_pending());
-            tasks.lock().unwrap().append(&mut own);
-        };
-        let polls = drop_at_every_await(
-            &pair.world.time,
-            || {
-                pair.send();
-                let stop = pair.world.clock.sleep(MS(100));
-                let (far, handler) = (pair.far.clone(), handler(&pair.world.clock, &pair.under_way));
-                let (spawned, tasks) = (tasks.clone(), tasks.clone());
-                async move {
-                    let mut run = pin!(far.run_on(move |task| spawned.lock().unwrap().push(task), stop, handler));
-                    poll_fn(|cx| {
-                        let polled = run.as_mut().poll(cx);
-                        poll_tasks(&tasks, cx);
-                        polled
-                    })
-                    .await
-                    .unwrap();
-                }
-            },
-            |polls| {
-                // A task of a dropped run ends at its next await.
-                let left = tasks.lock().unwrap().len();
-                pair.world.run(poll_fn(|cx| {
-                    poll_tasks(&tasks, cx);
-                    if tasks.lock().unwrap().is_empty() { Poll::Ready(()) } else { Poll::Pending }
-                }));
-                assert!(left <= 16, "{left}");
-                pair.check(polls);
-            },
-        );
-        assert!(polls >= 8, "{way:?}: {polls}");
-    }
+    let tasks = Tasks::default();
+    // Polls each task once.
+    let poll_tasks = |tasks: &Tasks, cx: &mut std::task::Context<'_>| {
+        let mut own = std::mem::take(&mut *tasks.lock().unwrap());
+        own.retain_mut(|task| task.as_mut().poll(cx).is_pending());
+        tasks.lock().unwrap().append(&mut own);
+    };
+    let run = |pair: &Pair, stop| {
+        let (far, handler) = (pair.far.clone(), handler(&pair.world.clock, &pair.under_way));
+        let (spawned, tasks) = (tasks.clone(), tasks.clone());
+        async move {
+            let mut run = pin!(far.run_on(move |task| spawned.lock().unwrap().push(task), stop, handler));
+            poll_fn(|cx| {
+                let polled = run.as_mut().poll(cx);
+                poll_tasks(&tasks, cx);
+                polled
+            })
+            .await
+            .unwrap();
+        }
+    };
+    let end = |pair: &Pair| {
+        // A task of a dropped run ends at its next await.
+        let left = tasks.lock().unwrap().len();
+        pair.world.run(poll_fn(|cx| {
+            poll_tasks(&tasks, cx);
+            if tasks.lock().unwrap().is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        assert!(left <= 16, "{left}");
+    };
+    drop_everywhere(run, end);
 }

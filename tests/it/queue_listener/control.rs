@@ -714,3 +714,54 @@ fn the_record_of_an_ended_message_whose_deletion_failed_is_deleted_later() {
         assert_eq!(control.pending_cancellations(&place.queue).await.unwrap(), Vec::<String>::new());
     });
 }
+
+/// A suspect message waits for running handlers before it begins, which may take long.
+#[test]
+fn a_suspect_message_that_was_cancelled_or_paused_while_it_waited_does_not_begin() {
+    for cancels in [true, false] {
+        let place = Place::new();
+        let control = place.control();
+        let other = Arc::new(InMemoryQueue::builder("other").clock(&place.clock).build());
+        let builder = QueueListener::builder(place.queue.clone(), QueueListenerConfig::default());
+        let builder = builder.source(other.clone(), Level::default()).control(&control);
+        let listener = builder.clock(&place.clock).build().unwrap();
+        let begun = Cell::new(0);
+        let handler = async |work: Work| {
+            if work.body == "takes an hour" {
+                place.clock.sleep(S(3600)).await;
+            } else {
+                begun.set(begun.get() + 1);
+            }
+            Disposition::Complete
+        };
+        place.beside(&listener, handler, async {
+            other.send_one(Message::new("takes an hour")).await.unwrap();
+            place.clock.sleep(S(10)).await;
+            // A process takes it and dies.
+            let (now, queue) = (place.clock.now(), &place.queue);
+            let id = queue.send_one(Message::new("suspect").delay(S(1))).await.unwrap();
+            control.pause(queue).await.unwrap();
+            place.clock.sleep(S(2)).await;
+            queue.receive_one(S(1)).await.unwrap().expect("it is visible");
+            place.clock.sleep(S(2)).await;
+            control.resume(queue).await.unwrap();
+            // It has waited for half of the time for which others hold it up.
+            place.clock.sleep(S(5)).await;
+            assert_eq!((queue.depth().await.unwrap().in_flight, begun.get()), (1, 0), "{:?}", place.clock.now() - now);
+            if cancels {
+                control.cancel(queue, &id).await.unwrap();
+            } else {
+                control.pause(queue).await.unwrap();
+            }
+            place.clock.sleep(S(20)).await;
+            assert_eq!(begun.get(), 0, "cancelled: {cancels}");
+            if !cancels {
+                control.resume(queue).await.unwrap();
+                place.clock.sleep(S(60)).await;
+            }
+            assert_eq!(begun.get(), u32::from(!cancels));
+        });
+        let dead: Vec<_> = place.dead().into_keys().collect();
+        assert_eq!(dead, if cancels { &["suspect"][..] } else { &[] });
+    }
+}

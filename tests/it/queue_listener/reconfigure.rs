@@ -70,6 +70,33 @@ fn the_number_of_handlers_follows_the_number_of_tasks_up_and_down() {
     assert_eq!((handled.get(), world.depth().total()), (400, 0));
 }
 
+/// Regression: tasks of handlers of batches stayed while they found messages.
+#[test]
+fn the_number_of_handlers_of_batches_follows_the_number_of_tasks_up_and_down() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().tasks(1, 2).batch(2), 1);
+    (0..800).for_each(|i| drop(world.send(&format!("{i}"))));
+    let together = Together::default();
+    let run = listener.run_batches(pending(), async |works: Vec<Work>| {
+        let _running = together.begin();
+        world.clock.sleep(MS(500)).await;
+        works.iter().map(|_| Disposition::Complete).collect()
+    });
+    let changes = async {
+        for max in [2, 8, 3, 1, 5] {
+            listener.reconfigure(listener.config().tasks(1, max)).unwrap();
+            world.clock.sleep(S(1)).await;
+            together.most();
+            world.clock.sleep(S(10)).await;
+            assert_eq!(together.most(), max);
+        }
+    };
+    let ended = world.run(S(3600), async {
+        tokio::select! { biased; () = changes => true, _ = run => false }
+    });
+    assert_eq!(ended, Some(true));
+}
+
 #[test]
 fn attempts_delays_and_time_limits_are_those_of_the_newest_configuration() {
     let world = World::new();

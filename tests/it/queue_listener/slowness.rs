@@ -490,3 +490,31 @@ fn a_batch_run_or_a_spawned_run_dropped_at_any_await_loses_no_message() {
         let _ = Entropy::from_seed(1);
     }
 }
+
+/// Regression: after slow handlers, one that completed at once made the listener take messages one
+/// by one, and the handler that took an hour was that one.
+#[test]
+fn a_quick_handler_after_slow_ones_stops_no_polls_beside_one_that_takes_an_hour() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let begun = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(4000)), async |work: Work| match &*work.body {
+        b"hour" => world.clock.sleep(S(3600)).await,
+        b"slow" => world.clock.sleep(S(10)).await,
+        _ => begun.borrow_mut().push(world.now()),
+    });
+    let sends = async {
+        for body in ["hour", "slow"] {
+            world.queue.send_one(Message::new(body)).await.unwrap();
+        }
+        let mut sent = Vec::new();
+        for _ in 0..100 {
+            world.clock.sleep(S(15)).await;
+            sent.push(world.now());
+            world.queue.send_one(Message::new("quick")).await.unwrap();
+        }
+        world.clock.sleep(MS(100)).await;
+        assert_eq!(*begun.borrow(), sent, "each begins at once");
+    };
+    world.time.block_on(async { tokio::join!(run, sends).0 }).unwrap();
+}

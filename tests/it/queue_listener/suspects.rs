@@ -3,14 +3,16 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    future::pending,
+    future::{Future, pending},
+    rc::Rc,
 };
 
 use steadfast::{
     entropy::Entropy,
-    queue::{Message, Queue, QueueExt, Receive},
+    queue::{Address, Message, Queue, QueueExt, Receive},
     queue_listener::{Disposition, QueueListenerConfig, Work},
 };
+use tokio::sync::Notify;
 
 use crate::queue_listener::world::{MS, Mode, S, World, text};
 
@@ -56,6 +58,50 @@ fn answers_that_come_late_for_an_hour_make_no_dead_letter() {
         assert_eq!((world.dead(), world.depth().total()), (Vec::new(), 0), "{name}");
         assert_eq!(began.borrow().len(), messages, "{name}");
     }
+}
+
+// Guarantee: queue_listener 6.
+/// Regression: deliveries that nobody tried used up the attempts of a message that then failed.
+#[test]
+fn a_message_whose_answers_were_lost_for_an_hour_has_all_its_attempts() {
+    let world = World::new();
+    world.send("recovers");
+    world.send("fails");
+    taken_by_a_dying_process(&world, 120);
+    let listener = world.listener(DEFAULT().max_attempts(3), 1);
+    let (began, tried) = (world.now(), RefCell::new(Vec::new()));
+    let run = listener.run(world.clock.sleep(S(600)), async |work: Work| {
+        let body = text(&work.body);
+        let failures = tried.borrow().iter().filter(|(tried, _)| *tried == body).count();
+        tried.borrow_mut().push((body.clone(), world.now() - began));
+        if body == "fails" || failures < 2 { Disposition::retry("fails") } else { Disposition::Complete }
+    });
+    world.time.block_on(run).unwrap();
+    let of =
+        |body: &str| tried.borrow().iter().filter(|(tried, _)| tried == body).map(|(_, at)| *at).collect::<Vec<_>>();
+    assert_eq!((of("recovers").len(), of("fails").len()), (3, 3), "{:?}", world.dead());
+    assert!(of("fails")[1] - of("fails")[0] < S(10), "the delays begin anew, too: {:?}", of("fails"));
+    let dead = world.time.block_on(world.queue.dead_letters().unwrap().peek(2)).unwrap();
+    let numbers: Vec<u32> = dead[0].errors.iter().map(|error| error.attempt).collect();
+    assert_eq!((dead.len(), text(&dead[0].body), numbers), (1, "fails".to_owned(), vec![1, 2, 3]));
+    assert!(dead[0].reason.as_ref().unwrap().contains("(attempt 3, delivery 123,"), "{:?}", dead[0].reason);
+}
+
+// Guarantee: queue_listener 22.
+/// A forward that is refused for good counts likewise.
+#[test]
+fn a_forward_that_is_refused_after_lost_answers_is_a_first_attempt() {
+    let world = World::new();
+    world.send("forwards");
+    taken_by_a_dying_process(&world, 20);
+    let listener = world.listener(DEFAULT().max_attempts(3), 1);
+    let tries = Cell::new(0);
+    let run = listener.run(world.clock.sleep(S(600)), async |_: Work| {
+        tries.set(tries.get() + 1);
+        Disposition::forward([(Address::new("elsewhere"), Message::new("result"))])
+    });
+    world.time.block_on(run).unwrap();
+    assert_eq!((tries.get(), world.dead().len()), (3, 1));
 }
 
 /// While the answers take longer than the time limit, but less than a lease, messages are handled.
@@ -133,6 +179,41 @@ fn a_suspect_message_begins_beside_a_handler_that_takes_an_hour() {
     assert_eq!(world.dead().len(), 0);
 }
 
+// Guarantee: queue_listener 6.
+/// Regression: each short suspect message closed the intake for a third of the visibility time-out,
+/// one after the other, and nothing else was taken meanwhile.
+#[test]
+fn healthy_messages_flow_between_many_short_suspects_beside_a_handler_that_takes_an_hour() {
+    let world = World::new();
+    world.send("takes an hour");
+    let listener = world.listener(DEFAULT(), 1);
+    let (suspects, handled, longest) = (Cell::new(0), Cell::new(0), Cell::new(S(0)));
+    let run = listener.run(world.clock.sleep(S(5000)), async |work: Work| match &*work.body {
+        b"takes an hour" => world.clock.sleep(S(3600)).await,
+        b"suspect" => {
+            world.clock.sleep(MS(5)).await;
+            suspects.set(suspects.get() + 1);
+        }
+        _ => {
+            handled.set(handled.get() + 1);
+            longest.set(longest.get().max(work.age));
+        }
+    });
+    let others = async {
+        world.clock.sleep(S(5)).await;
+        // Messages of a process that dies.
+        world.queue.send((0..200).map(|_| Message::new("suspect")).collect()).await.unwrap();
+        world.queue.receive(Receive::new(200, S(30))).await.unwrap();
+        for i in 0..4800 {
+            world.clock.sleep(S(1)).await;
+            world.queue.send_one(Message::new(format!("{i}"))).await.unwrap();
+        }
+    };
+    world.run(S(6000), async { tokio::join!(run, others).0 }).expect("it stops").unwrap();
+    assert!(longest.get() <= S(15), "a message waited for {:?}", longest.get());
+    assert_eq!((handled.get(), suspects.get(), world.dead().len()), (4800, 200, 0));
+}
+
 /// A message whose handler takes five hours is done, although its first deliveries were lost.
 #[test]
 fn a_long_job_whose_answers_were_lost_is_done() {
@@ -149,6 +230,28 @@ fn a_long_job_whose_answers_were_lost_is_done() {
     assert_eq!((done.get(), world.dead().len()), (1, 0));
 }
 
+/// Runs listeners with this handler, one life after another, each until a handler ends its process
+/// or the queue is empty. Returns the dead letters.
+fn lives<H: Future<Output = ()>>(world: &World, seed: u64, handler: impl Fn(Work, Rc<Notify>) -> H) -> Vec<String> {
+    let (mut lives, killed) = (0, Rc::new(Notify::new()));
+    while world.depth().total() > 0 {
+        lives += 1;
+        assert!(lives < 40, "seed {seed}: it does not end");
+        let listener = world.listener(DEFAULT(), seed * 100 + lives);
+        let empties = async {
+            while world.depth_now().await > 0 {
+                world.clock.sleep(S(1)).await;
+            }
+        };
+        let run = listener.run(empties, |work| handler(work, killed.clone()));
+        world.run(S(4 * 3600), async {
+            tokio::select! { biased; () = killed.notified() => {}, _ = run => {} }
+        });
+        world.time.advance(S(5));
+    }
+    world.dead().into_iter().map(|(body, _)| body).collect()
+}
+
 // Guarantee: queue_listener 6.
 /// Poison among long handlers and lost answers: it alone becomes a dead letter.
 #[test]
@@ -162,34 +265,16 @@ fn poison_is_found_among_long_handlers_and_lost_answers_without_an_innocent() {
         (0..4).for_each(|i| drop(world.send(&format!("long-{i}"))));
         (60..100).for_each(|i| drop(world.send(&format!("well-{i}"))));
         taken_by_a_dying_process(&world, entropy.up_to(4) as usize);
-        let (mut lives, killed) = (0, tokio::sync::Notify::new());
         let takes = if entropy.unit() < 0.5 { 500 } else { 30_000 };
-        while world.depth().total() > 0 {
-            lives += 1;
-            assert!(lives < 40, "seed {seed}: it does not end");
-            let listener = world.listener(DEFAULT(), seed * 100 + lives);
-            let handler = async |work: Work| {
-                let body = text(&work.body);
-                world.clock.sleep(MS(entropy.up_to(takes))).await;
-                if body.starts_with("kills") {
-                    killed.notify_one();
-                    pending::<()>().await;
-                }
-                if body.starts_with("long") {
-                    world.clock.sleep(S(900)).await;
-                }
-            };
-            let empties = async {
-                while world.depth_now().await > 0 {
-                    world.clock.sleep(S(1)).await;
-                }
-            };
-            world.run(S(4 * 3600), async {
-                tokio::select! { biased; () = killed.notified() => {}, _ = listener.run(empties, handler) => {} }
-            });
-            world.time.advance(S(5));
-        }
-        let dead: Vec<_> = world.dead().into_iter().map(|(body, _)| body).collect();
+        let dead = lives(&world, seed, async |work, killed| {
+            let body = text(&work.body);
+            world.clock.sleep(MS(entropy.up_to(takes))).await;
+            match &*body {
+                "kills" => dies(&killed).await,
+                _ if body.starts_with("long") => world.clock.sleep(S(900)).await,
+                _ => {}
+            }
+        });
         assert_eq!(dead, ["kills"], "seed {seed}");
     }
 }
@@ -204,32 +289,21 @@ fn poison_that_kills_late_is_found_and_no_job_beside_it() {
         world.send("kills");
         (0..20).for_each(|i| drop(world.send(&format!("job-{i}"))));
         taken_by_a_dying_process(&world, 1);
-        let (mut lives, killed) = (0, tokio::sync::Notify::new());
-        while world.depth().total() > 0 {
-            lives += 1;
-            assert!(lives < 40, "seed {seed}: it does not end");
-            let listener = world.listener(DEFAULT(), seed * 100 + lives);
-            let handler = async |work: Work| {
-                if text(&work.body) == "kills" {
-                    world.clock.sleep(S(45)).await;
-                    killed.notify_one();
-                    pending::<()>().await;
-                }
-                world.clock.sleep(S(20)).await;
-            };
-            let empties = async {
-                while world.depth_now().await > 0 {
-                    world.clock.sleep(S(1)).await;
-                }
-            };
-            world.run(S(4 * 3600), async {
-                tokio::select! { biased; () = killed.notified() => {}, _ = listener.run(empties, handler) => {} }
-            });
-            world.time.advance(S(5));
-        }
-        let dead: Vec<_> = world.dead().into_iter().map(|(body, _)| body).collect();
+        let dead = lives(&world, seed, async |work, killed| {
+            if work.body == "kills" {
+                world.clock.sleep(S(45)).await;
+                dies(&killed).await;
+            }
+            world.clock.sleep(S(20)).await;
+        });
         assert_eq!(dead, ["kills"], "seed {seed}");
     }
+}
+
+/// Ends the process of the handler that awaits it.
+async fn dies(killed: &Notify) {
+    killed.notify_one();
+    pending().await
 }
 
 // Guarantee: queue_listener 8.

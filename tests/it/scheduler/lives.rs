@@ -104,6 +104,29 @@ fn a_shutdown_releases_sagas_at_their_next_step_and_another_process_goes_on_at_o
     assert_eq!((world.saga.services.log().as_str(), world.depths()), (ALL, (0, 0)));
 }
 
+/// A longer time limit of the steps did not reach the listener, which dropped the step at the end of the shorter one.
+#[test]
+fn a_shutdown_waits_for_a_step_as_long_as_the_settings_of_the_saga_say_by_then() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    world.submit(&orders, order("42"));
+    world.saga.services.answer("seat", [Answer::Takes(S(10))]);
+    world.saga.services.answer("room", [Answer::Takes(S(100))]);
+    let began = world.clock.now();
+    world.block_on(async {
+        let change = async {
+            world.clock.sleep(S(5)).await;
+            let saga = orders.saga();
+            saga.reconfigure(saga.config().step_timeout(S(200)).takeover_after(S(300))).unwrap();
+        };
+        let (ran, ()) = tokio::join!(orders.run(world.clock.sleep(S(15))), change);
+        ran.unwrap();
+    });
+    let status = world.block_on(orders.read("42")).unwrap().unwrap();
+    assert_eq!((world.saga.services.log().as_str(), status.is_owned), ("seat room", false));
+    assert!((S(109)..S(115)).contains(&(world.clock.now() - began)), "{:?}", world.clock.now() - began);
+}
+
 #[test]
 fn a_shutdown_shortens_no_delay() {
     let world = World::new();

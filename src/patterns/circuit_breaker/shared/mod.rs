@@ -14,7 +14,7 @@
 //! | setting | default | |
 //! |---|---|---|
 //! | `agreement` | `advisory` | or `{ quorum = 3 }` |
-//! | `poll` | 1 s | one read, and one write while open; with a [notifier](crate::Builder::notifier) others react at once |
+//! | `poll` | 1 s | one read, and one write while open; with a [notifier](SharedCircuitBreaker::builder) others react at once |
 //! | `stale_after` | 5 s | a report that is not renewed expires |
 //! | `call_timeout` | 1 s | for one request to the store |
 //!
@@ -91,12 +91,6 @@
 //!
 //! [`SharedCircuitBreakerEvent`]: reported, opened with others, the store failed and is back, the
 //! notifier failed, configuration changed.
-//!
-//! # Considerations
-//!
-//! 1. Many callers, little overhead: nothing of this is on the path of a call. (default)
-//! 2. A breaker must not depend on the store: without it, each breaker has its own state. (default)
-//! 3. One breaker per dependency, here too: the name stands for it. (said here)
 //!
 //! # Pitfalls
 //!

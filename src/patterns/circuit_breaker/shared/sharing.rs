@@ -99,6 +99,9 @@ impl SharedCircuitBreaker {
 
     /// Creates a builder with the arguments of [`new`](Self::new). Clock and randomness are those
     /// of the breaker.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CSharedCircuitBreaker%3E):
+    /// `notifier`, `process`.
     pub fn builder(
         breaker: CircuitBreaker,
         store: Arc<dyn Store>,

@@ -38,6 +38,9 @@
 //! assert!(nodes[2].is_leader());
 //! ```
 //!
+//! `cargo run --example leader_election -- --by bully` (or `ring`) shows it with a leader that
+//! vanishes, and the two leaders of a divided network.
+//!
 //! # How a dead leader is noticed
 //!
 //! The leader sends a heartbeat to all others every

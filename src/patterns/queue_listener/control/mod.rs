@@ -19,11 +19,11 @@ use crate::{
 /// Pauses queues and cancels messages for the listeners of all processes, through records in a
 /// [`Store`] that they share. An operator's tool needs no listener for it.
 ///
-/// A listener obeys the control that its builder was given ([`control`](Builder::control)). It
-/// reads the records when a notice arrives, and otherwise together with what it does anyway: before
-/// a poll and when it renews the lease of a running handler, at most once per
-/// [`poll`](Builder::poll). While a queue is paused, it reads them once per `poll`. A lost notice
-/// therefore delays an effect, and never prevents it.
+/// A listener obeys the control that its builder was given
+/// ([`control`](super::QueueListener::builder)). It reads the records when a notice arrives, and
+/// otherwise together with what it does anyway: before a poll and when it renews the lease of a
+/// running handler, at most once per [`poll`](QueueControl::builder). While a queue is paused, it
+/// reads them once per `poll`. A lost notice therefore delays an effect, and never prevents it.
 ///
 /// Clones share their state.
 ///
@@ -160,6 +160,9 @@ impl QueueControl {
     }
 
     /// Creates a builder of a control whose records are in this store.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CQueueControl%3E): `notifier`,
+    /// `poll`, `keep`.
     pub fn builder(store: Arc<dyn Store>) -> Builder<Self> {
         Builder::new(QueueControlSpec { store, notices: None, poll: POLL, keep: KEEP })
     }

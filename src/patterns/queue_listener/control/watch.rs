@@ -1,5 +1,5 @@
 //! Reading of the control's records by a run, and their effects.
-use std::{future::pending, sync::Weak, time::Duration};
+use std::{future::pending, time::Duration};
 
 use crate::{
     backoff::Backoff,
@@ -9,8 +9,9 @@ use crate::{
         QueueCall, QueueListenerEvent as Event,
         control::state::{Changes, ControlState},
         lease::Lease,
-        run::state::RunState,
-        settle::{Decision, PendingSettlement},
+        listener::Inner,
+        run::requests::Requests,
+        settle::PendingSettlement,
     },
     race::{First, race},
 };
@@ -18,9 +19,9 @@ use crate::{
 /// Minimum interval between two reads that notices cause.
 const APART: Duration = Duration::from_millis(50);
 
-impl RunState {
+impl Inner {
     fn control_state(&self) -> Option<&ControlState> {
-        self.inner.control.as_deref()
+        self.control.as_deref()
     }
 
     /// Returns `true` if messages are cancelled, so that each has to be compared.
@@ -45,7 +46,7 @@ impl RunState {
     #[inline]
     pub(crate) fn awaits_control(&self) -> bool {
         let Some(state) = self.control_state() else { return false };
-        let now = self.now();
+        let now = self.clock.now();
         let waits = state.delays_polls(now);
         if !waits && state.due() <= now {
             state.asked.notify_one();
@@ -56,45 +57,19 @@ impl RunState {
     /// Lets the records be read if that is due, beside the caller.
     pub(crate) fn ride(&self) {
         if let Some(state) = self.control_state()
-            && state.due() <= self.now()
+            && state.due() <= self.clock.now()
         {
             state.asked.notify_one();
         }
     }
 
-    /// Reads the records if that is due. Callers at the same time share one read.
-    pub(crate) async fn read_control(&self) {
-        let Some(state) = self.control_state() else { return };
-        let _one = state.reading.lock().await;
-        if state.due() > self.now() {
-            return;
-        }
-        // Before the requests, so that a notice in between makes another read due.
-        state.read_at(self.now() + state.control.interval());
-        let limit = self.inner.call_limit();
-        let mut records = Vec::with_capacity(state.partitions.len());
-        for partition in &state.partitions {
-            self.inner.counters.control_reads.add(1);
-            match self.request(QueueCall::Control, limit, state.control.read(partition)).await {
-                Some(Ok(read)) => records.push(read),
-                _ => {
-                    let pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
-                    let pause = { pauses }.nth(state.failed().min(64)).unwrap_or_default();
-                    return state.read_at(self.now() + pause.min(state.control.interval()));
-                }
-            }
-        }
-        self.obey(&state.replace(records));
-    }
-
     fn obey(&self, changes: &Changes) {
-        let inner = &self.inner;
         let Some(state) = self.control_state() else { return };
-        let identity = |source: usize| inner.sources[source].queue.identity();
+        let identity = |source: usize| self.sources[source].queue.identity();
         changes.paused.iter().for_each(|source| self.event(|| Event::QueuePaused { queue: identity(*source) }));
         changes.resumed.iter().for_each(|source| self.event(|| Event::QueueResumed { queue: identity(*source) }));
-        let all_are_paused = state.paused() == Some(inner.sources.len());
-        inner.paused.send_if_modified(|paused| {
+        let all_are_paused = state.paused() == Some(self.sources.len());
+        self.paused.send_if_modified(|paused| {
             let before = *paused;
             (paused.is_unknown, paused.by_control) = (false, all_are_paused);
             *paused != before
@@ -108,10 +83,9 @@ impl RunState {
         }
         // The interval of the reads may have begun, if another task made this one.
         state.asked.notify_one();
-        let runs: Vec<_> = inner.runs.lock().iter().filter_map(Weak::upgrade).collect();
-        for run in runs {
+        for run in self.runs.all() {
             changes.paused.iter().for_each(|source| run.release_waiting_of(*source));
-            run.nudge();
+            run.lifecycle.nudge();
             if !changes.resumed.is_empty() {
                 // Notices of messages that were sent during the pause led to no poll of their queue.
                 run.call();
@@ -119,10 +93,48 @@ impl RunState {
         }
     }
 
+    /// Records which cancelled messages ended with these settlements.
+    #[cold]
+    pub(crate) fn note_ended(&self, settlements: &[PendingSettlement], answers: &[Result<(), QueueError>]) {
+        let Some(state) = self.control_state() else { return };
+        for (settlement, answer) in settlements.iter().zip(answers) {
+            if answer.is_ok() && settlement.decision.ends_the_message() {
+                state.ended(settlement.source, &settlement.id);
+            }
+        }
+    }
+}
+
+impl Requests {
+    /// Reads the records if that is due. Callers at the same time share one read.
+    pub(crate) async fn read_control(&self) {
+        let Some(state) = self.inner.control_state() else { return };
+        let _one = state.reading.lock().await;
+        if state.due() > self.inner.clock.now() {
+            return;
+        }
+        // Before the requests, so that a notice in between makes another read due.
+        state.read_at(self.inner.clock.now() + state.control.interval());
+        let limit = self.inner.call_limit();
+        let mut records = Vec::with_capacity(state.partitions.len());
+        for partition in &state.partitions {
+            self.inner.counters.control_reads.add(1);
+            match self.make(QueueCall::Control, limit, state.control.read(partition)).await {
+                Some(Ok(read)) => records.push(read),
+                _ => {
+                    let pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
+                    let pause = { pauses }.nth(state.failed().min(64)).unwrap_or_default();
+                    return state.read_at(self.inner.clock.now() + pause.min(state.control.interval()));
+                }
+            }
+        }
+        self.inner.obey(&state.replace(records));
+    }
+
     /// Subscribes to notices and reads the records until the run ends: at its begin, after each
     /// notice, when another task asks for it, and at intervals while a queue is paused.
     pub(crate) async fn watch_control(&self) {
-        let Some(state) = self.control_state() else { return pending().await };
+        let Some(state) = self.inner.control_state() else { return pending().await };
         let clock = &self.inner.clock;
         let mut hints = Hints::new(APART);
         let mut pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
@@ -141,7 +153,7 @@ impl RunState {
                         state.expire();
                     }
                     Err(error) => {
-                        self.event(|| Event::CallFailed { call: QueueCall::Notify, kind: error.kind() });
+                        self.inner.event(|| Event::CallFailed { call: QueueCall::Notify, kind: error.kind() });
                         again = Some(clock.now() + pauses.next().unwrap_or_default());
                     }
                 }
@@ -167,42 +179,15 @@ impl RunState {
     /// Deletes the records of cancelled messages that ended. If that fails, the rest is tried again
     /// after the next read.
     async fn forget_ended(&self) {
-        let Some(state) = self.control_state() else { return };
+        let Some(state) = self.inner.control_state() else { return };
         let limit = self.inner.call_limit();
         while let Some((source, id)) = state.next_ended() {
             let forgotten = state.control.forget(&state.partitions[source], &id);
-            if !matches!(self.request(QueueCall::Control, limit, forgotten).await, Some(Ok(_))) {
+            if !matches!(self.make(QueueCall::Control, limit, forgotten).await, Some(Ok(_))) {
                 return;
             }
             state.forgotten(source, &id);
         }
-    }
-
-    /// Returns the decision on a cancelled message. A queue without dead letters removes it.
-    #[cold]
-    pub(crate) fn cancelled(&self, lease: &Lease) -> Decision {
-        let has_dead_letters = self.inner.sources[lease.source].has_dead_letters;
-        Decision::Cancelled { reason: has_dead_letters.then(|| self.reason(lease, "cancelled")) }
-    }
-
-    /// Records which cancelled messages ended with these settlements.
-    #[cold]
-    pub(crate) fn note_ended(&self, settlements: &[PendingSettlement], answers: &[Result<(), QueueError>]) {
-        let Some(state) = self.control_state() else { return };
-        for (settlement, answer) in settlements.iter().zip(answers) {
-            if answer.is_ok() && settlement.decision.ends_the_message() {
-                state.ended(settlement.source, &settlement.id);
-            }
-        }
-    }
-
-    /// Releases the messages of one queue that no handler has begun.
-    fn release_waiting_of(&self, source: usize) {
-        let all = self.backlog(|backlog| backlog.drain());
-        self.taken_out(&all);
-        let (out, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|leased| leased.lease.source == source);
-        stay.into_iter().for_each(|leased| self.put_back(leased));
-        self.send_out(out.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
         lease::{Lease, LeasedDelivery, Term},
-        run::state::{RunState, Stage},
+        run::{lifecycle::Stage, state::RunState},
         settle::{Decision, PendingSettlement},
     },
     race::{First, race},
@@ -50,7 +50,7 @@ impl RunState {
     fn renewal(&self, lease: &Lease, by: Instant) -> impl Future<Output = Renewal> + '_ {
         let visibility = self.inner.visibility();
         let sent = self.now();
-        let within = self.call_limit().min(by - sent);
+        let within = self.requests.limit().min(by - sent);
         let (queue, receipt) = (&self.inner.sources[lease.source].queue, lease.receipt.clone());
         let mark = if lease.begun { self.new_mark(lease) } else { None };
         let suspect = mark.map(|_| lease.clone());
@@ -59,7 +59,7 @@ impl RunState {
                 None => queue.extend(&receipt, visibility),
                 Some(begun) => queue.mark_begun(&receipt, visibility, begun),
             };
-            match self.request(QueueCall::Extend, within, extended).await {
+            match self.requests.make(QueueCall::Extend, within, extended).await {
                 Some(Ok(())) => {
                     if let (Some(false), Some(suspect)) = (mark, &suspect) {
                         self.end_probation(suspect);
@@ -82,16 +82,16 @@ impl RunState {
     /// settlement, of whatever cause, doubles the time after which it leaves.
     #[cold]
     fn new_mark(&self, lease: &Lease) -> Option<bool> {
-        if !self.backlog(|backlog| backlog.is_on_probation(lease)) {
-            return self.backlog(|backlog| backlog.try_probation(lease)).then_some(true);
+        if !self.backlog.with(|backlog| backlog.is_on_probation(lease)) {
+            return self.backlog.with(|backlog| backlog.try_probation(lease)).then_some(true);
         }
         let doubled = |time: Duration, times: u32| time.saturating_mul(1 << times.min(DOUBLINGS));
         let lasts = self.now() - lease.alone_since;
         if lasts >= doubled(self.parts.third, lease.crashes) {
-            self.end_alone(lease.alone_since);
+            self.reopen();
         }
         let leaves = lasts >= doubled(self.inner.visibility(), lease.expiries.saturating_sub(1).max(lease.crashes));
-        self.backlog(|backlog| leaves && backlog.has_waiting_suspects()).then_some(false)
+        self.backlog.with(|backlog| leaves && backlog.has_waiting_suspects()).then_some(false)
     }
 
     /// Records that the handler of a suspect message begins, or has ended. Returns the time of the
@@ -101,7 +101,7 @@ impl RunState {
         let within = (lease.until - sent).saturating_sub(self.parts.margin);
         let queue = &self.inner.sources[lease.source].queue;
         let marked = queue.mark_begun(&lease.receipt, visibility, begun);
-        match self.request(QueueCall::Extend, within, marked).await {
+        match self.requests.make(QueueCall::Extend, within, marked).await {
             Some(Ok(())) => Some(sent),
             _ => None,
         }
@@ -137,7 +137,7 @@ impl RunState {
     }
 
     fn report_lost(&self, lease: &Lease) {
-        self.inner.counters.leases_lost.add(1);
+        self.inner.counters.ends.leases_lost.add(1);
         let (id, deliveries) = (lease.id.clone(), lease.deliveries);
         self.event(|| Event::LeaseLost { id, deliveries, may_be_settled: false });
     }
@@ -197,7 +197,7 @@ impl RunState {
                 Stage::Running | Stage::Paused => (Instant::FAR_FUTURE, Instant::FAR_FUTURE),
             };
             let now = self.now();
-            // Gives up the leases that have ended. If none is left, the handler works in vain.
+            // Gives up the leases that have ended. If none is left, the handler's result will be refused.
             for lease in leases.iter_mut().filter(|lease| !lease.lost && lease.until <= now) {
                 self.lose(lease);
             }
@@ -211,7 +211,8 @@ impl RunState {
                 return Dropped::TooLong;
             }
             // A batch shares one signal, so that one of its messages cannot stop the others.
-            if handler_began.is_some() && leases.len() == 1 && leases.iter().any(|lease| self.is_cancelled(lease)) {
+            if handler_began.is_some() && leases.len() == 1 && leases.iter().any(|lease| self.inner.is_cancelled(lease))
+            {
                 cancel.signal();
             }
             let leased = || leases.iter().filter(|lease| !lease.lost);
@@ -227,7 +228,7 @@ impl RunState {
                 if !lease.lost && lease.renew_at <= now {
                     let renewal = self.renewal(lease, lease.until);
                     renewals.push(async move { (at, renewal.await) });
-                    self.ride();
+                    self.inner.ride();
                     // Not due again before the answer.
                     lease.renew_at = Instant::FAR_FUTURE;
                 }
@@ -252,7 +253,7 @@ impl RunState {
         let sent = self.now();
         let arrived = std::mem::take(deliveries).into_iter().map(async |delivery| {
             let lease = Lease::of(&delivery, Term::since(at, source, &self.parts));
-            let renewal = self.renewal(&lease, sent + self.call_limit()).await;
+            let renewal = self.renewal(&lease, sent + self.requests.limit()).await;
             (delivery, lease, renewal)
         });
         for (delivery, lease, renewal) in join_all(arrived).await {
@@ -281,7 +282,7 @@ impl RunState {
             // Not after each of many renewals: it looks at all waiting messages.
             let looks_now = now >= look_at;
             look_at = if looks_now { now + look } else { look_at };
-            let (due, taken, is_empty, holds_none) = self.backlog(|backlog| {
+            let (due, taken, is_empty, holds_none) = self.backlog.with(|backlog| {
                 let due = if looks_now { backlog.due(now) } else { Vec::new() };
                 (due, backlog.taken(), backlog.is_empty(), backlog.holds_none())
             });
@@ -294,13 +295,13 @@ impl RunState {
             if !is_empty && seen.replace(taken) == Some(taken) {
                 self.share(0);
             }
-            self.keeper_looks.store(!holds_none, Ordering::SeqCst);
+            self.backlog.keeper_looks.store(!holds_none, Ordering::SeqCst);
             let looks = async {
-                // `enqueue` sets `waits` before it reads `keeper_looks`; this task writes them in
+                // `push` sets `waits` before it reads `keeper_looks`; this task writes them in
                 // the other order. All four accesses are `SeqCst`, so that one of both sees the
                 // other.
-                if holds_none && !self.has_waiting() {
-                    self.to_keep.notified().await;
+                if holds_none && !self.backlog.has_waiting() {
+                    self.backlog.to_keep.notified().await;
                 } else {
                     self.inner.clock.sleep_until(look_at).await;
                 }

@@ -15,34 +15,32 @@ pub(crate) struct Hints {
     pub(crate) topic: Name,
 }
 
-impl RunState {
-    /// Receives notices until the run ends, and calls the tasks for each.
-    pub(crate) async fn hear_hints(&self) {
-        let Some(Hints { notifier, topic }) = &self.inner.hints else { return std::future::pending().await };
-        let mut pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
-        let mut notices = loop {
-            let subscribed = notifier.subscribe(topic.as_str());
-            if let Some(Ok(notices)) = self.request(QueueCall::Notify, self.inner.call_limit(), subscribed).await {
-                break notices;
-            }
-            // One task polls until the subscription succeeds.
-            self.without_hints.store(true, Ordering::Release);
-            self.call();
-            self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
-        };
-        self.without_hints.store(false, Ordering::Release);
-        // Messages sent before the subscription had no notice for this listener.
-        self.call();
-        loop {
-            let notice = notices.recv().await;
-            self.call();
-            if notice == Notice::Gap {
-                // Backs off, so that a subscription that breaks repeatedly does not cause repeated
-                // polls.
-                self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
-            } else {
-                pauses = Backoff::checked(self.inner.config.load().busy, &self.inner.entropy);
-            }
+/// Receives notices until the run ends, and calls the tasks for each.
+pub(crate) async fn hear_hints(run: &RunState) {
+    let Some(Hints { notifier, topic }) = &run.inner.hints else { return std::future::pending().await };
+    let mut pauses = Backoff::checked(run.inner.config.load().busy, &run.inner.entropy);
+    let mut notices = loop {
+        let subscribed = notifier.subscribe(topic.as_str());
+        if let Some(Ok(notices)) = run.requests.make(QueueCall::Notify, run.inner.call_limit(), subscribed).await {
+            break notices;
+        }
+        // One task polls until the subscription succeeds.
+        run.tasks.without_hints.store(true, Ordering::Release);
+        run.call();
+        run.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
+    };
+    run.tasks.without_hints.store(false, Ordering::Release);
+    // Messages sent before the subscription had no notice for this listener.
+    run.call();
+    loop {
+        let notice = notices.recv().await;
+        run.call();
+        if notice == Notice::Gap {
+            // Backs off, so that a subscription that breaks repeatedly does not cause repeated
+            // polls.
+            run.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
+        } else {
+            pauses = Backoff::checked(run.inner.config.load().busy, &run.inner.entropy);
         }
     }
 }

@@ -1,9 +1,11 @@
-//! Polling of one task: receives messages, waits longer after each empty poll, and ends after a
-//! long time without messages.
+//! Polling: receives messages, and waits longer after each poll that finds none.
+//!
+//! A [`Poller`] polls for a task, which ends after a long time without messages
+//! ([`find`](Poller::find)), or waits in a queue that wakes its receivers, beside the tasks
+//! ([`wait_in`](Poller::wait_in)). Both ask in the same way and apply the same answers.
 pub(crate) mod hints;
-pub(crate) mod waiters;
 
-use std::{future::Future, sync::atomic::Ordering, time::Duration};
+use std::{future::Future, time::Duration};
 
 use tokio::sync::watch;
 
@@ -12,13 +14,9 @@ use crate::{
     port::{BoxFuture, ErrorClass, Failure},
     queue::{Delivery, QueueError, Receive},
     queue_listener::{
-        QueueCall, QueueListenerEvent as Event,
+        QueueCall,
         lease::LeasedDelivery,
-        run::{
-            guards::Reserved,
-            scaler::Scaler,
-            state::{RunState, Stage},
-        },
+        run::{intake::Reserved, lifecycle::Stage, scaler::Scaler, state::RunState},
     },
     race::{First, race},
     time::Instant,
@@ -37,7 +35,7 @@ pub(crate) struct Poller {
     rests_until: Instant,
     /// `true` if the current delay is the maximum, so that the task may end.
     at_most: bool,
-    /// Value of `RunState::calls` before the last poll.
+    /// Number of calls before the last poll.
     knew: u64,
     order: Vec<usize>,
     pub(crate) stage: watch::Receiver<Stage>,
@@ -69,7 +67,7 @@ impl Poller {
             at_most: false,
             knew: 0,
             order: Vec::new(),
-            stage: run.watch(),
+            stage: run.lifecycle.watch(),
         }
     }
 
@@ -79,14 +77,14 @@ impl Poller {
     pub(crate) fn ask<'a>(&mut self, run: &'a RunState) -> Option<Asked<'a>> {
         let inner = &*run.inner;
         let [source] = &inner.sources[..] else { return None };
-        if self.next != Instant::default() || run.is_halted() || run.in_outage.load(Ordering::Acquire) {
+        if self.next != Instant::default() || run.lifecycle.is_halted() || run.outages.is_open() {
             return None;
         }
-        if run.is_waited_in(0) || run.awaits_control() {
+        if run.intake.is_waited_in(0) || inner.awaits_control() {
             return None;
         }
-        let intake = Reserved::of(run)?;
-        self.knew = run.calls();
+        let intake = run.intake.reserved(&run.tasks)?;
+        self.knew = run.tasks.calls();
         inner.counters.polls.add(1);
         inner.counters.requests.add(1);
         let at = run.now();
@@ -106,10 +104,9 @@ impl Poller {
     ) -> Instant {
         let Asked { at, mut intake, .. } = asked;
         self.found(run, deliveries.len(), at);
-        let reserved = intake.used();
-        *next = run.admit_one(0, at, &mut deliveries, reserved);
+        *next = run.admit_one(0, at, &mut deliveries, &mut intake);
         if next.is_none() {
-            run.took(0, at, deliveries, reserved);
+            run.took(0, at, deliveries, &mut intake);
         }
         at
     }
@@ -118,12 +115,12 @@ impl Poller {
     pub(crate) async fn find(&mut self, run: &RunState, mut asked: Option<Asked<'_>>) -> Next {
         loop {
             if let Some(Asked { at, mut intake, receive }) = asked.take() {
-                let request = run.timed(QueueCall::Receive, run.call_limit(), receive);
+                let request = run.requests.timed(QueueCall::Receive, run.requests.limit(), receive);
                 let answer = self.unless_stopped(run, request).await;
                 match self.answered(run, answer, (0, at), &mut intake) {
                     Answer::Messages => return Next::Look,
                     Answer::Nothing => self.came_to_nothing(run),
-                    Answer::Failed => {}
+                    Answer::Failed | Answer::Ended => {}
                 }
                 continue;
             }
@@ -140,37 +137,37 @@ impl Poller {
                     continue;
                 }
                 Stage::Stopping { .. } | Stage::Dropped => {
-                    run.scaler(Scaler::ended);
+                    run.tasks.scaler(Scaler::ended);
                     return Next::End;
                 }
             }
             if self.next != Instant::default() {
-                if self.at_most && self.may_end(run) {
+                if self.at_most && run.tasks.may_end(self.knew, run.expects_returns()) {
                     return Next::End;
                 }
                 self.wait(run).await;
-                if run.has_waiting() {
+                if run.backlog.has_waiting() {
                     return Next::Look;
                 }
-                if run.is_halted() || (self.next != Instant::default() && run.now() < self.next) {
+                if run.lifecycle.is_halted() || (self.next != Instant::default() && run.now() < self.next) {
                     continue;
                 }
             }
-            if let Some(to) = run.pace(run.now()) {
+            if let Some(to) = run.outages.pace(run.now(), run.inner.config.load().idle.min) {
                 // Consecutive messages are refused, so polls are paced. The paced poll covers all
                 // calls so far.
-                (self.next, self.at_most, self.knew) = (to, false, run.calls());
+                (self.next, self.at_most, self.knew) = (to, false, run.tasks.calls());
                 continue;
             }
-            if run.awaits_control() {
-                self.unless_stopped(run, Box::pin(run.read_control())).await;
+            if run.inner.awaits_control() {
+                self.unless_stopped(run, Box::pin(run.requests.read_control())).await;
                 // No second look, which may find that another task reads, and so on.
-                if run.is_halted() {
+                if run.lifecycle.is_halted() {
                     continue;
                 }
             }
             let Some(intake) = self.intake(run).await else {
-                if run.has_waiting() {
+                if run.backlog.has_waiting() {
                     return Next::Look;
                 }
                 continue;
@@ -183,48 +180,39 @@ impl Poller {
 
     /// Reserves capacity for a poll. Returns `None` if the stage changed or messages arrived before
     /// there was any.
-    pub(crate) async fn intake<'a>(&mut self, run: &'a RunState) -> Option<Reserved<'a>> {
-        if let Some(intake) = Reserved::of(run) {
+    async fn intake<'a>(&mut self, run: &'a RunState) -> Option<Reserved<'a>> {
+        if let Some(intake) = run.intake.reserved(&run.tasks) {
             return Some(intake);
         }
-        let _watched = run.watches();
+        let _watched = run.intake.watches();
         let fewer = run.intake.fewer.notified();
-        let intake = Reserved::of(run);
-        if intake.is_none() && !run.has_waiting() {
-            let woken = race(race(fewer, run.inner.clock.sleep(LOOK)), run.offered.notified());
+        let intake = run.intake.reserved(&run.tasks);
+        if intake.is_none() && !run.backlog.has_waiting() {
+            let woken = race(race(fewer, run.inner.clock.sleep(LOOK)), run.tasks.offered.notified());
             race(woken, async { drop(self.stage.changed().await) }).await;
         }
         intake
     }
 
-    fn may_end(&mut self, run: &RunState) -> bool {
-        let (least, knew) = (run.tasks_to_keep(), self.knew);
-        let (ends, tasks) = run.scaler(|scaler| (scaler.may_end(run.calls() == knew, least()), scaler.tasks));
-        if ends {
-            run.event(|| Event::ScaledDown { tasks });
-        }
-        ends
-    }
-
     /// Waits until the next poll, or until the task is called.
     async fn wait(&mut self, run: &RunState) {
-        let called = run.called.notified();
-        let calls = run.calls();
+        let called = run.tasks.called.notified();
+        let calls = run.tasks.calls();
         if calls != self.knew {
             // Recorded here: while polls are paced none comes in between, and this function would
             // return at once for ever.
             self.knew = calls;
             return self.called();
         }
-        let _idle = run.begin_idle();
-        let returns = run.returns.lock().next().map(|at| at.max(self.rests_until));
+        let _idle = run.tasks.begin_idle();
+        let returns = run.outages.returns.lock().next().map(|at| at.max(self.rests_until));
         let until = returns.map_or(self.next, |at| at.min(self.next));
-        let woken = race(race(run.offered.notified(), called), self.stage.changed());
+        let woken = race(race(run.tasks.offered.notified(), called), self.stage.changed());
         match race(woken, run.inner.clock.sleep_until(until)).await {
             First::One(First::One(First::Other(()))) => self.called(),
             // Waits again for the remaining time, unless a message was offered.
             First::One(_) => {}
-            First::Other(()) if until == self.next || run.returns.lock().take_due(run.now()) => {
+            First::Other(()) if until == self.next || run.outages.returns.lock().take_due(run.now()) => {
                 self.next = Instant::default();
             }
             // Another task polls for the returned messages.
@@ -241,49 +229,143 @@ impl Poller {
     /// Polls the queues in turn until one has messages, except those in which a waiter waits.
     /// Returns `true` if one has.
     async fn poll(&mut self, run: &RunState, mut intake: Reserved<'_>) -> bool {
-        let inner = &run.inner;
-        self.knew = run.calls();
+        self.knew = run.tasks.calls();
         let mut order = std::mem::take(&mut self.order);
-        let single = inner.sources.len() == 1;
-        let mut now = run.now();
-        if single {
+        if run.inner.sources.len() == 1 {
             order.clear();
             order.push(0);
         } else {
-            let refuses_all = run.refuses_all();
-            run.turns.lock().next(now, refuses_all, &mut order);
+            let refuses_all = run.outages.refuses_all();
+            run.turns.lock().next(run.now(), refuses_all, &mut order);
         }
-        order.retain(|source| !run.is_source_paused(*source) && !run.is_waited_in(*source));
-        let (mut failed, mut found) = (false, false);
+        order.retain(|source| !run.inner.is_source_paused(*source) && !run.intake.is_waited_in(*source));
+        let mut came_to_nothing = true;
+        let mut found = false;
         for &source in &order {
-            if !single {
-                run.turns.lock().asked(source, now);
-            }
-            inner.counters.polls.add(1);
-            inner.counters.requests.add(1);
-            let request = inner.sources[source].queue.receive(Receive::new(intake.1, inner.visibility()));
-            let request = run.timed(QueueCall::Receive, run.call_limit(), request);
-            let answer = self.unless_stopped(run, request).await;
-            let stops = answer.is_none();
-            match self.answered(run, answer, (source, now), &mut intake) {
-                Answer::Messages => found = true,
-                Answer::Nothing => {}
-                Answer::Failed => failed = true,
-            }
-            if found || stops {
+            let answer = self.receive(run, source, intake.1, None, &mut intake).await;
+            found = matches!(answer, Answer::Messages);
+            came_to_nothing &= matches!(answer, Answer::Nothing);
+            if found || matches!(answer, Answer::Ended) {
                 break;
             }
-            now = run.now();
         }
         self.order = order;
-        if !found && !failed {
+        if came_to_nothing {
             self.came_to_nothing(run);
         }
         found
     }
 
+    /// Waits in a queue that wakes its receivers, while tasks are idle, until the run ends. The
+    /// waits are as long as the delays between polls. A task that waited itself would miss messages
+    /// of other queues, and those that are offered to it.
+    pub(crate) async fn wait_in(&mut self, run: &RunState, source: usize) {
+        let inner = &run.inner;
+        loop {
+            if !matches!(*self.stage.borrow_and_update(), Stage::Running | Stage::Paused) {
+                return;
+            }
+            let (idles, fewer) = (run.tasks.idles.notified(), run.intake.fewer.notified());
+            if run.tasks.idle.get() == 0 || !run.may_wait_in(source) {
+                race(race(idles, fewer), async { drop(self.stage.changed().await) }).await;
+                continue;
+            }
+            let watched = run.intake.watches();
+            // While settlements are tried again, as of forwards to a full target, messages return one
+            // by one. The tasks poll for several of them, and settle those together.
+            let room = if run.intake.unsettled() > 0 { 0 } else { run.intake.room(&run.tasks) };
+            if room == 0 {
+                race(fewer, async { drop(self.stage.changed().await) }).await;
+                continue;
+            }
+            drop(watched);
+            let now = run.now();
+            if self.next > now {
+                // The queue does not answer. This waiter tries it for all tasks.
+                let tries = self.failures.is_some().then(|| run.intake.waits_in(source));
+                race(inner.clock.sleep_until(self.next), async { drop(self.stage.changed().await) }).await;
+                drop(tries);
+                run.intake.notify_fewer();
+                continue;
+            }
+            if run.inner.awaits_control() {
+                self.unless_stopped(run, Box::pin(run.requests.read_control())).await;
+                // It is not asked again whether the control awaits a read: another reader may have
+                // begun, and two that wait for each other's reads would never poll.
+                if run.tasks.idle.get() == 0 {
+                    continue;
+                }
+            }
+            let waits = run.intake.waits_in(source);
+            if !run.may_wait_in(source) {
+                drop(waits);
+                run.intake.notify_fewer();
+                continue;
+            }
+            // A poll that finds messages resets the delays.
+            let (wait, _) = self.idle.found_nothing(&inner.config.load().idle, inner.entropy.unit());
+            let answer = self.receive(run, source, room, Some(wait), &mut run.intake.nothing()).await;
+            drop(waits);
+            run.intake.notify_fewer();
+            match answer {
+                Answer::Messages => run.share(0),
+                Answer::Nothing => {
+                    self.failures = None;
+                    run.scaling.found_nothing();
+                    // A queue that answers early is not asked again before the end of the wait.
+                    self.next = now + wait;
+                }
+                Answer::Failed | Answer::Ended => {}
+            }
+        }
+    }
+
+    /// Asks a queue for `n` messages, at once or in a wait of this length, and applies the answer.
+    async fn receive(
+        &mut self,
+        run: &RunState,
+        source: usize,
+        n: usize,
+        wait: Option<Duration>,
+        intake: &mut Reserved<'_>,
+    ) -> Answer {
+        let (inner, at, limit) = (&run.inner, run.now(), run.requests.limit());
+        if inner.sources.len() > 1 {
+            run.turns.lock().asked(source, at);
+        }
+        inner.counters.polls.add(1);
+        inner.counters.requests.add(1);
+        let receive = Receive::new(n, inner.visibility());
+        let Some(wait) = wait else {
+            let request = inner.sources[source].queue.receive(receive);
+            let request = run.requests.timed(QueueCall::Receive, limit, request);
+            let answer = self.unless_stopped(run, request).await;
+            return self.answered(run, answer, (source, at), intake);
+        };
+        let request = inner.sources[source].queue.receive(receive.wait(wait));
+        let request = run.requests.bounded(QueueCall::Receive, limit.saturating_add(wait), request);
+        let mut answer = self.while_(|| run.may_wait_in(source), request, run, || run.requests.patience()).await;
+        let mut since = at;
+        match &mut answer {
+            Some(None) => run.requests.timed_out(),
+            // The queue took them at an unknown time within the wait, at the earliest at its
+            // beginning. The leases count from there, or are renewed if that was long ago. What was
+            // read of the control's records may be as old.
+            Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
+                if inner.awaits_control() {
+                    run.requests.read_control().await;
+                }
+                if run.now() - at > run.parts.half {
+                    since = run.renew_arrived(source, at, deliveries).await;
+                }
+            }
+            _ => {}
+        }
+        self.answered(run, answer, (source, since), intake)
+    }
+
     /// Applies the answer to a request for messages.
-    pub(crate) fn answered(
+    fn answered(
         &mut self,
         run: &RunState,
         answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
@@ -293,11 +375,10 @@ impl Poller {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
                 self.found(run, deliveries.len(), since);
-                let reserved = intake.used();
-                if reserved > 0 && deliveries.len() >= reserved {
-                    run.skip_pace();
+                if intake.1 > 0 && deliveries.len() >= intake.1 {
+                    run.outages.skip_pace();
                 }
-                run.took(source, since, deliveries, reserved);
+                run.took(source, since, deliveries, intake);
                 Answer::Messages
             }
             Some(Some(Ok(_))) => {
@@ -305,7 +386,7 @@ impl Poller {
                 Answer::Nothing
             }
             Some(Some(Err(error))) => {
-                run.report_failure(QueueCall::Receive, &error);
+                run.requests.failed(QueueCall::Receive, &error);
                 if error.class() == ErrorClass::Permanent
                     && let Some(backend) = error.backend()
                 {
@@ -318,8 +399,7 @@ impl Poller {
                 self.back_off(run, None);
                 Answer::Failed
             }
-            // The run stops and polls no more.
-            None => Answer::Failed,
+            None => Answer::Ended,
         }
     }
 
@@ -327,7 +407,7 @@ impl Poller {
     fn came_to_nothing(&mut self, run: &RunState) {
         let inner = &run.inner;
         self.failures = None;
-        run.found_nothing();
+        run.scaling.found_nothing();
         let (delay, at_most) = self.idle.found_nothing(&inner.config.load().idle, inner.entropy.unit());
         let now = run.now();
         (self.next, self.at_most) = (now + delay, at_most);
@@ -339,7 +419,9 @@ impl Poller {
         self.idle.reset();
         self.failures = None;
         (self.next, self.at_most) = (Instant::default(), false);
-        run.found(messages, now);
+        if run.scaling.found(messages, now, &run.tasks) {
+            run.intake.woke();
+        }
     }
 
     /// Delays the next poll after a failure, or because the queue is busy.
@@ -351,21 +433,29 @@ impl Poller {
         (self.next, self.at_most) = (self.next.max(next), false);
     }
 
-    /// Returns the answer, or `None` if the run stops before it arrives.
-    pub(crate) async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
-        let stage = &mut self.stage;
-        let stopped = async {
-            // A pause lets a pending poll complete.
-            while matches!(*stage.borrow_and_update(), Stage::Running | Stage::Paused) {
-                if stage.changed().await.is_err() {
-                    break;
-                }
-            }
-            // The poll may have taken messages, which are then released at once instead of after
-            // their visibility time-out. It has a time limit of its own.
-            run.inner.clock.sleep(run.call_limit()).await;
+    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending poll
+    /// complete.
+    async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
+        let goes_on = || matches!(run.lifecycle.stage(), Stage::Running | Stage::Paused);
+        self.while_(goes_on, request, run, || run.requests.limit()).await
+    }
+
+    /// Returns the answer, or `None` if it does not arrive while this holds, nor in the following
+    /// time: the request may have taken messages, which are then released at once instead of after
+    /// their visibility time-out.
+    async fn while_<T>(
+        &mut self,
+        holds: impl Fn() -> bool,
+        request: impl Future<Output = T>,
+        run: &RunState,
+        then: impl Fn() -> Duration,
+    ) -> Option<T> {
+        let ends = async {
+            // An error means that the run was dropped.
+            while holds() && self.stage.changed().await.is_ok() {}
+            run.inner.clock.sleep(then()).await;
         };
-        match race(request, stopped).await {
+        match race(request, ends).await {
             First::One(answer) => Some(answer),
             First::Other(()) => None,
         }
@@ -373,8 +463,10 @@ impl Poller {
 }
 
 /// Result of a request for messages.
-pub(crate) enum Answer {
+enum Answer {
     Messages,
     Nothing,
     Failed,
+    /// The run stops, or the wait had to end.
+    Ended,
 }

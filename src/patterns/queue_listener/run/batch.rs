@@ -13,7 +13,7 @@ use crate::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery},
         poll::Next,
-        run::{guards::Probation, worker::Worker},
+        run::{state::Probation, worker::Worker},
         settle::Decision,
     },
     work::Caught,
@@ -28,8 +28,11 @@ impl Worker {
     {
         let run = self.run.clone();
         loop {
-            if run.is_halted() {
+            if run.lifecycle.is_halted() {
                 self.release_all();
+            }
+            if self.done.is_empty() && run.tasks.ends_surplus() {
+                return;
             }
             let batch = run.take_batch();
             if let [LeasedDelivery { lease, .. }] = &batch[..]
@@ -57,7 +60,7 @@ impl Worker {
     pub(crate) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
         let run = self.run.clone();
         self.look();
-        if run.is_cancelled(lease) {
+        if run.inner.is_cancelled(lease) {
             self.done.push(lease.clone().settlement(run.cancelled(lease)));
             return false;
         }
@@ -72,7 +75,7 @@ impl Worker {
         if run.inner.filter.is_none() {
             return true;
         }
-        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(run.is_duplicate(delivery))).await;
+        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(run.requests.is_duplicate(delivery))).await;
         match is_duplicate {
             _ if lease.lost => false,
             Ok(false) => self.has_time(std::slice::from_mut(lease)).await,
@@ -124,7 +127,7 @@ impl Worker {
         }
         let cancelled = self.cancel.next();
         let works: Vec<_> = works.into_iter().map(|delivery| Work::new(delivery, cancelled.clone())).collect();
-        let keys: Vec<_> = works.iter().map(|work| run.filter_key(work)).collect();
+        let keys: Vec<_> = works.iter().map(|work| run.requests.filter_key(work)).collect();
         let mut call = pin!(Caught::new());
         let mut works = Some(works);
         let began =
@@ -175,7 +178,7 @@ impl Worker {
         let run = self.run.clone();
         let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
         for LeasedDelivery { delivery, lease } in batch {
-            if run.is_cancelled(&lease) {
+            if run.inner.is_cancelled(&lease) {
                 let decision = run.cancelled(&lease);
                 self.done.push(lease.settlement(decision));
             } else if lease.exceeds(run.inner.config.load().max_attempts) {
@@ -191,7 +194,7 @@ impl Worker {
         }
         let mut is_duplicate = vec![false; deliveries.len()];
         if run.inner.filter.is_some() {
-            let asked = join_all(deliveries.iter().map(|delivery| run.is_duplicate(delivery)));
+            let asked = join_all(deliveries.iter().map(|delivery| run.requests.is_duplicate(delivery)));
             match self.keep(&mut leases, pin!(asked)).await {
                 Ok(answers) => is_duplicate = answers,
                 Err(_) => {

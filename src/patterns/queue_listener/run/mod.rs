@@ -1,13 +1,13 @@
 //! The run of a listener: its tasks, and the futures beside them.
-mod answers;
 mod batch;
-mod filter;
-pub(crate) mod guards;
 pub(crate) mod intake;
-mod request;
+pub(crate) mod lifecycle;
+pub(crate) mod requests;
 pub(crate) mod scaler;
+pub(crate) mod scaling;
 pub(crate) mod state;
 mod task_set;
+pub(crate) mod tasks;
 mod waits;
 pub(crate) mod worker;
 
@@ -15,7 +15,7 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
@@ -25,16 +25,10 @@ use tokio::sync::oneshot;
 
 use crate::{
     port::{BoxFuture, PortError},
-    queue::{Depth, Queue},
     queue_listener::{
-        Disposition, QueueCall, QueueListener, Work,
-        poll::Poller,
-        run::{
-            scaler::Scaler,
-            state::{RunState, Stage},
-            task_set::TaskSet,
-            worker::Worker,
-        },
+        Disposition, QueueListener, Work,
+        poll::{Poller, hints::hear_hints},
+        run::{lifecycle::Stage, scaler::Scaler, state::RunState, task_set::TaskSet, worker::Worker},
     },
     race::{First, race},
 };
@@ -106,7 +100,7 @@ impl QueueListener {
             let (end, ended) = oneshot::channel();
             let (handler, of) = (handler.clone(), run.clone());
             spawn(Box::pin(async move {
-                let mut stage = of.watch();
+                let mut stage = of.lifecycle.watch();
                 let dropped = async move { drop(stage.wait_for(|stage| *stage == Stage::Dropped).await) };
                 if let First::Other(()) = race(dropped, Worker::new(of, true).work(move |work| handler(work))).await {
                     // An error means that the run was dropped.
@@ -116,7 +110,7 @@ impl QueueListener {
             async move {
                 if ended.await.is_err() {
                     // The task was aborted, or its spawner did not run it.
-                    run.scaler(Scaler::ended);
+                    run.tasks.scaler(Scaler::ended);
                     // The other tasks may be idle already.
                     run.check_idle();
                 }
@@ -134,11 +128,7 @@ impl QueueListener {
     ) -> Result<(), PortError> {
         let run = Arc::new(RunState::new(self.0.clone(), is_batched));
         let _end = EndOnDrop(&run);
-        {
-            let mut runs = self.0.runs.lock();
-            runs.retain(|run| run.strong_count() > 0);
-            runs.push(Arc::downgrade(&run));
-        }
+        self.0.runs.add(&run);
         // The settings may have changed before the run was in the list.
         run.take_bounds();
         let (mut tasks, mut settlers, mut waiters) = (TaskSet::new(), TaskSet::new(), TaskSet::new());
@@ -150,8 +140,8 @@ impl QueueListener {
         // Not beside handlers that finish during a stop: these futures would call for tasks that no
         // longer start.
         let mut aids = pin!(race(
-            race(run.hear_hints(), run.scale()),
-            race(race(run.renew_waiting(), run.wait_for_spawns()), run.watch_control()),
+            race(hear_hints(&run), run.scaling.run(&run)),
+            race(race(run.renew_waiting(), wait_for_spawns(&run)), run.requests.watch_control()),
         ));
         let run = &run;
         // A task polls for messages that were sent before.
@@ -164,7 +154,7 @@ impl QueueListener {
             // None of these futures completes.
             let _ = aids.as_mut().poll(cx).is_ready();
             loop {
-                for _ in 0..run.scaler(Scaler::take_to_start) {
+                for _ in 0..run.tasks.scaler(Scaler::take_to_start) {
                     tasks.add(make(run.clone()));
                 }
                 tasks.poll(cx, |cx| {
@@ -176,18 +166,18 @@ impl QueueListener {
                         settlers.poll(cx, |_| {});
                     }
                 });
-                if !run.scaler(|scaler| scaler.has_to_start()) {
+                if !run.tasks.scaler(|scaler| scaler.has_to_start()) {
                     break;
                 }
             }
             waiters.poll(cx, |_| {});
             settlers.poll(cx, |_| {});
-            let stops = matches!(run.stage(), Stage::Stopping { .. });
+            let stops = run.lifecycle.stops();
             let done = stops && tasks.is_empty() && waiters.is_empty() && run.intake.unsettled() == 0;
             if done || over.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        run.error().map_or(Ok(()), Err)
+        run.lifecycle.error().map_or(Ok(()), Err)
     }
 }
 
@@ -196,90 +186,20 @@ async fn wait_in(run: &RunState, source: usize) {
     Poller::new(run).wait_in(run, source).await;
 }
 
+/// Wakes the run when another thread asks for more tasks.
+async fn wait_for_spawns(run: &RunState) {
+    loop {
+        run.tasks.to_spawn.notified().await;
+    }
+}
+
 /// Ends the futures beside the run when it is dropped.
 struct EndOnDrop<'a>(&'a Arc<RunState>);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.enter(Stage::Dropped);
-        self.0.scaler(|scaler| scaler.tasks = 0);
-        let this: Weak<RunState> = Arc::downgrade(self.0);
-        self.0.inner.runs.lock().retain(|run| !run.ptr_eq(&this));
-        // After the run was removed, so that a `drain` that checks again does not wait for it.
-        self.0.inner.idle.notify_waiters();
-    }
-}
-
-impl RunState {
-    /// Starts, pauses and stops the run. Completes when the run has to end.
-    async fn control(&self, shutdown: impl Future<Output = ()>, over: &AtomicBool) {
-        let mut paused = self.inner.paused.subscribe();
-        let mut stage = self.watch();
-        let mut shutdown = pin!(shutdown);
-        loop {
-            self.enter(if paused.borrow_and_update().halts() { Stage::Paused } else { Stage::Running });
-            if self.is_halted() {
-                self.release_waiting();
-            }
-            let stops = stage.wait_for(|stage| matches!(stage, Stage::Stopping { .. }));
-            match race(shutdown.as_mut(), race(paused.changed(), stops)).await {
-                First::One(()) => break self.stop(),
-                First::Other(First::One(_)) => {}
-                First::Other(First::Other(_)) => break,
-            }
-        }
-        self.release_waiting();
-        if let Stage::Stopping { kill_at, .. } = self.stage() {
-            // Handlers are dropped at `kill_at`; their messages get one more settle request.
-            self.inner.clock.sleep_until(kill_at + self.inner.call_limit()).await;
-        }
-        over.store(true, Ordering::Relaxed);
-    }
-
-    /// Requests the depth of the queues when notified, and starts as many tasks as the rule asks
-    /// for if that was the reason.
-    async fn scale(&self) {
-        loop {
-            self.to_scale.notified().await;
-            let wants_tasks = self.wants_tasks.swap(false, Ordering::AcqRel);
-            self.inner.depth_at.store(self.now().as_nanos(), Ordering::Relaxed);
-            let mut depth = None;
-            for source in &self.inner.sources {
-                if let Some(one) = self.depth_of(&*source.queue).await {
-                    let all = depth.get_or_insert_with(Depth::default);
-                    all.visible += one.visible;
-                    all.delayed += one.delayed;
-                    all.in_flight += one.in_flight;
-                }
-            }
-            if let Some(depth) = depth {
-                self.inner.depth.lock().0 = Some(depth);
-                let waiting = depth.visible + self.backlog(|backlog| backlog.len()) as u64;
-                if wants_tasks && waiting > 0 {
-                    let wanted = (self.inner.rule)(waiting);
-                    self.grow(Some(depth), |_| wanted);
-                }
-            }
-            let mut dead_letters = None;
-            for dead in self.inner.sources.iter().filter_map(|source| source.queue.dead_letters()) {
-                if let Some(depth) = self.depth_of(&*dead).await {
-                    *dead_letters.get_or_insert(0) += depth.total();
-                }
-            }
-            if dead_letters.is_some() {
-                self.inner.depth.lock().1 = dead_letters;
-            }
-        }
-    }
-
-    async fn depth_of(&self, queue: &dyn Queue) -> Option<Depth> {
-        self.request(QueueCall::Depth, self.call_limit(), queue.depth()).await?.ok()
-    }
-
-    /// Wakes the run when another thread asks for more tasks.
-    async fn wait_for_spawns(&self) {
-        loop {
-            self.to_spawn.notified().await;
-        }
+        self.0.tasks.scaler(|scaler| scaler.tasks = 0);
+        self.0.inner.runs.remove(self.0);
     }
 }

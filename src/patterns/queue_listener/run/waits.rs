@@ -13,8 +13,7 @@ use crate::{
         Disposition, QueueCall, QueueListenerEvent as Event,
         lease::{Lease, renewal::Dropped},
         run::{
-            guards::Probation,
-            state::RunState,
+            state::{Probation, RunState},
             worker::{Worker, once},
         },
         settle::{Decision, PendingSettlement, SettleRequest},
@@ -34,7 +33,7 @@ impl Worker {
         // The time of the request is not that of a handler.
         self.looks.look(run, run.now());
         self.looks.forget();
-        match run.timed(QueueCall::Settle, run.call_limit(), request).await {
+        match run.requests.timed(QueueCall::Settle, run.requests.limit(), request).await {
             Some(answer) => run.answered_all(&mut self.done, answer),
             None => run.unanswered(&mut self.done),
         }
@@ -77,7 +76,7 @@ impl Worker {
         lease.alone_since = run.now();
         self.settle().await;
         let closed = self.keep(std::slice::from_mut(lease), pin!(run.close(run.parts.third))).await;
-        if closed.is_err() || run.is_halted() {
+        if closed.is_err() || run.lifecycle.is_halted() {
             if !lease.lost {
                 self.done.push(lease.clone().settlement(Decision::RELEASE));
             }
@@ -90,11 +89,11 @@ impl Worker {
             Ok(Some(sent)) => {
                 lease.renewed(sent, run.inner.visibility());
                 // It has waited long: meanwhile it may have been cancelled, or its queue paused.
-                if run.is_cancelled(lease) {
+                if run.inner.is_cancelled(lease) {
                     self.done.push(lease.clone().settlement(run.cancelled(lease)));
                     return false;
                 }
-                if run.is_halted() || run.is_source_paused(lease.source) {
+                if run.lifecycle.is_halted() || run.inner.is_source_paused(lease.source) {
                     self.done.push(lease.clone().settlement(Decision::RELEASE));
                     return false;
                 }
@@ -133,9 +132,9 @@ impl Worker {
         run.share(0);
         run.send_out(self.done.drain(..));
         let _counted = run.inner.counters.in_flight.enter(leases.len() as u32);
-        let _handling = run.handling.enter(1);
+        let _handling = run.tasks.handling.enter(1);
         // One task polls for messages that arrive meanwhile.
-        let least = run.tasks_to_keep();
+        let least = run.tasks.least(run.expects_returns());
         run.grow(None, |_| least());
         let began = run.now();
         let kept = run.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
@@ -174,7 +173,7 @@ impl Worker {
     /// Records messages as handled. They are completed even if that fails.
     pub(crate) async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
         let run = self.run.clone();
-        let remembered = join_all(keys.iter().map(|key| run.remember(key)));
+        let remembered = join_all(keys.iter().map(|key| run.requests.remember(key)));
         let _ = self.keep(leases, pin!(remembered)).await;
     }
 
@@ -182,7 +181,7 @@ impl Worker {
     pub(crate) fn dropped(&self, lease: Lease, why: Dropped) -> PendingSettlement {
         self.run.event(|| Event::HandlerDropped { id: lease.id.clone() });
         match why {
-            _ if self.run.is_cancelled(&lease) => {
+            _ if self.run.inner.is_cancelled(&lease) => {
                 let decision = self.run.cancelled(&lease);
                 lease.settlement(decision)
             }

@@ -17,7 +17,7 @@ use crate::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
         poll::{Next, Poller},
-        run::{guards::Probation, state::RunState},
+        run::state::{Probation, RunState},
         settle::{Decision, PendingSettlement},
     },
     race::yield_now,
@@ -72,7 +72,7 @@ impl Looks {
         }
         self.messages = 0;
         // While messages are cancelled, each is compared before its handler begins.
-        self.enough = if run.has_cancelled() { Instant::FAR_FUTURE } else { now + run.takes() };
+        self.enough = if run.inner.has_cancelled() { Instant::FAR_FUTURE } else { now + run.takes() };
     }
 
     /// Discards the reading: the time that follows is not that of a handler.
@@ -123,11 +123,11 @@ impl Worker {
         let mut call = pin!(Caught::new());
         let mut next = None;
         loop {
-            if run.is_halted() {
+            if run.lifecycle.is_halted() {
                 self.done.extend(next.take().map(|leased: LeasedDelivery| leased.lease.settlement(Decision::RELEASE)));
                 self.release_all();
             }
-            if next.is_none() && self.done.is_empty() && run.ends_surplus() {
+            if next.is_none() && self.done.is_empty() && run.tasks.ends_surplus() {
                 return;
             }
             match poll_fn(|cx| Poll::Ready(self.fast_path(cx, &run, &mut next, call.as_mut(), &handler))).await {
@@ -247,7 +247,7 @@ impl Worker {
                 Ok(handled) => self.done.push(run.decide(lease, handled, AttemptErrorKind::Failed)),
                 Err(panic) => self.done.push(run.panicked(lease, &panic)),
             }
-            if self.in_a_row >= FAIR || !run.intake.is_quick(SOON) || run.is_halted() {
+            if self.in_a_row >= FAIR || !run.intake.is_quick(SOON) || run.lifecycle.is_halted() {
                 return FastPath::Fair;
             }
         }
@@ -291,7 +291,7 @@ impl Worker {
             return;
         }
         delivery.age = lease.age_of(&delivery, run.now());
-        let key = run.filter_key(&delivery);
+        let key = run.requests.filter_key(&delivery);
         let mut work = Some(Work::new(delivery, self.cancel.next()));
         let began = poll_fn(|cx| Poll::Ready(work.take().and_then(|work| call.as_mut().begin(cx, || handler(work)))));
         match began.await {

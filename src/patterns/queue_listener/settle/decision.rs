@@ -1,20 +1,12 @@
 //! The listener's decision on a delivery, by the result of its handler.
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     backoff::Backoff,
     port::PortError,
     queue::{Address, AttemptError, AttemptErrorKind, Message, Settle},
-    queue_listener::{
-        Disposition,
-        lease::Lease,
-        run::state::{RunState, Stage},
-        settle::{PendingSettlement, outage::Outage},
-    },
-    time::{Instant, Timestamp, scaled},
+    queue_listener::{Disposition, lease::Lease, run::state::RunState, settle::PendingSettlement},
+    time::{Timestamp, scaled},
     work::SHORTEST_DELAY,
 };
 
@@ -121,11 +113,11 @@ impl RunState {
                 Decision::Forward(messages.into())
             }
             // A handler that completes has done its work; any other result is too late.
-            _ if self.is_cancelled(&lease) => self.cancelled(&lease),
+            _ if self.inner.is_cancelled(&lease) => self.cancelled(&lease),
             Disposition::Retry { after, error } => self.failed(&lease, after, (kind, error)),
             Disposition::Release => self.released(&lease),
             Disposition::Refused { after, error } => {
-                self.in_outage(|outage, now| outage.refused(now));
+                self.outages.change(|outage| outage.refused(self.now()));
                 self.refused(after, error)
             }
             Disposition::Snooze { after } => {
@@ -148,22 +140,15 @@ impl RunState {
     /// Records a success, which ends the outage if the message was refused in it.
     #[inline]
     pub(crate) fn completes(&self, lease: &Lease) {
-        if self.in_outage.load(Ordering::Acquire) {
-            self.in_outage(|outage, _| outage.succeeded(lease.was_released()));
+        if self.outages.is_open() {
+            self.outages.change(|outage| outage.succeeded(lease.releases() > 0));
         }
-    }
-
-    fn in_outage<T>(&self, change: impl FnOnce(&mut Outage, Instant) -> T) -> T {
-        let now = self.now();
-        let mut outage = self.outage.lock();
-        let result = change(&mut outage, now);
-        self.in_outage.store(!outage.is_over(), Ordering::Release);
-        result
     }
 
     #[cold]
     fn failed(&self, lease: &Lease, after: Option<Duration>, (kind, error): (AttemptErrorKind, String)) -> Decision {
-        if let Some(failures) = self.in_outage(|outage, now| outage.failed(&lease.id, lease.was_released(), now)) {
+        let now = self.now();
+        if let Some(failures) = self.outages.change(|outage| outage.failed(&lease.id, lease.releases() > 0, now)) {
             return Decision::Refused { after: self.pause(failures), error };
         }
         self.attempt_failed(lease, after, (kind, error))
@@ -215,11 +200,11 @@ impl RunState {
             None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
         };
         let now = self.now();
-        let mut outage = self.outage.lock();
-        let polls = outage.hidden(now) / u32::try_from(config.batch).unwrap_or(u32::MAX).max(1);
+        let hidden = self.outages.change(|outage| outage.hidden(now));
+        let polls = hidden / u32::try_from(config.batch).unwrap_or(u32::MAX).max(1);
         let spread = config.idle.min.saturating_mul(polls.saturating_mul(2)).min(Disposition::LONGEST_REFUSAL);
         let after = if spread.is_zero() { after } else { after.saturating_add(scaled(spread, entropy.unit())) };
-        outage.hides_until(now + after);
+        self.outages.change(|outage| outage.hides_until(now + after));
         Decision::Refused { after, error }
     }
 
@@ -228,11 +213,10 @@ impl RunState {
     /// doubles with each earlier release, refusal or snooze of the message.
     #[cold]
     fn released(&self, lease: &Lease) -> Decision {
-        if matches!(self.stage(), Stage::Stopping { .. }) || self.is_source_paused(lease.source) {
+        if self.lifecycle.stops() || self.inner.is_source_paused(lease.source) {
             return Decision::RELEASE;
         }
-        let earlier = lease.deliveries.saturating_sub(lease.attempt).min(16);
-        let after = SHORTEST_DELAY.saturating_mul(1 << earlier).min(Disposition::LONGEST_REFUSAL);
+        let after = SHORTEST_DELAY.saturating_mul(1 << lease.releases().min(16)).min(Disposition::LONGEST_REFUSAL);
         let jitter = scaled((after / 10).min(LATEST), self.inner.entropy.unit());
         Decision::Release { after: after.saturating_add(jitter) }
     }
@@ -263,8 +247,15 @@ impl RunState {
         }
     }
 
+    /// Returns the decision on a cancelled message. A queue without dead letters removes it.
+    #[cold]
+    pub(crate) fn cancelled(&self, lease: &Lease) -> Decision {
+        let has_dead_letters = self.inner.sources[lease.source].has_dead_letters;
+        Decision::Cancelled { reason: has_dead_letters.then(|| self.reason(lease, "cancelled")) }
+    }
+
     /// Returns the reason of a dead letter, with details for people.
-    pub(crate) fn reason(&self, lease: &Lease, why: &str) -> String {
+    fn reason(&self, lease: &Lease, why: &str) -> String {
         format!(
             "{why} (attempt {}, delivery {}, dead-lettered at {})",
             lease.attempt,

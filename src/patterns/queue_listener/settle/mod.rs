@@ -8,22 +8,20 @@
 //! 4. [`PendingSettlement`]: a delivery with its decision, until the queue has answered.
 pub(crate) mod decision;
 pub(crate) mod outage;
-pub(crate) mod outbox;
 pub(crate) mod unsettled;
 
+use std::collections::VecDeque;
+
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
 
 use crate::{
     backoff::Backoff,
     port::{BoxFuture, ErrorClass, Failure, PortError},
     queue::{MessageId, QueueError, Receipt, Settle},
-    queue_listener::{
-        QueueCall, QueueListenerEvent as Event,
-        counters::Held,
-        lease::Lease,
-        run::state::{RunState, Stage},
-    },
+    queue_listener::{QueueCall, QueueListenerEvent as Event, counters::Held, lease::Lease, run::state::RunState},
     race::{First, race},
+    sync::Mutex,
     time::Instant,
 };
 
@@ -34,6 +32,13 @@ type Answers = Result<Vec<Result<(), QueueError>>, QueueError>;
 
 /// The future of one settle request.
 pub(crate) type SettleRequest<'a> = BoxFuture<'a, Answers>;
+
+/// Settlements of one source that wait to be sent.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    settlements: Mutex<VecDeque<PendingSettlement>>,
+    came: Notify,
+}
 
 /// A delivery with its decision, until the queue has settled it.
 pub(crate) struct PendingSettlement {
@@ -99,7 +104,7 @@ impl RunState {
     /// Settles these deliveries, all of one source. Leaves those to be tried again.
     pub(crate) async fn settle_once(&self, settlements: &mut Vec<PendingSettlement>) {
         let request = self.settle_request(settlements);
-        match self.timed(QueueCall::Settle, self.call_limit(), request).await {
+        match self.requests.timed(QueueCall::Settle, self.requests.limit(), request).await {
             Some(answer) => self.answered_all(settlements, answer),
             None => self.unanswered(settlements),
         }
@@ -109,8 +114,8 @@ impl RunState {
     pub(crate) fn answered_all(&self, settlements: &mut Vec<PendingSettlement>, answer: Answers) {
         match answer {
             Ok(answers) => {
-                if self.has_cancelled() {
-                    self.note_ended(settlements, &answers);
+                if self.inner.has_cancelled() {
+                    self.inner.note_ended(settlements, &answers);
                 }
                 let mut answers = answers.into_iter();
                 let (mut completed, mut ended) = (0, 0);
@@ -120,12 +125,12 @@ impl RunState {
                     stays
                 });
                 if completed > 0 {
-                    self.inner.counters.handled.add(completed);
+                    self.inner.counters.ends.handled.add(completed);
                 }
                 self.intake.ended(ended);
             }
             Err(error) => {
-                self.report_failure(QueueCall::Settle, &error);
+                self.requests.failed(QueueCall::Settle, &error);
                 if error.class() == ErrorClass::Permanent {
                     self.intake.ended(outstanding(settlements));
                     settlements.drain(..).for_each(|settlement| self.settling_lost(&settlement));
@@ -181,7 +186,7 @@ impl RunState {
     /// room.
     #[cold]
     fn hold_all(&self, settlements: &mut Vec<PendingSettlement>, full: &PortError) {
-        let (stops, mut ended) = (matches!(self.stage(), Stage::Stopping { .. }), 0);
+        let (stops, mut ended) = (self.lifecycle.stops(), 0);
         settlements.retain_mut(|settlement| {
             if !self.inner.holds || !matches!(settlement.decision, Decision::Forward(_)) {
                 return true;
@@ -210,8 +215,7 @@ impl RunState {
             settlement.held.get_or_insert_with(|| self.inner.counters.hold(self.now()));
         }
         let gives_up = settlement.found_full
-            && (!holds && settlement.until < self.now() + self.inner.visibility() / 3
-                || matches!(self.stage(), Stage::Stopping { .. }));
+            && (!holds && settlement.until < self.now() + self.inner.visibility() / 3 || self.lifecycle.stops());
         if gives_up {
             self.settle_otherwise(settlement, self.forward_delayed(error));
         }
@@ -228,6 +232,12 @@ impl RunState {
         self.send_out([other]);
     }
 
+    pub(crate) fn forget_results(&self, settlement: &PendingSettlement) {
+        if settlement.is_overdue {
+            self.inner.unsettled.lock().forget_results(settlement);
+        }
+    }
+
     #[cold]
     pub(crate) fn settling_lost(&self, settlement: &PendingSettlement) {
         let PendingSettlement { id, deliveries, may_be_settled, decision, .. } = settlement;
@@ -235,7 +245,7 @@ impl RunState {
             // It was reported when the lease was lost.
             return;
         }
-        self.inner.counters.leases_lost.add(1);
+        self.inner.counters.ends.leases_lost.add(1);
         self.event(|| Event::LeaseLost { id: id.clone(), deliveries: *deliveries, may_be_settled: *may_be_settled });
     }
 
@@ -246,37 +256,37 @@ impl RunState {
             self.forget_results(settlement);
         }
         let PendingSettlement { id, deliveries, attempt, decision, .. } = settlement;
-        let counters = &self.inner.counters;
+        let ends = &self.inner.counters.ends;
         match decision {
             Decision::Complete | Decision::LeaseLost => {}
-            Decision::Forward(_) => counters.handled.add(1),
-            Decision::Duplicate => counters.duplicates.add(1),
+            Decision::Forward(_) => ends.handled.add(1),
+            Decision::Duplicate => ends.duplicates.add(1),
             Decision::Release { after } => {
-                counters.released.add(1);
+                ends.released.add(1);
                 if !after.is_zero() {
-                    self.returns.lock().add(self.now() + *after);
+                    self.outages.returns.lock().add(self.now() + *after);
                 }
                 self.event(|| Event::Released { messages: 1 });
             }
             Decision::Cancelled { .. } => {
-                counters.cancelled.add(1);
+                ends.cancelled.add(1);
                 self.event(|| Event::Cancelled { id: id.clone() });
             }
             Decision::Refused { after, error } => {
-                counters.refused.add(1);
-                self.returns.lock().add(self.now() + *after);
+                ends.refused.add(1);
+                self.outages.returns.lock().add(self.now() + *after);
                 let (after, error) = (*after, std::mem::take(error));
                 self.event(|| Event::Refused { id: id.clone(), error, after });
             }
             Decision::Snooze { after } => {
-                counters.snoozed.add(1);
+                ends.snoozed.add(1);
                 let after = *after;
-                self.returns.lock().add(self.now() + after);
+                self.outages.returns.lock().add(self.now() + after);
                 self.event(|| Event::Snoozed { id: id.clone(), after });
             }
             Decision::Retry { after, failure } => {
-                counters.failed.add(1);
-                self.returns.lock().add(self.now() + *after);
+                ends.failed.add(1);
+                self.outages.returns.lock().add(self.now() + *after);
                 let (after, error) = (*after, std::mem::take(&mut failure.error));
                 self.event(|| Event::Failed {
                     id: id.clone(),
@@ -287,11 +297,43 @@ impl RunState {
                 });
             }
             Decision::DeadLetter { reason, .. } => {
-                counters.dead_lettered.add(1);
+                ends.dead_lettered.add(1);
                 let reason = std::mem::take(reason);
                 self.event(|| Event::DeadLettered { id: id.clone(), reason });
             }
         }
+    }
+
+    /// Hands settlements to the future that settles beside the tasks.
+    pub(crate) fn send_out(&self, settlements: impl IntoIterator<Item = PendingSettlement>) {
+        for settlement in settlements {
+            self.intake.sent_out(1);
+            let outbox = &self.outboxes[settlement.source];
+            outbox.settlements.lock().push_back(settlement);
+            self.intake.woke();
+            outbox.came.notify_one();
+        }
+    }
+
+    /// Waits for settlements that were sent out, and returns those of one request.
+    async fn outgoing(&self, source: usize) -> Vec<PendingSettlement> {
+        let (outbox, most) = (&self.outboxes[source], self.inner.sources[source].most);
+        loop {
+            {
+                let mut settlements = outbox.settlements.lock();
+                if !settlements.is_empty() {
+                    let n = settlements.len().min(most);
+                    return settlements.drain(..n).collect();
+                }
+            }
+            outbox.came.notified().await;
+        }
+    }
+
+    /// Records settlements that were made or given up.
+    pub(crate) fn settled(&self, n: usize) {
+        self.intake.settled(n);
+        self.check_idle();
     }
 
     /// Settles the deliveries that tasks send out, until the run ends. Failed ones are retried
@@ -322,17 +364,6 @@ impl RunState {
         }
     }
 
-    /// Waits for the stop of a run that does not stop yet.
-    async fn begins_to_stop(&self) {
-        let mut stage = self.watch();
-        let stops = |stage: &Stage| matches!(stage, Stage::Stopping { .. });
-        let has_begun = stops(&stage.borrow_and_update());
-        // An error means that the run was dropped.
-        if has_begun || stage.wait_for(stops).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-
     /// Settles these deliveries once, after a pause if they failed before, and returns those to be
     /// tried again. If the whole request failed, its halves are retried separately, until the
     /// settlement that fails is alone.
@@ -349,7 +380,7 @@ impl RunState {
             let mut pauses = Backoff::checked(busy, &self.inner.entropy);
             let pause = self.inner.clock.sleep(pauses.nth(times.min(64) - 1).unwrap_or_default());
             if waits_for_room {
-                race(pause, self.begins_to_stop()).await;
+                race(pause, self.lifecycle.begins_to_stop()).await;
             } else {
                 pause.await;
             }
@@ -362,7 +393,8 @@ impl RunState {
         self.intake.ended(outstanding(&settlements));
         settlements.iter_mut().for_each(|settlement| settlement.is_overdue = true);
         if !settlements.is_empty() {
-            self.note_unsettled(&settlements);
+            let mut unsettled = self.inner.unsettled.lock();
+            settlements.iter().for_each(|settlement| unsettled.note(settlement));
         }
         // The queue may accept a settlement after the end of the lease, if no other process
         // received the message.

@@ -1,11 +1,66 @@
-//! The outage of the services behind the handlers, and the return of refused messages. State
-//! machines that take `now` as an argument.
+//! The outage of the services behind the handlers, and the return of refused messages: two state
+//! machines that take `now` as an argument, and the part of a run that owns them.
+//
+// Concurrency. `is_open` mirrors `outage` and is written under its lock. A stale read at most omits
+// the record of one success. No data is read on the strength of `paced_to`, so `Relaxed` suffices.
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
-use crate::{queue::MessageId, time::Instant};
+use crate::{queue::MessageId, sync::Mutex, time::Instant};
+
+/// The outage that the handlers of one run meet, and the messages that return.
+#[derive(Default)]
+pub(crate) struct Outages {
+    outage: Mutex<Outage>,
+    /// `true` while an outage is open. Read for each message, without a lock.
+    is_open: AtomicBool,
+    pub(crate) returns: Mutex<Returns>,
+    /// Nanoseconds at which the next poll may be made while polls are paced.
+    paced_to: AtomicU64,
+}
+
+impl Outages {
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Outage) -> T) -> T {
+        let mut outage = self.outage.lock();
+        let result = change(&mut outage);
+        self.is_open.store(!outage.is_over(), Ordering::Release);
+        result
+    }
+
+    /// Returns `true` while consecutive messages are refused.
+    pub(crate) fn refuses_all(&self) -> bool {
+        self.is_open() && self.outage.lock().refuses_all()
+    }
+
+    /// Lets the next poll be made at once though polls are paced: the last one was full, so that
+    /// other messages may wait behind those that are refused.
+    pub(crate) fn skip_pace(&self) {
+        self.paced_to.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the time of the next poll if polls are paced, to one in `interval`, and it is not
+    /// due yet.
+    pub(crate) fn pace(&self, now: Instant, interval: Duration) -> Option<Instant> {
+        if !self.refuses_all() {
+            return None;
+        }
+        let to = self.paced_to.load(Ordering::Relaxed);
+        if to > now.as_nanos() {
+            return Some(Instant::from_nanos(to));
+        }
+        let next = (now + interval).as_nanos();
+        let turn = self.paced_to.compare_exchange(to, next, Ordering::Relaxed, Ordering::Relaxed);
+        turn.err().map(Instant::from_nanos)
+    }
+}
 
 /// Maximum length of an outage in which failures of refused messages are not counted. After it they
 /// are, because a poisoned message behind its own circuit breaker looks the same.
@@ -96,12 +151,12 @@ impl Outage {
     }
 
     /// Returns `true` if no outage is open, so that successes need not be recorded.
-    pub(crate) const fn is_over(&self) -> bool {
+    const fn is_over(&self) -> bool {
         self.since.is_none() && self.in_a_row == 0
     }
 
     /// Returns `true` while consecutive messages are refused.
-    pub(crate) const fn refuses_all(&self) -> bool {
+    const fn refuses_all(&self) -> bool {
         self.in_a_row >= IN_A_ROW
     }
 }

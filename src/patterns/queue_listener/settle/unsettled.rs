@@ -10,7 +10,6 @@ use crate::{
     queue::MessageId,
     queue_listener::{
         lease::LeasedDelivery,
-        run::state::RunState,
         settle::{Decision, PendingSettlement},
     },
 };
@@ -39,7 +38,7 @@ struct KnownMessage {
 
 impl Unsettled {
     /// Records a delivery that could not be settled, or not yet.
-    fn note(&mut self, settlement: &PendingSettlement) {
+    pub(crate) fn note(&mut self, settlement: &PendingSettlement) {
         let PendingSettlement { source, id, deliveries, expiries, decision, .. } = settlement;
         let decision = match decision {
             Decision::Complete
@@ -84,34 +83,22 @@ impl Unsettled {
         *known = KnownMessage { deliveries, expiries, explained, decision: None };
         (explained, decision)
     }
-}
-
-impl RunState {
-    /// Records deliveries that could not be settled.
-    #[cold]
-    pub(crate) fn note_unsettled(&self, settlements: &[PendingSettlement]) {
-        let mut unsettled = self.inner.unsettled.lock();
-        settlements.iter().for_each(|settlement| unsettled.note(settlement));
-    }
 
     /// Forgets the results of a forward that was settled after all, or is settled otherwise: they
     /// may be large.
-    pub(crate) fn forget_results(&self, settlement: &PendingSettlement) {
-        if settlement.is_overdue {
-            let key = (settlement.source, settlement.id.clone());
-            if let Some(known) = self.inner.unsettled.lock().known.get_mut(&key) {
-                known.decision = None;
-            }
+    pub(crate) fn forget_results(&mut self, settlement: &PendingSettlement) {
+        let key = (settlement.source, settlement.id.clone());
+        if let Some(known) = self.known.get_mut(&key) {
+            known.decision = None;
         }
     }
 
     /// Takes out the messages with an earlier decision, and subtracts the explained expiries from
     /// the others.
-    pub(crate) fn recall(&self, leased: &mut Vec<LeasedDelivery>) -> Vec<PendingSettlement> {
-        let mut unsettled = self.inner.unsettled.lock();
+    pub(crate) fn recall_all(&mut self, leased: &mut Vec<LeasedDelivery>) -> Vec<PendingSettlement> {
         let (mut decided, mut rest) = (Vec::new(), Vec::with_capacity(leased.len()));
         for LeasedDelivery { delivery, mut lease } in leased.drain(..) {
-            let (explained, decision) = unsettled.recall(lease.source, &lease.id, lease.deliveries, lease.expiries);
+            let (explained, decision) = self.recall(lease.source, &lease.id, lease.deliveries, lease.expiries);
             lease.expiries -= explained;
             lease.crashes = lease.crashes.saturating_sub(explained);
             match decision {

@@ -28,7 +28,7 @@ pub struct KeyedRateLimitConfig {
     /// all keys. 100 permits a second by default.
     pub limit: RateLimitConfig,
     /// Quotas of the tiers, by index, for the keys that
-    /// [`tier_of`](crate::Builder::tier_of) sends there. None by
+    /// [`tier_of`](crate::throttling::KeyedRateLimiter::builder) sends there. None by
     /// default.
     pub tiers: Vec<Quota>,
     /// Maximum number of remembered keys, rounded up to a multiple of 64. 1,048,576 by default.

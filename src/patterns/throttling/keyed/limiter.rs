@@ -124,7 +124,11 @@ impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
     }
 
     /// Creates a builder of a limiter. Errors and events of all keys carry the builder's
-    /// [`name`](Builder::name), unless [`name_by`](Builder::name_by) gives each key its own.
+    /// [`name`](Builder::name), unless `name_by` gives each key its own.
+    ///
+    /// Methods of [this builder
+    /// alone](crate::Builder#impl-Builder%3CKeyedRateLimiter%3CK,+S%3E%3E): `tier_of`, `name_by`,
+    /// `metered`, `hasher`.
     pub fn builder(config: impl Into<KeyedRateLimitConfig>) -> Builder<Self> {
         let (config, hasher) = (config.into(), RandomState::new());
         Builder::new(KeyedLimiterSpec { config, tier_of: None, name_of: None, hasher, is_metered: false })
@@ -230,7 +234,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Reconfigure<KeyedRateLimitConfig> for
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns what each key took and was refused since the last reading, in any order, if the
-    /// limiter is [`metered`](Builder::metered). Between two readings it counts for at most
+    /// limiter is [`metered`](Self::builder). Between two readings it counts for at most
     /// `max_keys` keys, those that come first.
     pub fn readings(&self) -> Vec<(K, Metered)> {
         let read = |shard: &Mutex<ShardState<K>>| {
@@ -309,7 +313,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     }
 
     /// Subscribes to the events of all keys from now on. They carry the key's name if the limiter
-    /// is [named by](Builder::name_by) key.
+    /// is [named by](Self::builder) key.
     pub fn events(&self) -> Subscription<ThrottlingEvent> {
         self.0.events.subscribe()
     }

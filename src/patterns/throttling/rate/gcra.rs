@@ -29,7 +29,7 @@
 // `tat` before it writes the pace: a call between the two is charged at the old pace on top of the
 // scaled value.
 //
-// `give_back`, `drain`, `change` and `restart` run under the lock of the queue, so that
+// `give_back`, `drain`, `replace_pause`, `change` and `restart` run under the lock of the queue, so that
 // reservations and the queue agree. They race only with `take` and with the first attempt of
 // `enqueue`, which need no queue.
 
@@ -206,10 +206,19 @@ impl Gcra {
         self.update(|tat| tat.saturating_sub(reserved).max(drained)).saturating_sub(reserved)
     }
 
-    /// Ends a pause at `now`, when one permit is available, unless the arrival time was `before`,
-    /// without the pause, which is later.
-    pub(crate) fn end_pause(&self, before: u64, now: u64) {
-        self.tat.0.store(self.pace().drained(now).max(before), Ordering::Relaxed);
+    /// Replaces the arrival time `paused` of a running pause by `next`, at this pace. Permits
+    /// beyond it stay used: a call took them when the pause ended by itself, after the caller read
+    /// the clock. Also gives back `waiting` reserved permits, which the caller reserves again.
+    pub(crate) fn replace_pause(&self, paused: u64, waiting: u64, pace: Pace, next: u64) {
+        let old = self.pace();
+        let reserved = old.interval.saturating_mul(waiting);
+        self.update(|tat| {
+            let taken = tat.saturating_sub(reserved).saturating_sub(paused).div_ceil(old.interval);
+            next.saturating_add(pace.interval.saturating_mul(taken))
+        });
+        if pace != old {
+            self.pace.store(pace);
+        }
     }
 
     /// Admits nothing before `until`, when one permit is available, and forgets all earlier

@@ -283,3 +283,25 @@ fn no_arithmetic_wraps() {
     turns.take(1, year).unwrap();
     assert_eq!(turns.take(u32::MAX, year).err(), Some(Refusal::TooLarge));
 }
+
+// Guarantee: throttling 6.
+/// A resume, or a change of the quota, read the clock just before the pause ended, and a call
+/// passed just after it: the store of the new arrival time forgot the call's permit.
+#[test]
+fn a_permit_that_is_taken_as_a_pause_ends_by_itself_stays_used() {
+    let paused = || {
+        let turns = Turns::new(RateMode::Smooth, quota(RateMode::Smooth, 10, 10));
+        turns.pause(START + 500, START);
+        turns.take(1, START + 500).unwrap();
+        turns
+    };
+    let turns = paused();
+    assert!(turns.resume(START + 499));
+    assert_eq!(turns.take(1, START + 500).err(), Some(Refusal::Wait(99)));
+    turns.take(1, START + 599).unwrap();
+
+    let turns = paused();
+    turns.change(RateMode::Smooth, quota(RateMode::Smooth, 5, 5), START + 499, || ());
+    assert_eq!(turns.take(1, START + 500).err(), Some(Refusal::Wait(200)));
+    turns.take(1, START + 700).unwrap();
+}

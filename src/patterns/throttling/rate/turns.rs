@@ -263,9 +263,10 @@ impl Turns {
         queue.release(now);
         let is_paused = queue.pause > now;
         if is_paused {
-            let reserved = queue.reserved();
+            let (reserved, pace) = (queue.reserved(), self.gcra.pace());
+            let next = pace.drained(now).max(queue.unpaused);
+            self.gcra.replace_pause(queue.paused(pace), reserved, pace, next);
             queue.pause = 0;
-            self.gcra.end_pause(queue.unpaused, now);
             if self.mode() == RateMode::Strict {
                 queue.strict.give_back_last(reserved);
             }
@@ -303,7 +304,11 @@ impl Turns {
         queue.release(now);
         let reserved = queue.reserved();
         let pace = Pace::new(&quota);
+        let (is_paused, drained) = (queue.pause > now, pace.drained(queue.pause));
         match (self.mode(), mode) {
+            (RateMode::Smooth, RateMode::Smooth) if is_paused => {
+                self.gcra.replace_pause(queue.paused(self.gcra.pace()), reserved, pace, drained);
+            }
             (RateMode::Smooth, RateMode::Smooth) => self.gcra.change(pace, now, reserved),
             (RateMode::Strict, RateMode::Strict) => {
                 queue.strict.give_back_last(reserved);
@@ -319,16 +324,18 @@ impl Turns {
             (RateMode::Strict, RateMode::Smooth) => {
                 queue.strict.give_back_last(reserved);
                 self.gcra.restart(pace, queue.strict.used(now), now);
+                if is_paused {
+                    // No call has passed since the pause began, so it stands for all used permits.
+                    self.gcra.restart_drained(queue.pause);
+                }
                 queue.strict.restart(0, now);
                 self.mode.store(mode as u32, Ordering::Relaxed);
             }
         }
         queue.quota = quota;
-        if queue.pause > now {
-            // No call has passed since the pause began, so the pause stands for all used permits.
-            self.gcra.restart_drained(queue.pause);
+        if is_paused {
             // The share of the burst before the pause is unknown at this pace: all of it.
-            queue.unpaused = now.saturating_add(pace.span);
+            queue.unpaused = now.saturating_add(pace.span).min(drained);
         }
         queue.reserve_again(&self.gcra, mode, now);
         queue.wake_and_unlock();
@@ -370,6 +377,11 @@ impl TurnQueue {
 
     fn find(&self, id: u64) -> Option<usize> {
         self.waiting.binary_search_by_key(&id, |w| w.id).ok()
+    }
+
+    /// Returns the arrival time in the running pause, without the permits of waiting calls.
+    fn paused(&self, pace: Pace) -> u64 {
+        pace.drained(self.pause).max(self.unpaused)
     }
 
     /// Returns the permits that the waiting calls reserved.

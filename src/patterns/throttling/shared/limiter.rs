@@ -100,6 +100,9 @@ impl SharedRateLimiter {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CSharedRateLimiter%3E):
+    /// `wall_time`, `tiers`.
     pub fn builder(
         store: Arc<dyn Store>,
         name: impl Into<Name>,

@@ -99,13 +99,6 @@
 //!
 //! [`SharedRateLimitEvent`]: rejected, leased, the store failed and is back, limit changed.
 //!
-//! # Considerations
-//!
-//! 1. A shared limit is a shared dependency: the behaviour without it is a setting. (`when_down`)
-//! 2. Waiting callers of one process take turns, so that it does not race with itself; between
-//!    processes the first write wins. (default)
-//! 3. Per tenant: [`tenant`](SharedRateLimiter::tenant), with tiers. (default)
-//!
 //! # Pitfalls
 //!
 //! - With exact sharing, one process makes one admission after the other: some hundreds to some

@@ -116,6 +116,8 @@ impl Degradation {
     }
 
     /// Creates a builder of a degradation.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CDegradation%3E): `gauge`.
     pub fn builder(config: DegradationConfig) -> Builder<Self> {
         Builder::new(DegradationSpec { config, gauges: Gauges::default() })
     }

@@ -86,6 +86,8 @@ impl Shedder {
     }
 
     /// Creates a builder of a shedder.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CShedder%3E): `gauge`.
     pub fn builder(config: ShedderConfig) -> Builder<Self> {
         Builder::new(ShedderSpec { config, gauges: Gauges::default() })
     }

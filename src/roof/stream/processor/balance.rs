@@ -34,7 +34,7 @@ pub(in super::super) struct View {
 ///
 /// The partitions of members that are gone fall to no newcomer, unless all are new, and meanwhile
 /// newcomers ask for none. A process that dies again and again would otherwise keep them free for
-/// ever: each of its lives begins to wait for their leases anew.
+/// ever: each restart begins the wait for their leases again.
 pub(super) fn plan(partitions: u16, view: &View, me: &str) -> Plan {
     let mut free: BTreeSet<u16> = (0..partitions).collect();
     let mut owned: BTreeMap<&str, Vec<u16>> = BTreeMap::new();

@@ -170,6 +170,9 @@ impl StreamProcessor {
     }
 
     /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CStreamProcessor%3E): `member`,
+    /// `dead_letters`, `notifier`.
     pub fn builder(
         topic: impl Topic + 'static,
         group: impl Into<Name>,

@@ -33,7 +33,7 @@ use crate::{
 
 /// The connection to the servers. A clone shares it.
 ///
-/// Requests that meet share the connection's writes; none waits for the answer of another. While
+/// Concurrent requests share the connection's writes; none waits for the answer of another. While
 /// the connection is lost, requests fail at once, and the client restores it.
 #[derive(Clone)]
 pub(super) struct Link(Arc<LinkCore>);

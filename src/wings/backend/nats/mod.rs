@@ -21,7 +21,7 @@
 //!
 //! | port | promises | not |
 //! |---|---|---|
-//! | [`store`](Nats::store) | fences, versions that grow | batches, sequences, lives: the server has none before 2.11 and 2.12 |
+//! | [`store`](Nats::store) | fences, versions that grow | batches, sequences, times to live: the server has none before 2.11 and 2.12 |
 //! | [`queue`](Nats::queue) | groups, order, delays, de-duplication, error history; receivers are woken at once | forwards: two queues are two streams |
 //! | [`lease`](Nats::lease) | leases over the store: a challenger watches a whole term | |
 //! | [`notifier`](Nats::notifier) | pushed, in order | notices are not stored |
@@ -56,7 +56,7 @@
 //!
 //! # Connections
 //!
-//! A handle has one connection. Requests that meet share its writes and reads, and none waits for
+//! A handle has one connection. Concurrent requests are batched, and none waits for
 //! another's answer. The servers of a cluster tell the client of each other, and it goes on with
 //! another one when it loses its own.
 //!

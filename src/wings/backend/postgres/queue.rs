@@ -83,11 +83,9 @@ pub struct PostgresQueue(pub(super) Arc<QueueCore>);
 
 pub(super) struct QueueCore {
     pub(super) core: Arc<PostgresCore>,
-    name: Arc<str>,
+    names: Names,
     /// Number of the queue; that of its dead letters is negative.
     pub(super) id: i64,
-    tag: Arc<str>,
-    identity: Arc<str>,
     window: i64,
     sends: Gather<Vec<Message>, Sent>,
     sender: Arc<Sender>,
@@ -104,6 +102,13 @@ pub(super) struct QueueCore {
     views: Views,
     sweep: Arc<Sweep>,
     dead: OnceLock<PostgresQueue>,
+}
+
+/// Names of a queue: the user's, the one by which forwards find it, and its address.
+struct Names {
+    name: Arc<str>,
+    tag: Arc<str>,
+    identity: Arc<str>,
 }
 
 const CAN: Capabilities = Capabilities::of(
@@ -176,10 +181,8 @@ impl PostgresQueue {
             sweep,
             dead: OnceLock::new(),
             core,
-            name,
+            names: Names { name, tag, identity },
             id,
-            tag,
-            identity,
             window,
         }))
     }
@@ -253,7 +256,7 @@ impl PostgresQueue {
     async fn target(&self, address: &Address) -> Result<Option<i64>, PortError> {
         let Some(tag) = address.as_text().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(None) };
         let (tag, sign) = tag.strip_suffix(DEAD).map_or((tag, 1), |tag| (tag, -1));
-        if *tag == *self.0.tag {
+        if *tag == *self.0.names.tag {
             return Ok(Some(sign * self.0.id.abs()));
         }
         if tag.len() != 32 || !tag.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
@@ -310,11 +313,11 @@ impl Queue for PostgresQueue {
     }
 
     fn identity(&self) -> String {
-        self.0.identity.to_string()
+        self.0.names.identity.to_string()
     }
 
     fn address(&self) -> Option<Address> {
-        Some(Address::new(self.0.identity.clone()).of_engine(self.0.core.engine()))
+        Some(Address::new(self.0.names.identity.clone()).of_engine(self.0.core.engine()))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
@@ -402,7 +405,7 @@ impl Queue for PostgresQueue {
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
         (self.0.id > 0).then(|| {
             let dead = self.0.dead.get_or_init(|| {
-                let QueueCore { core, name, id, tag, .. } = &*self.0;
+                let QueueCore { core, names: Names { name, tag, .. }, id, .. } = &*self.0;
                 Self::new(core.clone(), format!("{name}/dead").into(), -id, tag.clone())
             });
             Arc::new(dead.clone()) as Arc<dyn Queue>
@@ -414,7 +417,7 @@ impl fmt::Debug for PostgresQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresQueue")
             .field("link", &self.0.core.link)
-            .field("name", &self.0.name)
+            .field("name", &self.0.names.name)
             .finish_non_exhaustive()
     }
 }

@@ -235,7 +235,7 @@ struct Moving<'a> {
 }
 
 impl Moving<'_> {
-    /// Asks the server for the next marks. If it fails, the old ones stay: they are safe.
+    /// Asks the server for the next marks. If it fails, the old ones stay: they only cost work.
     async fn run(mut self) {
         let Marks { epoch, id, at, next_id, next_at, writers, .. } = &self.marks;
         let params: [super::link::Param<'_>; 7] = [

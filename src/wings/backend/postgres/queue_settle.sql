@@ -40,6 +40,7 @@ DECLARE
     now_us bigint := {s}.queue_now();
     done boolean[];
     tids tid[];
+    marks bigint[];
     groups bytea[];
     ended_groups bytea[];
     ended_ids bigint[];
@@ -73,14 +74,16 @@ BEGIN
     judged AS (
         SELECT b.*, b.valid AND b.at <= coalesce(b.ends, b.at) AS done FROM (
             SELECT a.*, min(a.at) FILTER (WHERE a.valid AND a.kind < 4) OVER (PARTITION BY a.id) AS ends,
-                max(a.at) FILTER (WHERE a.valid) OVER (PARTITION BY a.id) AS latest
+                max(a.at) FILTER (WHERE a.valid) OVER (PARTITION BY a.id) AS latest,
+                max(a.at * 8 + a.kind) FILTER (WHERE a.valid AND a.kind > 4) OVER (PARTITION BY a.id) % 8 AS mark
             FROM matched a) b)
     SELECT array_agg(d.done ORDER BY d.at),
         array_agg(CASE WHEN d.done AND d.at = coalesce(d.ends, d.latest) THEN d.tid END ORDER BY d.at),
+        array_agg(d.mark ORDER BY d.at),
         array_agg(CASE WHEN d.done THEN d.grp END ORDER BY d.at),
         array_agg(d.grp) FILTER (WHERE d.done AND d.kind IN (0, 3) AND d.grp IS NOT NULL),
         array_agg(d.id) FILTER (WHERE d.done AND d.kind IN (0, 3) AND d.grp IS NOT NULL)
-    INTO done, tids, groups, ended_groups, ended_ids FROM judged d;
+    INTO done, tids, marks, groups, ended_groups, ended_ids FROM judged d;
     IF NOT true = ANY (done) THEN
         RETURN done || false;
     END IF;
@@ -92,15 +95,17 @@ BEGIN
             UNION SELECT u.q, u.g FROM unnest(p_queues, p_groups) u(q, g) ORDER BY 1, 2) w
         CROSS JOIN LATERAL (SELECT 1 FROM {s}.message_groups g WHERE g.queue = w.q AND g.key = w.g FOR UPDATE) l;
     END IF;
-    -- `tids` has the place of the message at the settlement that takes effect on it, and nothing elsewhere.
+    -- `tids` has the place of the message at the settlement that takes effect on it, and nothing elsewhere; `marks` the
+    -- kind of the last settlement of the message that made or took back a mark.
     IF p_kinds && '{4,5,6}' THEN
         UPDATE {s}.messages m SET visible_at = now_us + s.after,
-            expiries = CASE s.kind WHEN 5 THEN m.expiries | 65536 WHEN 6 THEN m.expiries & ~65536 ELSE m.expiries END
-        FROM unnest(tids, p_kinds, p_afters) s(tid, kind, after) WHERE s.kind >= 4 AND m.ctid = s.tid;
+            expiries = CASE s.mark WHEN 5 THEN m.expiries | 65536 WHEN 6 THEN m.expiries & ~65536 ELSE m.expiries END
+        FROM unnest(tids, marks, p_kinds, p_afters) s(tid, mark, kind, after) WHERE s.kind >= 4 AND m.ctid = s.tid;
     END IF;
     IF p_kinds && '{1,2}' THEN
         UPDATE {s}.messages m SET visible_at = now_us + s.after, receipt = 0,
-            attempts = m.attempts + (s.kind = 1)::integer,
+            attempts = CASE WHEN s.kind = 1 THEN 1 + greatest(0, m.attempts - greatest(0,
+                (m.expiries & 65535) - (m.expiries >> 17) - (m.expiries >= 131072)::integer)) ELSE m.attempts END,
             expiries = CASE WHEN s.kind = 1 THEN 0 ELSE m.expiries & ~65536 END,
             errors = CASE WHEN s.error IS NULL THEN m.errors
                 WHEN cardinality(m.errors) > 10 THEN m.errors[1:1] || m.errors[3:] || s.error

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
 
-/// Form of the stored data. A later release that changes it raises the number.
-const FORM: u64 = 1;
+/// Form of the stored data. A later release that changes it raises the number. Form 2 counts
+/// crashes in the expiries of a message.
+const FORM: u64 = 2;
 
 /// The oldest version of Redis: 6.2 has `ZRANGE ... BYLEX` and `GETDEL`; scripts may write after
 /// they read the time.

@@ -68,12 +68,12 @@
 //! # Connections
 //!
 //! A handle has one connection for requests, and one for subscriptions, which is opened by the
-//! first subscriber or waiting receiver. Requests that meet share the writes and reads of the
+//! first subscriber or waiting receiver. Concurrent requests share the writes and reads of the
 //! connection. While one is under way, reads and writes of one
 //! partition, and requests of one queue, go together in one call of a script, as if they were made
 //! one after another: each is refused or made alone, and has its own answer. If the server then
 //! refuses the call, because its memory or disk is full, each is made again alone. A lone request
-//! waits for nobody; with three requests under way, further ones wait for the end of one.
+//! does not wait; with three requests under way, further ones wait for the end of one.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again by

@@ -34,11 +34,11 @@ pub(super) struct Waiting {
     pub(super) answer: oneshot::Sender<Result<redis::Value, PortError>>,
 }
 
-/// The way of a call.
+/// Routing of a call.
 pub(super) enum Way {
     /// The caller sends it, as a request that is under way from now on.
     Alone(Call),
-    /// A task sends it, which is to be spawned if that is said.
+    /// A task sends it; the caller spawns that task if `spawns`.
     Shared { answered: oneshot::Receiver<Result<redis::Value, PortError>>, spawns: bool },
     /// Too many calls wait.
     Refused,

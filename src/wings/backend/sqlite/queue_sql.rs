@@ -137,7 +137,9 @@ pub(super) fn settle(
             Settle::Complete => complete(connection, queue, id, delivery),
             Settle::Abandon { after, error } => {
                 let until = time_after(now, *after);
-                let sql = "UPDATE messages SET visible_at = ?, receipt = 0, attempts = attempts + 1, expiries = 0
+                // Takes back the attempts of `Unexplained::untried`.
+                let sql = "UPDATE messages SET visible_at = ?, receipt = 0, expiries = 0, attempts = 1
+                    + max(0, attempts - max(0, (expiries & 65535) - (expiries >> 17) - (expiries >= 131072)))
                     WHERE id = ? AND receipt = ? AND queue = ?";
                 let changed = connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?;
                 if changed == 1 {

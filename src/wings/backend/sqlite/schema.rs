@@ -64,6 +64,8 @@ const MIGRATIONS: &[&str] = &[
     "CREATE TABLE sequences (partition TEXT NOT NULL, name TEXT NOT NULL, last INTEGER NOT NULL,
          PRIMARY KEY (partition, name)) WITHOUT ROWID;
      ALTER TABLE messages ADD COLUMN accepted_at INTEGER;",
+    // `expiries` has the form of `Unexplained`: earlier releases would read a crash as 131072 expired deliveries.
+    "",
 ];
 
 /// Converts the wall time at which messages were sent into the file's time, with the current file's

@@ -7,7 +7,9 @@ use super::super::{
     words::{self, kinds, stops},
 };
 use crate::{
-    circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
+    circuit_breaker::{
+        CircuitBreaker, KeyedBreakers, SharedCircuitBreaker, SharedCircuitBreakerEvent, State, Transition,
+    },
     coalesce::Coalesce,
     fallback::{Fallback, FallbackEvent},
     hedge::{Hedge, HedgeCause, HedgeEvent},
@@ -188,5 +190,29 @@ where
     fn measure(&self, scope: &Scope) -> Sample {
         let (coalesce, in_flight) = (self.clone(), scope.gauge("steadfast_coalesce_in_flight", &[]));
         Box::new(move || in_flight.set(coalesce.under_way() as f64))
+    }
+}
+
+impl Measured for SharedCircuitBreaker {
+    const KIND: &'static str = "shared_breaker";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let events = ["reported", "opened_with_others", "store_failed", "notifier_failed"];
+        let [reported, opened_with_others, store_failed, notifier_failed] =
+            scope.counters("steadfast_shared_breaker_events_total", "event", events);
+        self.events().tap(move |event| match event {
+            SharedCircuitBreakerEvent::Reported { .. } => reported.increment(1),
+            SharedCircuitBreakerEvent::OpenedWithOthers { .. } => opened_with_others.increment(1),
+            SharedCircuitBreakerEvent::StoreFailed { .. } => store_failed.increment(1),
+            SharedCircuitBreakerEvent::NotifierFailed { .. } => notifier_failed.increment(1),
+            _ => {}
+        });
+        let shared = self.clone();
+        let up = scope.gauge("steadfast_shared_breaker_store_up", &[]);
+        let reports = scope.gauge("steadfast_shared_breaker_reports", &[]);
+        Box::new(move || {
+            up.set(f64::from(u8::from(!shared.is_store_down())));
+            reports.set(shared.reports().len() as f64);
+        })
     }
 }

@@ -35,23 +35,31 @@ fn with_switch(
     })
 }
 
+/// The parts of a stack, with what their names begin with, and further ones.
+macro_rules! parts {
+    ($before:literal $(, $more:expr)*) => {
+        &[
+            ("fallback", concat!($before, "fallback")),
+            ("timeout", concat!($before, "timeout")),
+            ("shedder", concat!($before, "shed")),
+            ("rate_limit", concat!($before, "rate_limit")),
+            ("concurrency_limit", concat!($before, "concurrency_limit")),
+            ("adaptive_limit", concat!($before, "adaptive_limit")),
+            ("retry", concat!($before, "retry")),
+            ("retry_budget", concat!($before, "retry_budget")),
+            ("hedge", concat!($before, "hedge")),
+            ("client_throttle", concat!($before, "client_throttle")),
+            ("circuit_breaker", concat!($before, "circuit_breaker")),
+            ("timeout", concat!($before, "attempt_timeout")),
+            $($more,)*
+        ]
+    };
+}
+
 impl Measured for Standard {
     const KIND: &'static str = "standard";
 
-    const PARTS: &'static [(&'static str, &'static str)] = &[
-        ("fallback", "fallback"),
-        ("timeout", "timeout"),
-        ("shedder", "shed"),
-        ("rate_limit", "rate_limit"),
-        ("concurrency_limit", "concurrency_limit"),
-        ("adaptive_limit", "adaptive_limit"),
-        ("retry", "retry"),
-        ("retry_budget", "retry_budget"),
-        ("hedge", "hedge"),
-        ("client_throttle", "client_throttle"),
-        ("circuit_breaker", "circuit_breaker"),
-        ("timeout", "attempt_timeout"),
-    ];
+    const PARTS: &'static [(&'static str, &'static str)] = parts!("");
 
     /// Each part has the name of the stack, a dot, and its own, as in events and errors.
     fn measure(&self, scope: &Scope) -> Sample {
@@ -76,6 +84,8 @@ impl Measured for Standard {
 
 impl Measured for StandardRegistry {
     const KIND: &'static str = "standard_registry";
+
+    const PARTS: &'static [(&'static str, &'static str)] = parts!("*.", ("standard", "*"));
 
     /// Each stack has the name of the registry, a dot, and its service's. A stack that is created
     /// later is measured from its first call on.

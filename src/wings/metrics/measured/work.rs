@@ -1,15 +1,10 @@
-//! Metrics of leader election, queue listeners, filters, journals, sagas and shared circuit
-//! breakers.
+//! Metrics of leader election, queue listeners, filters and journals.
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
-    circuit_breaker::{SharedCircuitBreaker, SharedCircuitBreakerEvent},
     journal::{Journal, JournalEvent},
     leader_election::{LeaderElection, LeaderElectionEvent, TermEnd},
     pipes_and_filters::{Filter, FilterEvent},
     queue_listener::QueueListener,
-    saga::{Saga, SagaEvent, StepOutcomeKind as Kind},
-    scheduler::{Scheduler, SchedulerEvent},
-    stream::{StreamProcessor, StreamProcessorEvent},
 };
 
 impl Measured for LeaderElection {
@@ -122,96 +117,6 @@ impl Measured for Journal {
     }
 }
 
-impl<T: Send + Sync + 'static> Measured for Saga<T> {
-    const KIND: &'static str = "saga";
-
-    fn measure(&self, scope: &Scope) -> Sample {
-        let events = [
-            "started",
-            "taken_over",
-            "compensating",
-            "completed",
-            "compensated",
-            "stuck",
-            "superseded",
-            "incompatible",
-            "store_failed",
-        ];
-        let events = scope.by_label("steadfast_saga_events_total", "event", &events);
-        let kinds = [Kind::Failed, Kind::Abandoned, Kind::Unknown, Kind::NotSent, Kind::Refused, Kind::Pending];
-        let attempts = scope.by_label("steadfast_saga_attempts_total", "outcome", &kinds.map(Kind::as_str));
-        self.events().tap(move |event| {
-            events.increment(match event {
-                SagaEvent::AttemptFailed { outcome, .. } => return attempts.increment(outcome),
-                SagaEvent::Started { .. } => "started",
-                SagaEvent::TakenOver { .. } => "taken_over",
-                SagaEvent::Compensating { .. } => "compensating",
-                SagaEvent::Completed { .. } => "completed",
-                SagaEvent::Compensated { .. } => "compensated",
-                SagaEvent::Stuck { .. } => "stuck",
-                SagaEvent::Superseded { .. } => "superseded",
-                SagaEvent::Incompatible { .. } => "incompatible",
-                SagaEvent::StoreFailed { .. } => "store_failed",
-            });
-        });
-        let saga = self.clone();
-        let running = scope.gauge("steadfast_saga_running", &[]);
-        Box::new(move || running.set(saga.running() as f64))
-    }
-}
-
-impl<T: Send + Sync + 'static> Measured for Scheduler<T> {
-    const KIND: &'static str = "scheduler";
-
-    fn measure(&self, scope: &Scope) -> Sample {
-        let events = ["resent", "stranded", "dead_lettered", "reply_failed"];
-        let [resent, stranded, dead_lettered, reply_failed] =
-            scope.counters("steadfast_scheduler_events_total", "event", events);
-        self.events().tap(move |event| match event {
-            SchedulerEvent::Resent { .. } => resent.increment(1),
-            SchedulerEvent::Stranded { .. } => stranded.increment(1),
-            SchedulerEvent::DeadLettered { .. } => dead_lettered.increment(1),
-            SchedulerEvent::ReplyFailed { .. } => reply_failed.increment(1),
-        });
-        Box::new(|| ())
-    }
-}
-
-impl Measured for StreamProcessor {
-    const KIND: &'static str = "stream_processor";
-
-    fn measure(&self, scope: &Scope) -> Sample {
-        let events =
-            ["claimed", "released", "careful", "halted", "skipped", "attempt_failed", "dead_lettered", "call_failed"];
-        let events = scope.by_label("steadfast_stream_processor_events_total", "event", &events);
-        self.events().tap(move |event| {
-            events.increment(match event {
-                StreamProcessorEvent::MembersChanged { .. } => return,
-                StreamProcessorEvent::Claimed { .. } => "claimed",
-                StreamProcessorEvent::Released { .. } => "released",
-                StreamProcessorEvent::Careful { .. } => "careful",
-                StreamProcessorEvent::Halted { .. } => "halted",
-                StreamProcessorEvent::Skipped { .. } => "skipped",
-                StreamProcessorEvent::AttemptFailed { .. } => "attempt_failed",
-                StreamProcessorEvent::DeadLettered { .. } => "dead_lettered",
-                StreamProcessorEvent::CallFailed { .. } => "call_failed",
-            });
-        });
-        let processor = self.clone();
-        let partitions = scope.gauge("steadfast_stream_processor_partitions", &[]);
-        let halted = scope.gauge("steadfast_stream_processor_halted", &[]);
-        let lag = scope.gauge("steadfast_stream_processor_lag", &[]);
-        let in_flight = scope.gauge("steadfast_stream_processor_in_flight", &[]);
-        Box::new(move || {
-            let states = processor.state();
-            partitions.set(states.len() as f64);
-            halted.set(states.iter().filter(|state| state.halted.is_some()).count() as f64);
-            lag.set(states.iter().map(|state| state.lag).sum::<u64>() as f64);
-            in_flight.set(states.iter().map(|state| state.in_flight).sum::<usize>() as f64);
-        })
-    }
-}
-
 impl Measured for Filter {
     const KIND: &'static str = "filter";
 
@@ -224,29 +129,5 @@ impl Measured for Filter {
             FilterEvent::MayRepeat { .. } => may_repeat.increment(1),
         });
         self.listener().measure(scope)
-    }
-}
-
-impl Measured for SharedCircuitBreaker {
-    const KIND: &'static str = "shared_breaker";
-
-    fn measure(&self, scope: &Scope) -> Sample {
-        let events = ["reported", "opened_with_others", "store_failed", "notifier_failed"];
-        let [reported, opened_with_others, store_failed, notifier_failed] =
-            scope.counters("steadfast_shared_breaker_events_total", "event", events);
-        self.events().tap(move |event| match event {
-            SharedCircuitBreakerEvent::Reported { .. } => reported.increment(1),
-            SharedCircuitBreakerEvent::OpenedWithOthers { .. } => opened_with_others.increment(1),
-            SharedCircuitBreakerEvent::StoreFailed { .. } => store_failed.increment(1),
-            SharedCircuitBreakerEvent::NotifierFailed { .. } => notifier_failed.increment(1),
-            _ => {}
-        });
-        let shared = self.clone();
-        let up = scope.gauge("steadfast_shared_breaker_store_up", &[]);
-        let reports = scope.gauge("steadfast_shared_breaker_reports", &[]);
-        Box::new(move || {
-            up.set(f64::from(u8::from(!shared.is_store_down())));
-            reports.set(shared.reports().len() as f64);
-        })
     }
 }

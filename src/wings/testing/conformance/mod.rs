@@ -73,6 +73,7 @@ pub mod queue;
 pub mod safety;
 mod safety_appends;
 pub mod store;
+#[cfg(feature = "stream")]
 pub mod topic;
 
 pub use case::{Case, CaseError};

@@ -145,7 +145,7 @@ async fn a_migration_that_is_cut_anywhere_leaves_nothing_and_the_next_one_makes_
         let config = shared();
         let behind = config.clone().url(server.url_at(proxy.port()));
         let (one, two) = (tokio::spawn(Postgres::connect(behind)), tokio::spawn(Postgres::connect(config.clone())));
-        tokio::time::sleep(Duration::from_millis(step)).await;
+        server::pass(Duration::from_millis(step)).await;
         proxy.cut();
         let one = ends("the one that is cut", one).await.unwrap();
         outcomes.insert(one.is_ok());
@@ -167,14 +167,14 @@ async fn connections_that_are_terminated_under_load_lose_nothing_that_was_accept
             if queue.send_one(Message::new(i.to_string())).await.is_ok() {
                 accepted.push(i.to_string());
             } else {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                server::pass(Duration::from_millis(5)).await;
             }
         }
         (queue, accepted)
     });
     while !sender.is_finished() {
         server.cut();
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        server::pass(Duration::from_millis(30)).await;
     }
     let (queue, accepted) = sender.await.unwrap();
     let mut found = std::collections::HashSet::new();
@@ -184,7 +184,7 @@ async fn connections_that_are_terminated_under_load_lose_nothing_that_was_accept
             match taken {
                 Ok(taken) if taken.is_empty() => break,
                 Ok(taken) => found.extend(taken.iter().map(|taken| String::from_utf8(taken.body.to_vec()).unwrap())),
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(_) => server::look_again().await,
             }
         }
     })

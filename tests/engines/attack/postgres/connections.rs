@@ -121,7 +121,7 @@ async fn a_thousand_callers_of_a_server_that_stops_end_in_time_and_go_on_with_it
         server.cont();
         ends("the server's return", async {
             while postgres.store().get(Key::new("p", "r")).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                server::look_again().await;
             }
         })
         .await;
@@ -188,9 +188,9 @@ fn a_runtime_that_ends_in_the_middle_leaves_no_caller_of_another_one_waiting() {
             .collect::<Vec<_>>()
     };
     let _ended = callers(&first, 0);
-    std::thread::sleep(Duration::from_millis(200));
+    second.block_on(server::pass(Duration::from_millis(200)));
     let others = callers(&second, 100);
-    std::thread::sleep(Duration::from_millis(200));
+    second.block_on(server::pass(Duration::from_millis(200)));
     first.shutdown_timeout(Duration::from_secs(5));
     proxy.pass();
     second.block_on(async {

@@ -120,7 +120,7 @@ async fn a_crash_of_one_backend_hides_no_message_that_is_sent_later() {
             queue.complete(&taken.receipt).await.unwrap();
         }
         // Long enough for the marks to move.
-        tokio::time::sleep(Duration::from_millis(1100)).await;
+        server::pass(Duration::from_millis(1100)).await;
         assert!(take(&queue, 100).await.is_empty());
     }
     let last = server.psql("select last_value from steadfast.message_ids");
@@ -131,7 +131,7 @@ async fn a_crash_of_one_backend_hides_no_message_that_is_sent_later() {
     });
     ends("the handle's return", async {
         while queue.send_one(Message::new("after")).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            server::look_again().await;
         }
     })
     .await;
@@ -180,7 +180,7 @@ async fn receiving_settling_peeking_and_purging_at_once_agree() {
     for _ in 0..20 {
         queue.peek(10).await.unwrap();
         purged += queue.purge().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        server::pass(Duration::from_millis(5)).await;
     }
     sender.await.unwrap();
     let ended = ends("receiving", receiver).await.unwrap();

@@ -48,7 +48,7 @@ async fn of_several_hosts_the_one_that_takes_writes_is_used() {
     let store = postgres.store();
     ends("the change of the server", async {
         while store.put(Key::new("p", "s"), "y".into(), Default::default()).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            server::look_again().await;
         }
     })
     .await;

@@ -1,4 +1,4 @@
-//! The chapter "Considerations" of the page, as far as no other test shows a point.
+//! The considerations of a stream (`docs/considerations.md`), as far as no other test shows a point.
 use std::{
     future::pending,
     sync::{Arc, Mutex},

@@ -12,8 +12,8 @@ use crate::{
 
 /// First bytes of each entry.
 const MAGIC: &[u8] = b"sfq";
-/// Form of the entries. A later release that changes it raises the number.
-const FORM: u64 = 1;
+/// Form of the entries. A later release that changes it raises the number. Form 2 counts crashes.
+const FORM: u64 = 2;
 
 /// The part of a queue: its messages or its dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Entry {
         }
         let mut input = In::new(bytes.slice(MAGIC.len()..));
         match input.number() {
-            Some(FORM) => {}
+            Some(1..=FORM) => {}
             Some(form) if form > FORM => return Err(Unreadable::TooNew(form)),
             _ => return Err(Unreadable::Damaged),
         }
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(read, all);
         let part = Entry::Checkpoint { writer: 1, at: 2, part: 3, parts: 4, bytes: "x".into() };
         assert_eq!(Entry::decode(checkpoint(1, 2, (3, 4), b"x")), Ok(part));
-        assert_eq!(Entry::decode(Bytes::from_static(b"sfq\x02\x00")), Err(Unreadable::TooNew(2)));
+        assert_eq!(Entry::decode(Bytes::from_static(b"sfq\x03\x00")), Err(Unreadable::TooNew(3)));
         assert_eq!(Entry::decode(Bytes::from_static(b"sfq\x01\x00")), Err(Unreadable::Damaged));
         assert_eq!(Entry::decode(Bytes::new()), Err(Unreadable::Foreign));
     }

@@ -154,7 +154,7 @@ impl Log {
     }
 
     /// Waits until the copy has all messages of the log. A call that is written earlier would be
-    /// answered too late, and a `receive` would hide messages for nobody.
+    /// answered too late, and a `receive` would hide messages that no caller gets.
     async fn complete(self: &Arc<Self>) -> Result<(), PortError> {
         self.follow();
         if self.replica.lock().is_complete() {

@@ -57,7 +57,7 @@ impl Numbers {
         MessageId::from_numbers(self.next(), 0)
     }
 
-    /// Returns the numbers from here on, and leaves out so many.
+    /// Returns the numbers from here on, and advances by `messages`.
     pub(super) const fn skip(&mut self, messages: usize) -> Self {
         let from = self.0;
         self.0 += messages as u64;

@@ -36,9 +36,9 @@ use crate::{
 /// machines, with JetStream's log.
 ///
 /// JetStream's own work queues do not keep the contract of a [`Queue`]: an
-/// acknowledgement of an earlier delivery still removes the message (seen on 2.10.27), its answer
-/// does not tell, the visibility time-out is of a consumer and not of a receive, and groups have no
-/// order.
+/// acknowledgement of an earlier delivery still removes the message (seen on 2.10.27), which the
+/// server does not report, the visibility time-out is of a consumer and not of a receive, and
+/// groups have no order.
 ///
 /// **Requests.** A call is one stored message of some 40 bytes and its content, and is read by each
 /// process that receives from the queue. While one entry is stored, calls of the handle gather, and

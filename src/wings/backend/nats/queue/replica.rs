@@ -55,7 +55,7 @@ pub(super) enum Broken {
     Unreadable(Unreadable),
     /// Messages are missing, and no checkpoint replaces them.
     Incomplete,
-    /// It is another log by now, or none.
+    /// The stream was replaced or deleted.
     Deleted,
 }
 
@@ -212,7 +212,7 @@ impl Replica {
                 Applied::Done(Vec::new())
             }
             (Phase::Loading { kept, .. }, Entry::Checkpoint { writer, at, part, parts, bytes }) => {
-                // Its place alone is kept: it sets the time.
+                // Keep only its position: replay needs its time.
                 kept.push((number, stored_at, Bytes::new()));
                 if let Some(whole) = self.checkpoints.add((writer, at), (part, parts), bytes)
                     && let Some(done) = self.load(at, whole, origin)

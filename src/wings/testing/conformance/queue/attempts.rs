@@ -39,7 +39,7 @@ pub async fn an_abandoned_delivery_is_an_attempt(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 2.
-/// A delivery that ends without being settled counts as an attempt, and as expired until one is
+/// A delivery that ends without being settled counts as an attempt, and as expired, until one is
 /// abandoned.
 pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -54,7 +54,7 @@ pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &
     assert_eq!(counts(&delivery), (4, 3, 3));
     ok(fixture.other().abandon(&delivery.receipt, Duration::ZERO).await);
     let delivery = one(queue, MINUTE).await;
-    assert_eq!(counts(&delivery), (5, 4, 0), "the last delivery was settled");
+    assert_eq!(counts(&delivery), (5, 1, 0), "nothing tells that an earlier one was tried");
 }
 
 /// Receives the only message, by either handle, and returns its expiries and crashes.
@@ -89,9 +89,17 @@ pub async fn only_a_delivery_whose_handling_had_begun_is_a_crash(fixture: &Fixtu
     ok(queue.mark_begun(&receipt, SHORT, true).await);
     ok(queue.extend(&receipt, SHORT).await);
     expires(fixture).await;
-    assert_eq!(ended(other, MINUTE).await.1, (4, 2));
+    let (receipt, counted) = ended(other, MINUTE).await;
+    assert_eq!(counted, (4, 2));
     let peeked = ok(queue.peek(1).await);
-    assert_eq!((peeked[0].expiries, peeked[0].crashes), (4, 2));
+    assert_eq!((peeked[0].attempts, peeked[0].expiries, peeked[0].crashes), (4, 4, 2));
+    ok(queue.abandon(&receipt, Duration::ZERO).await);
+    let Delivery { deliveries, attempts, expiries, .. } = one(other, MINUTE).await;
+    assert_eq!(
+        (deliveries, attempts, expiries),
+        (6, 4, 0),
+        "two crashes, the expiry before them, and the abandoned one"
+    );
 }
 
 // Guarantee: queue 2.

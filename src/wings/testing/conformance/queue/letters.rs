@@ -21,7 +21,7 @@ pub async fn dead_letters_are_received_as_messages_are(fixture: &Fixture<dyn Que
     assert_eq!(ok(letters.depth().await), Depth::new(0, 0, 1));
     fixture.pass(SHORT + SHORT / 10).await;
     let third = one(&*letters, MINUTE).await;
-    assert_eq!((third.deliveries, third.attempts, third.expiries), (4, 2, 0));
+    assert_eq!((third.deliveries, third.attempts, third.expiries), (4, 1, 0));
     ok(letters.release(&third.receipt, Duration::ZERO).await);
     assert_eq!(ok(letters.depth().await), Depth::new(1, 0, 0));
     assert_eq!(one(&*letters, MINUTE).await.reason.as_deref(), Some("no"));

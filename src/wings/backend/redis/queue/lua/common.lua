@@ -59,6 +59,12 @@ local function expired(expiries)
   return math.min(crashes + crashes % 2, 32766) * 65536 + math.min(expiries % 65536 + 1, 65535)
 end
 
+-- Returns the number of expired deliveries of which nothing tells that they were tried.
+local function untried(expiries)
+  local crashes = math.floor(expiries / 131072)
+  return math.max(0, expiries % 65536 - (crashes > 0 and crashes + 1 or 0))
+end
+
 -- State of a message in its first delivery, without a group: the most frequent one.
 local FIRST = ' 1 0 0 0 '
 

@@ -166,7 +166,11 @@ local function any()
         end
         if how ~= 'x' then
           local ends = how == 'a' or how == 'r'
-          if how == 'a' then attempts, expiries = attempts + 1, 0 else expiries = marked(expiries, how == 'b') end
+          if how == 'a' then
+            attempts, expiries = 1 + math.max(0, attempts - untried(expiries)), 0
+          else
+            expiries = marked(expiries, how == 'b')
+          end
           local number = ends and '-' .. delivery or delivery
           states[id] = table.concat({ number, deliveries, attempts, expiries, flags, group }, ' ')
           call('HSET', p .. 's', id, states[id])

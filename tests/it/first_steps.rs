@@ -1,4 +1,4 @@
-//! The snippets of README, compared with the code here, which is run.
+//! The snippets of the page of first steps, compared with the code here, which is run.
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -20,8 +20,8 @@ use steadfast::{
     timeout::Timeout,
 };
 
-const README: &str = include_str!("../../README.md");
-const HERE: &str = include_str!("readme.rs");
+const PAGE: &str = include_str!("../../src/_docs/first_steps.md");
+const HERE: &str = include_str!("first_steps.rs");
 
 type Tried = Result<(), Box<dyn std::error::Error>>;
 
@@ -31,12 +31,12 @@ fn code(text: &str) -> String {
     lines.flat_map(str::split_whitespace).collect()
 }
 
-/// Asserts that README contains the code between two marks of this file.
-fn assert_readme_shows(name: &str) {
-    let (begin, end) = (format!("// README: {name}\n"), format!("// README: end of {name}\n"));
+/// Asserts that the page contains the code between two marks of this file.
+fn assert_page_shows(name: &str) {
+    let (begin, end) = (format!("// Page: {name}\n"), format!("// Page: end of {name}\n"));
     let (_, rest) = HERE.split_once(&begin).unwrap();
     let (snippet, _) = rest.split_once(&end).unwrap();
-    assert!(code(README).contains(&code(snippet)), "README does not show this:\n{snippet}");
+    assert!(code(PAGE).contains(&code(snippet)), "the page does not show this:\n{snippet}");
 }
 
 struct Client;
@@ -54,40 +54,40 @@ impl Client {
 fn the_quick_start_is_explained_without_a_warning() -> Tried {
     let (_, time) = Clock::manual();
     let (client, account, order) = (Client, "7".to_owned(), Order { key: "42".to_owned() });
-    // README: quick start
+    // Page: quick start
     let budget = RetryBudget::new(RetryBudgetConfig::default())?;
     let payments = Pipeline::new()
         .then(Timeout::new(Duration::from_secs(3)))
         .then(Retry::builder(RetryConfig::interactive()).budget(&budget).build()?)
         .then(CircuitBreaker::builder(CircuitBreakerConfig::default()).name("payments").build()?)
         .then(Timeout::new(Duration::from_secs(1)));
-    // README: end of quick start
+    // Page: end of quick start
     let paid = async {
-        // README: call
+        // Page: call
         let receipt = payments.call(idempotent(|| client.charge(&account, &order.key))).await?;
-        // README: end of call
+        // Page: end of call
         Ok::<_, Box<dyn std::error::Error>>(receipt)
     };
     assert_eq!(time.block_on(paid)?, "7 42");
     assert_eq!(payments.explain().warnings(), [""; 0]);
     let explained = payments.explain_for(&idempotent(|| client.charge(&account, &order.key)));
     assert_eq!(explained.warnings(), [""; 0]);
-    assert_readme_shows("quick start");
-    assert_readme_shows("call");
+    assert_page_shows("quick start");
+    assert_page_shows("call");
     Ok(())
 }
 
 #[test]
 fn the_document_of_the_standard_stack_is_explained_without_a_warning() -> Tried {
-    let (_, rest) = README.split_once("The whole stack can come from one document").unwrap();
+    let (_, rest) = PAGE.split_once("The whole stack can come from one document").unwrap();
     let (_, rest) = rest.split_once("```toml\n").unwrap();
     let (document, _) = rest.split_once("```").unwrap();
     let document = document.to_owned();
-    // README: standard stack
+    // Page: standard stack
     let pipeline = Standard::builder(toml::from_str(&document)?).name("billing").build()?.into_pipeline();
-    // README: end of standard stack
+    // Page: end of standard stack
     assert_eq!(pipeline.explain().warnings(), [""; 0], "{}", pipeline.explain());
-    assert_readme_shows("standard stack");
+    assert_page_shows("standard stack");
     Ok(())
 }
 
@@ -105,7 +105,7 @@ async fn make_report(night: &str) -> String {
     format!("report on {night}")
 }
 
-// README: report
+// Page: report
 async fn report_on_last_night(store: &dyn Store, term: &Term) -> Result<(), StoreError> {
     let night = last_night();
     let key = Key::new("reports", &night);
@@ -116,7 +116,7 @@ async fn report_on_last_night(store: &dyn Store, term: &Term) -> Result<(), Stor
     store.put_fenced(key, report, term.token()).await?;
     Ok(())
 }
-// README: end of report
+// Page: end of report
 
 /// Runs the election of one process.
 async fn nightly(
@@ -135,7 +135,7 @@ async fn nightly(
     #[rustfmt::skip]
     election.run(shutdown, async |term| {
         noted(&term).await;
-    // README: election
+    // Page: election
     loop {
         match report_on_last_night(&*store, &term).await {
             Ok(()) => {}
@@ -147,7 +147,7 @@ async fn nightly(
             () = clock.sleep(Duration::from_secs(60)) => {}
         }
     }
-    // README: end of election
+    // Page: end of election
     }).await?;
     Ok(())
 }
@@ -192,6 +192,6 @@ fn the_nightly_report_is_made_once_a_night_over_a_change_of_leaders() {
     let error = time.block_on(report_on_last_night(&*store, &late)).unwrap_err();
     assert!(error.is_fenced(), "{error}");
     time.block_on(report_on_last_night(&*store, &current)).unwrap();
-    assert_readme_shows("report");
-    assert_readme_shows("election");
+    assert_page_shows("report");
+    assert_page_shows("election");
 }
