@@ -215,7 +215,8 @@ pub use {
 };
 // Internal rooms, by their short paths.
 use ground::{
-    budget, build, flight, hash, in_progress, key_ref, race, sharded, spawn, striped, sync, validator, window, wire,
+    budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, validator, window,
+    wire,
 };
 use ports::gather;
 

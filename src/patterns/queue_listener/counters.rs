@@ -107,10 +107,10 @@ impl Drop for Held {
 /// The depth of the queues, and the number of their dead letters, at the last request.
 #[derive(Default)]
 pub(super) struct LastDepth {
-    last: Mutex<(Option<Depth>, Option<u64>)>,
+    pub(super) last: Mutex<(Option<Depth>, Option<u64>)>,
     /// Nanoseconds at which the depth was requested last, zero if never. It decides only whether it
     /// is requested again, so `Relaxed` suffices.
-    asked_at: AtomicU64,
+    pub(super) asked_at: AtomicU64,
 }
 
 impl LastDepth {
@@ -118,18 +118,6 @@ impl LastDepth {
     pub(super) fn is_older(&self, than: Duration, now: Instant) -> bool {
         let at = self.asked_at.load(Ordering::Relaxed);
         at == 0 || now >= Instant::from_nanos(at) + than
-    }
-
-    pub(super) fn asked(&self, now: Instant) {
-        self.asked_at.store(now.as_nanos(), Ordering::Relaxed);
-    }
-
-    pub(super) fn set(&self, depth: Depth) {
-        self.last.lock().0 = Some(depth);
-    }
-
-    pub(super) fn set_dead_letters(&self, number: u64) {
-        self.last.lock().1 = Some(number);
     }
 }
 

@@ -99,7 +99,7 @@ impl Inner {
         let Some(state) = self.control_state() else { return };
         for (settlement, answer) in settlements.iter().zip(answers) {
             if answer.is_ok() && settlement.decision.ends_the_message() {
-                state.ended(settlement.source, &settlement.id);
+                state.ended(settlement.lease.source, &settlement.lease.id);
             }
         }
     }

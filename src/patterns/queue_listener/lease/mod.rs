@@ -153,24 +153,12 @@ impl Lease {
     }
 
     #[inline]
-    pub(crate) fn settlement(self, decision: Decision) -> PendingSettlement {
-        let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
+    pub(crate) fn settlement(mut self, decision: Decision) -> PendingSettlement {
+        // A suspect message whose results are held ends no process any more.
+        self.begun = false;
         // A lost lease was already subtracted from the outstanding messages.
-        let (may_be_settled, is_overdue) = (false, matches!(decision, Decision::LeaseLost));
-        PendingSettlement {
-            source,
-            id,
-            receipt,
-            deliveries,
-            attempt,
-            expiries,
-            until,
-            decision,
-            may_be_settled,
-            is_overdue,
-            found_full: false,
-            held: None,
-        }
+        let is_overdue = matches!(decision, Decision::LeaseLost);
+        PendingSettlement { lease: self, decision, may_be_settled: false, is_overdue, found_full: false, held: None }
     }
 }
 
@@ -408,11 +396,12 @@ impl RunState {
     /// Takes the messages of a poll into reserved capacity.
     pub(crate) fn took(&self, source: usize, since: Instant, deliveries: Vec<Delivery>, reserved: &mut Reserved<'_>) {
         self.intake.arrived(deliveries.len(), reserved.used());
-        if self.inner.is_source_paused(source) {
-            return self.decline(source, since, deliveries);
-        }
         let term = Term::since(since, source, &self.parts);
-        if deliveries.iter().any(|delivery| delivery.expiries > 0) {
+        if self.inner.is_source_paused(source) {
+            // It was paused meanwhile.
+            let lease = |delivery| LeasedDelivery { lease: Lease::of(&delivery, term), delivery };
+            self.release(deliveries.into_iter().map(lease));
+        } else if deliveries.iter().any(|delivery| delivery.expiries > 0) {
             self.admit_suspects(term, deliveries);
         } else {
             self.enqueue(Batch { deliveries: deliveries.into_iter(), term });
@@ -444,10 +433,8 @@ impl RunState {
     fn admit_suspects(&self, term: Term, deliveries: Vec<Delivery>) {
         // The first death is not recorded: until then nothing made the message suspect.
         let max = self.inner.config.load().max_expiries.saturating_sub(1).max(1);
-        let mut leased: Vec<LeasedDelivery> = deliveries
-            .into_iter()
-            .map(|delivery| LeasedDelivery { lease: Lease::of(&delivery, term), delivery })
-            .collect();
+        let lease = |delivery| LeasedDelivery { lease: Lease::of(&delivery, term), delivery };
+        let mut leased: Vec<_> = deliveries.into_iter().map(lease).collect();
         let mut out = self.inner.unsettled.lock().recall_all(&mut leased);
         let (over, rest) = leased.into_iter().partition::<Vec<_>, _>(|leased| leased.lease.crashes >= max);
         for leased in over {
@@ -477,16 +464,7 @@ impl RunState {
         self.intake.ended(suspects);
         let put_off = |leased: LeasedDelivery| leased.lease.settlement(self.put_off());
         self.send_out(crowded.into_iter().map(put_off));
-        // As in `enqueue`.
-        if self.lifecycle.is_halted() {
-            return self.release_waiting();
-        }
-        if self.intake.is_closed() {
-            self.release_trusted();
-        }
-        if self.backlog.wake_keeper() {
-            self.intake.woke();
-        }
+        self.came_to_wait();
     }
 
     /// Counts messages that are taken out of the backlog, of which suspect ones were not counted.
@@ -498,11 +476,8 @@ impl RunState {
         }
     }
 
-    /// Releases the messages of a poll whose queue was paused meanwhile.
-    #[cold]
-    fn decline(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) {
-        let term = Term::since(since, source, &self.parts);
-        self.send_out(deliveries.iter().map(|delivery| Lease::of(delivery, term).settlement(Decision::RELEASE)));
+    fn release(&self, leased: impl IntoIterator<Item = LeasedDelivery>) {
+        self.send_out(leased.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
     }
 
     /// Adds messages to the backlog, from which each task takes the next.
@@ -511,13 +486,18 @@ impl RunState {
             return;
         }
         self.backlog.with(|backlog| backlog.push(batch));
+        self.came_to_wait();
+    }
+
+    /// Lets messages that were just added be renewed, or releases them if none begins now.
+    fn came_to_wait(&self) {
         // Checked after the push: a task that halts the run either finds the messages, or its halt
         // is seen here. The lock of the backlog orders the two.
         if self.lifecycle.is_halted() {
             return self.release_waiting();
         }
         if self.intake.is_closed() {
-            return self.release_trusted();
+            self.release_trusted();
         }
         if self.backlog.wake_keeper() {
             self.intake.woke();
@@ -549,14 +529,14 @@ impl RunState {
     /// Releases the waiting messages that are not suspect.
     pub(crate) fn release_trusted(&self) {
         let waiting = self.backlog.with(|backlog| std::iter::from_fn(|| backlog.next_trusted()).collect::<Vec<_>>());
-        self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
+        self.release(waiting);
     }
 
     /// Puts back a message that was taken out to be renewed.
     pub(crate) fn put_back(&self, leased: LeasedDelivery) {
         let is_paused = self.inner.is_source_paused(leased.lease.source);
         if is_paused || self.lifecycle.is_halted() || self.intake.is_closed() && !leased.lease.is_suspect() {
-            return self.send_out([leased.lease.settlement(Decision::RELEASE)]);
+            return self.release([leased]);
         }
         self.hold(vec![leased]);
         self.tasks.offered.notify_one();
@@ -566,7 +546,7 @@ impl RunState {
     pub(crate) fn release_waiting(&self) {
         let waiting = self.backlog.with(|backlog| backlog.drain());
         self.taken_out(&waiting);
-        self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
+        self.release(waiting);
     }
 
     /// Releases the messages of one queue that no handler has begun.
@@ -575,6 +555,6 @@ impl RunState {
         self.taken_out(&all);
         let (out, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|leased| leased.lease.source == source);
         stay.into_iter().for_each(|leased| self.put_back(leased));
-        self.send_out(out.into_iter().map(|leased| leased.lease.settlement(Decision::RELEASE)));
+        self.release(out);
     }
 }

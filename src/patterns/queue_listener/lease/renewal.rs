@@ -318,12 +318,12 @@ impl RunState {
     /// leases are lost.
     pub(crate) async fn renew_held(&self, settlements: &mut Vec<PendingSettlement>) {
         let (now, visibility) = (self.now(), self.inner.visibility());
-        let is_due = |held: &PendingSettlement| held.held.is_some() && held.until < now + visibility / 3 * 2;
+        let is_due = |held: &PendingSettlement| held.held.is_some() && held.lease.until < now + visibility / 3 * 2;
         if !settlements.iter().any(is_due) {
             return;
         }
         let renewals = settlements.iter().map(async |held| match is_due(held) {
-            true => self.renewal(&held.lease(), held.until.max(now)).await,
+            true => self.renewal(&held.lease, held.lease.until.max(now)).await,
             false => Renewal::Failed,
         });
         let mut renewals = join_all(renewals).await.into_iter();
@@ -331,7 +331,7 @@ impl RunState {
         settlements.retain_mut(|held| {
             let renewal = renewals.next().unwrap_or(Renewal::Failed);
             if let Renewal::Renewed(sent) = renewal {
-                held.until = sent + visibility;
+                held.lease.until = sent + visibility;
             }
             if renewal == Renewal::Lost {
                 self.forget_results(held);

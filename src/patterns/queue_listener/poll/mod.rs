@@ -344,7 +344,7 @@ impl Poller {
         };
         let request = inner.sources[source].queue.receive(receive.wait(wait));
         let request = run.requests.bounded(QueueCall::Receive, limit.saturating_add(wait), request);
-        let mut answer = self.while_(|| run.may_wait_in(source), request, run, || run.requests.patience()).await;
+        let mut answer = self.answer_while(|| run.may_wait_in(source), request, run, || run.requests.patience()).await;
         let mut since = at;
         match &mut answer {
             Some(None) => run.requests.timed_out(),
@@ -433,17 +433,17 @@ impl Poller {
         (self.next, self.at_most) = (self.next.max(next), false);
     }
 
-    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending poll
-    /// complete.
+    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending
+    /// poll complete.
     async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
         let goes_on = || matches!(run.lifecycle.stage(), Stage::Running | Stage::Paused);
-        self.while_(goes_on, request, run, || run.requests.limit()).await
+        self.answer_while(goes_on, request, run, || run.requests.limit()).await
     }
 
     /// Returns the answer, or `None` if it does not arrive while this holds, nor in the following
     /// time: the request may have taken messages, which are then released at once instead of after
     /// their visibility time-out.
-    async fn while_<T>(
+    async fn answer_while<T>(
         &mut self,
         holds: impl Fn() -> bool,
         request: impl Future<Output = T>,

@@ -60,14 +60,8 @@ impl Worker {
     pub(crate) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
         let run = self.run.clone();
         self.look();
-        if run.inner.is_cancelled(lease) {
-            self.done.push(lease.clone().settlement(run.cancelled(lease)));
-            return false;
-        }
-        if lease.exceeds(run.inner.config.load().max_attempts) {
-            let decision = run.dead_letter(lease, "exceeded max attempts without being settled", None);
-            self.done.push(lease.clone().settlement(decision));
-            return false;
+        if let Some(decision) = run.barred(lease) {
+            return self.ends(lease, decision);
         }
         if !self.has_time(std::slice::from_mut(lease)).await {
             return false;
@@ -77,16 +71,9 @@ impl Worker {
         }
         let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(run.requests.is_duplicate(delivery))).await;
         match is_duplicate {
-            _ if lease.lost => false,
             Ok(false) => self.has_time(std::slice::from_mut(lease)).await,
-            Ok(true) => {
-                self.done.push(lease.clone().settlement(Decision::Duplicate));
-                false
-            }
-            Err(_) => {
-                self.done.push(lease.clone().settlement(Decision::RELEASE));
-                false
-            }
+            Ok(true) => self.ends(lease, Decision::Duplicate),
+            Err(_) => self.ends(lease, Decision::RELEASE),
         }
     }
 
@@ -178,11 +165,7 @@ impl Worker {
         let run = self.run.clone();
         let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
         for LeasedDelivery { delivery, lease } in batch {
-            if run.inner.is_cancelled(&lease) {
-                let decision = run.cancelled(&lease);
-                self.done.push(lease.settlement(decision));
-            } else if lease.exceeds(run.inner.config.load().max_attempts) {
-                let decision = run.dead_letter(&lease, "exceeded max attempts without being settled", None);
+            if let Some(decision) = run.barred(&lease) {
                 self.done.push(lease.settlement(decision));
             } else {
                 deliveries.push(delivery);

@@ -85,7 +85,7 @@ impl Scaling {
         loop {
             self.due.notified().await;
             let wants_tasks = self.wants_tasks.swap(false, Ordering::AcqRel);
-            depths.asked(inner.clock.now());
+            depths.asked_at.store(inner.clock.now().as_nanos(), Ordering::Relaxed);
             let mut depth = None;
             for source in &inner.sources {
                 if let Some(one) = depth_of(&run.requests, &*source.queue).await {
@@ -96,7 +96,7 @@ impl Scaling {
                 }
             }
             if let Some(depth) = depth {
-                depths.set(depth);
+                depths.last.lock().0 = Some(depth);
                 let waiting = depth.visible + run.backlog.len() as u64;
                 if wants_tasks && waiting > 0 {
                     let wanted = (inner.rule)(waiting);
@@ -109,8 +109,8 @@ impl Scaling {
                     *dead_letters.get_or_insert(0) += depth.total();
                 }
             }
-            if let Some(dead_letters) = dead_letters {
-                depths.set_dead_letters(dead_letters);
+            if dead_letters.is_some() {
+                depths.last.lock().1 = dead_letters;
             }
         }
     }

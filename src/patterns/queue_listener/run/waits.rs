@@ -19,6 +19,7 @@ use crate::{
         settle::{Decision, PendingSettlement, SettleRequest},
     },
     race::{First, race},
+    time::Instant,
 };
 
 impl Worker {
@@ -46,11 +47,12 @@ impl Worker {
         let sources = self.run.inner.sources.len();
         if sources > 1 {
             // The sort is stable, so the messages of each source keep their order.
-            self.done.sort_by_key(|settlement| settlement.source);
+            self.done.sort_by_key(|settlement| settlement.lease.source);
         }
         while let Some(first) = self.done.first() {
-            let (source, most) = (first.source, self.run.inner.sources[first.source].most);
-            let n = self.done.iter().take(most).take_while(|settlement| settlement.source == source).count();
+            let source = first.lease.source;
+            let most = self.run.inner.sources[source].most;
+            let n = self.done.iter().take(most).take_while(|settlement| settlement.lease.source == source).count();
             let mut rest = if n < self.done.len() { self.done.split_off(n) } else { Vec::new() };
             // The rest stays outstanding, and is subtracted if this task is aborted.
             let later = rest.len();
@@ -77,38 +79,33 @@ impl Worker {
         self.settle().await;
         let closed = self.keep(std::slice::from_mut(lease), pin!(run.close(run.parts.third))).await;
         if closed.is_err() || run.lifecycle.is_halted() {
-            if !lease.lost {
-                self.done.push(lease.clone().settlement(Decision::RELEASE));
-            }
-            return false;
+            return self.ends(lease, Decision::RELEASE);
         }
         let asked = lease.clone();
         let marked = self.keep(std::slice::from_mut(lease), pin!(run.mark_begun(&asked, true))).await;
         match marked {
-            _ if lease.lost => false,
-            Ok(Some(sent)) => {
-                lease.renewed(sent, run.inner.visibility());
-                // It has waited long: meanwhile it may have been cancelled, or its queue paused.
-                if run.inner.is_cancelled(lease) {
-                    self.done.push(lease.clone().settlement(run.cancelled(lease)));
-                    return false;
-                }
-                if run.lifecycle.is_halted() || run.inner.is_source_paused(lease.source) {
-                    self.done.push(lease.clone().settlement(Decision::RELEASE));
-                    return false;
-                }
-                lease.begun = true;
-                true
-            }
-            Ok(None) => {
-                self.done.push(lease.clone().settlement(run.put_off()));
-                false
-            }
-            Err(_) => {
-                self.done.push(lease.clone().settlement(Decision::RELEASE));
-                false
-            }
+            Ok(Some(sent)) => lease.renewed(sent, run.inner.visibility()),
+            Ok(None) => return self.ends(lease, run.put_off()),
+            Err(_) => return self.ends(lease, Decision::RELEASE),
         }
+        // It has waited long: meanwhile it may have been cancelled, or its queue paused.
+        if run.inner.is_cancelled(lease) {
+            return self.ends(lease, run.cancelled(lease));
+        }
+        if run.lifecycle.is_halted() || run.inner.is_source_paused(lease.source) {
+            return self.ends(lease, Decision::RELEASE);
+        }
+        lease.begun = !lease.lost;
+        lease.begun
+    }
+
+    /// Ends a message without its handler, unless its lease is lost. Returns `false`: it does not
+    /// begin.
+    pub(crate) fn ends(&mut self, lease: &Lease, decision: Decision) -> bool {
+        if !lease.lost {
+            self.done.push(lease.clone().settlement(decision));
+        }
+        false
     }
 
     /// Settles a suspect message whose handler has ended, and lets the next one begin.
@@ -120,8 +117,7 @@ impl Worker {
         self.settle().await;
     }
 
-    /// Waits for a handler and renews its leases. Finished and waiting messages are left to others
-    /// meanwhile.
+    /// Waits for a handler and renews its leases.
     pub(crate) async fn wait<H: Future>(
         &mut self,
         future: Pin<&mut H>,
@@ -129,39 +125,39 @@ impl Worker {
     ) -> Result<H::Output, Dropped> {
         self.in_a_row = 0;
         let run = self.run.clone();
-        run.share(0);
-        run.send_out(self.done.drain(..));
         let _counted = run.inner.counters.in_flight.enter(leases.len() as u32);
         let _handling = run.tasks.handling.enter(1);
         // One task polls for messages that arrive meanwhile.
         let least = run.tasks.least(run.expects_returns());
         run.grow(None, |_| least());
-        let began = run.now();
-        let kept = run.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
-        let ended = race(future, kept).await;
-        self.looks.forget();
-        run.intake.took(run.now() - began, 1, true);
-        match ended {
-            First::One(output) => Ok(output),
-            First::Other(why) => Err(why),
-        }
+        self.beside_others(future, leases, Some(run.now())).await
     }
 
-    /// Waits for a future that belongs to messages, and renews their leases. If it is pending,
-    /// other messages are left to others meanwhile.
+    /// Waits for a future that belongs to messages, and renews their leases.
     pub(crate) async fn keep<F: Future>(
         &mut self,
         leases: &mut [Lease],
         mut future: Pin<&mut F>,
     ) -> Result<F::Output, Dropped> {
-        if let Some(output) = once(future.as_mut()).await {
-            return Ok(output);
+        match once(future.as_mut()).await {
+            Some(output) => Ok(output),
+            None => self.beside_others(future, leases, None).await,
         }
+    }
+
+    /// Waits for a future and renews leases. Finished and waiting messages are left to others
+    /// meanwhile.
+    async fn beside_others<F: Future>(
+        &mut self,
+        future: Pin<&mut F>,
+        leases: &mut [Lease],
+        handler_began: Option<Instant>,
+    ) -> Result<F::Output, Dropped> {
         let run = self.run.clone();
         run.share(0);
         run.send_out(self.done.drain(..));
         let began = run.now();
-        let ended = race(future, run.keep(leases, &self.cancel, None, &mut self.poller.stage)).await;
+        let ended = race(future, run.keep(leases, &self.cancel, handler_began, &mut self.poller.stage)).await;
         self.looks.forget();
         run.intake.took(run.now() - began, 1, true);
         match ended {

@@ -158,7 +158,7 @@ impl RunState {
     #[cold]
     pub(crate) fn forward_refused(&self, settlement: &PendingSettlement, refused: &PortError) -> Decision {
         let failure = (AttemptErrorKind::Failed, format!("the forward was refused: {refused}"));
-        self.attempt_failed(&settlement.lease(), None, failure)
+        self.attempt_failed(&settlement.lease, None, failure)
     }
 
     /// Decides on a message whose forward is given up because a target stays full. It is delivered
@@ -252,6 +252,16 @@ impl RunState {
     pub(crate) fn cancelled(&self, lease: &Lease) -> Decision {
         let has_dead_letters = self.inner.sources[lease.source].has_dead_letters;
         Decision::Cancelled { reason: has_dead_letters.then(|| self.reason(lease, "cancelled")) }
+    }
+
+    /// Returns the decision on a message that must not begin: it was cancelled, or its attempts are
+    /// used up.
+    pub(crate) fn barred(&self, lease: &Lease) -> Option<Decision> {
+        if self.inner.is_cancelled(lease) {
+            return Some(self.cancelled(lease));
+        }
+        let exceeds = lease.exceeds(self.inner.config.load().max_attempts);
+        exceeds.then(|| self.dead_letter(lease, "exceeded max attempts without being settled", None))
     }
 
     /// Returns the reason of a dead letter, with details for people.

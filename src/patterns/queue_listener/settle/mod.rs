@@ -18,11 +18,10 @@ use tokio::sync::Notify;
 use crate::{
     backoff::Backoff,
     port::{BoxFuture, ErrorClass, Failure, PortError},
-    queue::{MessageId, QueueError, Receipt, Settle},
+    queue::{QueueError, Settle},
     queue_listener::{QueueCall, QueueListenerEvent as Event, counters::Held, lease::Lease, run::state::RunState},
     race::{First, race},
     sync::Mutex,
-    time::Instant,
 };
 
 pub(crate) use decision::Decision;
@@ -42,13 +41,7 @@ pub(crate) struct Outbox {
 
 /// A delivery with its decision, until the queue has settled it.
 pub(crate) struct PendingSettlement {
-    pub(crate) source: usize,
-    pub(crate) id: MessageId,
-    pub(crate) receipt: Receipt,
-    pub(crate) deliveries: u32,
-    pub(crate) attempt: u32,
-    pub(crate) expiries: u32,
-    pub(crate) until: Instant,
+    pub(crate) lease: Lease,
     pub(crate) decision: Decision,
     /// `true` if a settle request was sent and its reply was lost.
     pub(crate) may_be_settled: bool,
@@ -61,42 +54,19 @@ pub(crate) struct PendingSettlement {
     pub(crate) held: Option<Held>,
 }
 
-impl PendingSettlement {
-    /// Returns the lease of the delivery.
-    pub(crate) fn lease(&self) -> Lease {
-        let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
-        Lease {
-            source: *source,
-            id: id.clone(),
-            receipt: receipt.clone(),
-            deliveries: *deliveries,
-            attempt: *attempt,
-            expiries: *expiries,
-            crashes: 0,
-            untried: 0,
-            begun: false,
-            alone_since: *until,
-            until: *until,
-            renew_at: *until,
-            received: *until,
-            lost: false,
-        }
-    }
-}
-
 impl RunState {
     /// Returns the request that settles these deliveries, all of one source.
     pub(crate) fn settle_request(&self, settlements: &[PendingSettlement]) -> SettleRequest<'_> {
         let request = |pending: &PendingSettlement| {
-            let mut settle = pending.decision.settle(pending.attempt);
+            let mut settle = pending.decision.settle(pending.lease.attempt);
             if let (Settle::Forward { messages }, Some(held)) = (&mut settle, &pending.held) {
                 let wait = self.now() - held.since;
                 messages.iter_mut().for_each(|(_, message)| message.has_waited(wait));
             }
-            (pending.receipt.clone(), settle)
+            (pending.lease.receipt.clone(), settle)
         };
         let requests = settlements.iter().map(request).collect();
-        let source = settlements.first().map_or(0, |first| first.source);
+        let source = settlements.first().map_or(0, |first| first.lease.source);
         self.inner.counters.requests.add(1);
         self.inner.sources[source].queue.settle(requests)
     }
@@ -215,7 +185,7 @@ impl RunState {
             settlement.held.get_or_insert_with(|| self.inner.counters.hold(self.now()));
         }
         let gives_up = settlement.found_full
-            && (!holds && settlement.until < self.now() + self.inner.visibility() / 3 || self.lifecycle.stops());
+            && (!holds && settlement.lease.until < self.now() + self.inner.visibility() / 3 || self.lifecycle.stops());
         if gives_up {
             self.settle_otherwise(settlement, self.forward_delayed(error));
         }
@@ -226,7 +196,7 @@ impl RunState {
     /// several that wait before they are tried again.
     #[cold]
     fn settle_otherwise(&self, settlement: &PendingSettlement, decision: Decision) {
-        let mut other = settlement.lease().settlement(decision);
+        let mut other = settlement.lease.clone().settlement(decision);
         (other.may_be_settled, other.is_overdue) = (settlement.may_be_settled, true);
         self.forget_results(settlement);
         self.send_out([other]);
@@ -240,7 +210,7 @@ impl RunState {
 
     #[cold]
     pub(crate) fn settling_lost(&self, settlement: &PendingSettlement) {
-        let PendingSettlement { id, deliveries, may_be_settled, decision, .. } = settlement;
+        let PendingSettlement { lease: Lease { id, deliveries, .. }, may_be_settled, decision, .. } = settlement;
         if matches!(decision, Decision::LeaseLost) {
             // It was reported when the lease was lost.
             return;
@@ -255,7 +225,7 @@ impl RunState {
         if matches!(settlement.decision, Decision::Forward(_)) {
             self.forget_results(settlement);
         }
-        let PendingSettlement { id, deliveries, attempt, decision, .. } = settlement;
+        let PendingSettlement { lease: Lease { id, deliveries, attempt, .. }, decision, .. } = settlement;
         let ends = &self.inner.counters.ends;
         match decision {
             Decision::Complete | Decision::LeaseLost => {}
@@ -308,7 +278,7 @@ impl RunState {
     pub(crate) fn send_out(&self, settlements: impl IntoIterator<Item = PendingSettlement>) {
         for settlement in settlements {
             self.intake.sent_out(1);
-            let outbox = &self.outboxes[settlement.source];
+            let outbox = &self.outboxes[settlement.lease.source];
             outbox.settlements.lock().push_back(settlement);
             self.intake.woke();
             outbox.came.notify_one();
@@ -400,7 +370,7 @@ impl RunState {
         // received the message.
         let (now, visibility) = (self.now(), self.inner.visibility());
         settlements.retain(|settlement| {
-            let useful = settlement.until + visibility > now;
+            let useful = settlement.lease.until + visibility > now;
             if !useful {
                 self.settling_lost(settlement);
             }

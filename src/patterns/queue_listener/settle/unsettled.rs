@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::{
     queue::MessageId,
     queue_listener::{
-        lease::LeasedDelivery,
+        lease::{Lease, LeasedDelivery},
         settle::{Decision, PendingSettlement},
     },
 };
@@ -39,7 +39,7 @@ struct KnownMessage {
 impl Unsettled {
     /// Records a delivery that could not be settled, or not yet.
     pub(crate) fn note(&mut self, settlement: &PendingSettlement) {
-        let PendingSettlement { source, id, deliveries, expiries, decision, .. } = settlement;
+        let PendingSettlement { lease: Lease { source, id, deliveries, expiries, .. }, decision, .. } = settlement;
         let decision = match decision {
             Decision::Complete
             | Decision::Forward(_)
@@ -87,7 +87,7 @@ impl Unsettled {
     /// Forgets the results of a forward that was settled after all, or is settled otherwise: they
     /// may be large.
     pub(crate) fn forget_results(&mut self, settlement: &PendingSettlement) {
-        let key = (settlement.source, settlement.id.clone());
+        let key = (settlement.lease.source, settlement.lease.id.clone());
         if let Some(known) = self.known.get_mut(&key) {
             known.decision = None;
         }
@@ -117,26 +117,21 @@ mod tests {
 
     use super::*;
     use crate::{
-        queue::{AttemptErrorKind, Receipt},
-        queue_listener::settle::decision::Failed,
+        queue::{AttemptErrorKind, Delivery, Receipt},
+        queue_listener::{
+            QueueListenerConfig,
+            lease::{Parts, Term},
+            settle::decision::Failed,
+        },
         time::{Instant, Timestamp},
     };
 
     fn settlement(n: usize, deliveries: u32, expiries: u32, decision: Decision) -> PendingSettlement {
-        PendingSettlement {
-            source: 0,
-            id: MessageId::new(format!("{n}")),
-            receipt: Receipt::new("r"),
-            deliveries,
-            attempt: 1,
-            expiries,
-            until: Instant::default(),
-            decision,
-            may_be_settled: false,
-            is_overdue: true,
-            found_full: false,
-            held: None,
-        }
+        let (id, receipt) = (MessageId::new(format!("{n}")), Receipt::new("r"));
+        let mut delivery = Delivery::new(id, receipt, "".into(), deliveries, Timestamp::default());
+        delivery.expiries = expiries;
+        let term = Term::since(Instant::default(), 0, &Parts::of(&QueueListenerConfig::default()));
+        PendingSettlement { is_overdue: true, ..Lease::of(&delivery, term).settlement(decision) }
     }
 
     fn recall(unsettled: &mut Unsettled, deliveries: u32, expiries: u32) -> (u32, Option<&'static str>) {

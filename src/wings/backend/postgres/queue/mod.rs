@@ -1,4 +1,11 @@
 //! The queue on a PostgreSQL server.
+pub(super) mod receive;
+pub(super) mod schema;
+pub(super) mod send;
+pub(super) mod settle;
+pub(super) mod views;
+pub(super) mod wait;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -9,15 +16,17 @@ use std::{
 use tokio::sync::{Notify, OnceCell};
 use tokio_postgres::types::Type;
 
+use self::{
+    receive::{Receiver, Request, SharedReceiver, Taken},
+    send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
+    settle::{Ready, Settled, Settlement, Settler},
+    views::{Sweep, Views},
+};
 use super::{
     Postgres,
     handle::PostgresCore,
     link::{Effect, READ_COMMITTED, check_size, refuse_isolation},
-    listen::Subscription,
-    queue_receive::{Receiver, Request, SharedReceiver, Taken},
-    queue_send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
-    queue_settle::{Ready, Settled, Settlement, Settler},
-    queue_views::{Sweep, Views},
+    notices::listen::Subscription,
 };
 use crate::{
     backend::QUEUE_NAME,
@@ -79,24 +88,24 @@ use crate::{
 /// One row for each name of a queue. A de-duplication id is deleted by later sends and receives,
 /// some at a time, once its window is over. The row of a group ends with its last message.
 #[derive(Clone)]
-pub struct PostgresQueue(pub(super) Arc<QueueCore>);
+pub struct PostgresQueue(pub(crate) Arc<QueueCore>);
 
-pub(super) struct QueueCore {
-    pub(super) core: Arc<PostgresCore>,
+pub(crate) struct QueueCore {
+    pub(crate) core: Arc<PostgresCore>,
     names: Names,
     /// Number of the queue; that of its dead letters is negative.
-    pub(super) id: i64,
+    pub(crate) id: i64,
     window: i64,
     sends: Gather<Vec<Message>, Sent>,
     sender: Arc<Sender>,
-    pub(super) settles: Gather<Vec<Ready>, Settled>,
-    pub(super) settler: Arc<Settler>,
-    pub(super) receives: Gather<Request, Result<Taken, PortError>>,
+    pub(crate) settles: Gather<Vec<Ready>, Settled>,
+    pub(crate) settler: Arc<Settler>,
+    pub(crate) receives: Gather<Request, Result<Taken, PortError>>,
     receiver: Arc<Receiver>,
     /// Notices of the queue, from the first receiver that waits on.
-    pub(super) notices: OnceCell<Subscription>,
+    pub(crate) notices: OnceCell<Subscription>,
     /// Notified when a waiting receiver of this handle may find a message.
-    pub(super) available: Notify,
+    pub(crate) available: Notify,
     /// Numbers of the queues that were forwarded to, by their tags.
     targets: Mutex<HashMap<String, i64>>,
     views: Views,
@@ -168,11 +177,11 @@ impl PostgresQueue {
         let receiver = Arc::new(Receiver::new(link.clone(), id, guard, core.server.is_direct, sweep.clone()));
         let (sender, settler) = (Sender::new(link.clone(), id, window), Settler::new(link.clone(), id, window));
         Self(Arc::new(QueueCore {
-            sends: Gather::new(GATHERED, sender.clone()),
+            sends: Gather::new("postgres", GATHERED, sender.clone()),
             sender,
-            settles: Gather::new(GATHERED, settler.clone()),
+            settles: Gather::new("postgres", GATHERED, settler.clone()),
             settler,
-            receives: Gather::new(GATHERED, SharedReceiver(receiver.clone())),
+            receives: Gather::new("postgres", GATHERED, SharedReceiver(receiver.clone())),
             receiver,
             notices: OnceCell::new(),
             available: Notify::new(),
@@ -220,7 +229,7 @@ impl PostgresQueue {
         params.push((&channel, Type::TEXT));
         let sql = core.link.sql(&format!("{SEND}, pg_notify($8, '') WHERE {READ_COMMITTED}"));
         let rows = transaction.query_typed(&sql, &params).await;
-        let rows = rows.map_err(|error| super::failure::failure(core.link.place(), error, Effect::Write))?;
+        let rows = rows.map_err(|error| super::link::failure::failure(core.link.place(), error, Effect::Write))?;
         if rows.is_empty() {
             return Err(refuse_isolation(core.link.place()).into());
         }
@@ -228,12 +237,12 @@ impl PostgresQueue {
     }
 
     /// Returns the channel of the notices of a queue of this schema.
-    pub(super) fn channel(&self, queue: i64) -> String {
+    pub(crate) fn channel(&self, queue: i64) -> String {
         format!("{}_q{queue}", self.0.core.link.channels())
     }
 
     /// Wakes a receiver of this queue in each process; those of this handle at once.
-    pub(super) fn wake(&self, queue: i64) {
+    pub(crate) fn wake(&self, queue: i64) {
         let (core, channel) = (&self.0.core, self.channel(queue));
         if queue == self.0.id {
             self.0.available.notify_one();

@@ -1,15 +1,21 @@
 //! The store in a schema of PostgreSQL.
+pub(super) mod get;
+pub(super) mod schema;
+pub(super) mod sql;
+
 use std::{fmt, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use tokio_postgres::{Row as SqlRow, Transaction, types::Type};
 
+use self::{
+    get::{Found, Getter, Wanted},
+    sql::{Answer, Applied, Job, SendJobs, send_jobs, size, version},
+};
 use super::{
     Postgres,
     handle::PostgresCore,
     link::{Link, Param, READ_COMMITTED, check_size, refuse_isolation},
-    store_get::{Found, Getter, Wanted},
-    store_sql::{Answer, Applied, Job, SendJobs, send_jobs, size, version},
     sweep::Sweeper,
 };
 use crate::{
@@ -28,7 +34,7 @@ use crate::{
 pub struct PostgresStore(Arc<PostgresCore>);
 
 /// The parts of the store that all its handles of one [`Postgres`] share.
-pub(super) struct StoreCore {
+pub(crate) struct StoreCore {
     writes: Gather<Job, Answer>,
     /// The statement that writes within a transaction of the user.
     within: String,
@@ -62,15 +68,15 @@ const PAGE_BYTES: i64 = 1 << 20;
 const JOBS: usize = 64;
 
 impl StoreCore {
-    pub(super) fn new(link: &Arc<Link>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
         let (sender, getter) = (Arc::new(SendJobs::new(link)), Arc::new(Getter::new(link)));
         Self {
-            writes: Gather::new(JOBS, sender.clone()),
+            writes: Gather::new("postgres", JOBS, sender.clone()),
             // Without an end of a job nothing is done.
             within: sender.sql.replace("$4", &format!("CASE WHEN {READ_COMMITTED} THEN $4 ELSE '{{}}' END")),
             sender,
             sweeper: Sweeper::new(link.sql("SELECT {s}.store_sweep($1)")),
-            reads: Gather::new(JOBS, getter.clone()),
+            reads: Gather::new("postgres", JOBS, getter.clone()),
             getter,
         }
     }

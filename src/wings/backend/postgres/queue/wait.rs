@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::{listen::Subscription, queue::PostgresQueue, queue_receive::Taken};
+use super::super::notices::listen::Subscription;
+use super::{PostgresQueue, receive::Taken};
 use crate::{
     port::{PortError, PortErrorKind, within},
     queue::{Delivery, QueueError, Receive},
@@ -31,7 +32,7 @@ impl PostgresQueue {
         PortError::new(PortErrorKind::Throttled, format!("postgres: {}: {what}", self.0.core.link.place()))
     }
 
-    pub(super) async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
+    pub(crate) async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
         let (clock, poll) = (&self.0.core.clock, self.0.core.config.poll);
         let end = clock.now() + receive.wait;
         let (mut notices, mut busy) = (self.0.notices.get(), 0_u32);

@@ -1,24 +1,26 @@
 //! The connection that waits for notices (`LISTEN`), and its subscribers.
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Weak},
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use tokio_postgres::AsyncMessage;
 
-use super::{
+use super::super::{
     PostgresConfig,
-    connection::{Connection, Connector},
-    failure::{Effect, failure, timed_out},
-    pool::RECONNECT,
-    wake::listening,
+    link::connection::{Connection, Connector},
+    link::failure::{Effect, failure, timed_out},
+    link::pool::RECONNECT,
 };
+use super::wake::listening;
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole},
+    backend::{ConnectionEvent, ConnectionRole, common::mailbox::Mailbox},
     backoff::{Backoff, BackoffConfig},
     entropy::Entropy,
+    notify::Notice,
     observe::Events,
     port::{PortError, PortErrorKind, within},
     race::race,
@@ -28,7 +30,7 @@ use crate::{
 
 /// The subscribers of a handle. Its connection is opened by the first one, and restored when it is
 /// lost.
-pub(super) struct Listener(Arc<ListenerCore>);
+pub(crate) struct Listener(Arc<ListenerCore>);
 
 struct ListenerCore {
     connector: Connector,
@@ -53,38 +55,16 @@ struct ListenState {
 #[derive(Default)]
 struct Channel {
     is_listening: bool,
-    inboxes: Vec<Arc<Inbox>>,
+    mailboxes: Vec<Arc<Mailbox>>,
     /// Subscribers that wait until the connection listens.
     waiting: Vec<oneshot::Sender<Result<(), PortError>>>,
 }
 
-/// The unread notices of one subscription.
-#[derive(Default)]
-struct Inbox {
-    unread: Mutex<Unread>,
-    arrived: Notify,
-}
-
-#[derive(Default)]
-struct Unread {
-    heard: VecDeque<Heard>,
-    bytes: usize,
-}
-
-/// An event of a channel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// The payload of a notice.
-    Payload(Arc<str>),
-    /// Notices may have been missed: the connection was lost, or too many were unread.
-    Gap,
-}
-
 /// A subscription to one channel. Dropping it ends the subscription.
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     core: Weak<ListenerCore>,
     channel: String,
-    inbox: Arc<Inbox>,
+    mailbox: Arc<Mailbox>,
 }
 
 /// Maximum number and bytes of the unread notices of a subscription. Beyond it they become one gap.
@@ -95,7 +75,7 @@ const UNREAD_BYTES: usize = 64 << 20;
 const PROBE: Duration = Duration::from_secs(60);
 
 impl Listener {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &PostgresConfig,
         clock: &crate::time::Clock,
         events: Events<ConnectionEvent>,
@@ -115,10 +95,10 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<Subscription, PortError> {
-        let inbox = Arc::new(Inbox::default());
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, PortError> {
+        let mailbox = Arc::new(Mailbox::of(UNREAD, UNREAD_BYTES));
         let subscription =
-            Subscription { core: Arc::downgrade(&self.0), channel: channel.to_owned(), inbox: inbox.clone() };
+            Subscription { core: Arc::downgrade(&self.0), channel: channel.to_owned(), mailbox: mailbox.clone() };
         let listening = {
             let mut state = self.0.state.lock();
             if let Some(error) = &state.down {
@@ -126,7 +106,7 @@ impl Listener {
             }
             state.unused.remove(channel);
             let of = state.channels.entry(channel.to_owned()).or_default();
-            of.inboxes.push(inbox);
+            of.mailboxes.push(mailbox);
             if of.is_listening {
                 return Ok(subscription);
             }
@@ -147,7 +127,7 @@ impl Listener {
     }
 
     /// Passes a payload to the subscribers of this handle, without the server.
-    pub(super) fn tell(&self, channel: &str, payload: &str) {
+    pub(crate) fn tell(&self, channel: &str, payload: &str) {
         self.0.dispatch(channel, payload);
     }
 }
@@ -163,22 +143,13 @@ impl Subscription {
     ///
     /// # Cancel safety
     /// Dropping the future loses no notice.
-    pub(super) async fn recv(&self) -> Heard {
-        loop {
-            let arrived = self.inbox.arrived.notified();
-            if let Some(heard) = self.try_recv() {
-                return heard;
-            }
-            arrived.await;
-        }
+    pub(crate) async fn recv(&self) -> Notice {
+        self.mailbox.recv().await
     }
 
     /// Returns the next notice or gap, if there is one.
-    pub(super) fn try_recv(&self) -> Option<Heard> {
-        let mut unread = self.inbox.unread.lock();
-        let heard = unread.heard.pop_front()?;
-        unread.bytes -= heard.bytes();
-        Some(heard)
+    pub(crate) fn try_recv(&self) -> Option<Notice> {
+        self.mailbox.try_recv()
     }
 }
 
@@ -187,8 +158,8 @@ impl Drop for Subscription {
         let Some(core) = self.core.upgrade() else { return };
         let mut state = core.state.lock();
         let Some(channel) = state.channels.get_mut(&self.channel) else { return };
-        channel.inboxes.retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
-        if channel.inboxes.is_empty() {
+        channel.mailboxes.retain(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox));
+        if channel.mailboxes.is_empty() {
             if channel.is_listening {
                 state.unused.insert(self.channel.clone());
             }
@@ -198,38 +169,12 @@ impl Drop for Subscription {
     }
 }
 
-impl Heard {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Payload(payload) => payload.len(),
-            Self::Gap => 0,
-        }
-    }
-}
-
-impl Inbox {
-    fn push(&self, heard: Heard) {
-        let mut unread = self.unread.lock();
-        unread.bytes += heard.bytes();
-        if unread.heard.len() >= UNREAD || unread.bytes > UNREAD_BYTES {
-            unread.heard.clear();
-            unread.heard.push_back(Heard::Gap);
-            unread.bytes = heard.bytes();
-        }
-        if heard != Heard::Gap || unread.heard.back() != Some(&Heard::Gap) {
-            unread.heard.push_back(heard);
-        }
-        drop(unread);
-        self.arrived.notify_one();
-    }
-}
-
 impl ListenerCore {
     fn dispatch(&self, channel: &str, payload: &str) {
         let state = self.state.lock();
         if let Some(of) = state.channels.get(channel) {
-            let payload: Arc<str> = payload.into();
-            of.inboxes.iter().for_each(|inbox| inbox.push(Heard::Payload(payload.clone())));
+            let payload = Bytes::copy_from_slice(payload.as_bytes());
+            of.mailboxes.iter().for_each(|mailbox| mailbox.put(Notice::Message(payload.clone())));
         }
     }
 
@@ -286,7 +231,7 @@ impl ListenerCore {
                 continue;
             };
             if of.is_listening {
-                of.inboxes.iter().for_each(|inbox| inbox.push(Heard::Gap));
+                of.mailboxes.iter().for_each(|mailbox| mailbox.put(Notice::Gap));
             }
             of.is_listening = true;
             // A subscriber that arrived after the statement was sent is covered as well: the connection listens by now.

@@ -1,4 +1,7 @@
 //! Notices by `LISTEN` and `NOTIFY`.
+pub(super) mod listen;
+pub(super) mod wake;
+
 use std::{
     fmt,
     sync::{
@@ -10,14 +13,14 @@ use std::{
 use bytes::Bytes;
 use tokio_postgres::types::Type;
 
+use self::listen::Subscription;
 use super::{
     Postgres,
     handle::PostgresCore,
     link::{Effect, Link, Param},
-    listen::{Heard, Subscription},
 };
 use crate::{
-    backend::base64::{decode, encode},
+    backend::common::base64::{decode, encode},
     entropy::Entropy,
     gather::{Gather, SendBatch, row},
     hash::stable_hash,
@@ -34,7 +37,7 @@ use crate::{
 pub struct PostgresNotifier(Arc<PostgresCore>);
 
 /// The parts of the notifier that all its handles of one [`Postgres`] share.
-pub(super) struct NotifierCore {
+pub(crate) struct NotifierCore {
     publishes: Gather<Published, Result<(), PortError>>,
     /// Distinguishes the notices of this handle from all others: the server merges equal payloads.
     publisher: u64,
@@ -78,8 +81,8 @@ impl SendBatch<Published, Result<(), PortError>> for Publisher {
 }
 
 impl NotifierCore {
-    pub(super) fn new(link: &Arc<Link>) -> Self {
-        let publishes = Gather::new(MOST, Publisher(link.clone()));
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
+        let publishes = Gather::new("postgres", MOST, Publisher(link.clone()));
         Self { publishes, publisher: Entropy::from_os().next_u64(), number: AtomicU64::new(0) }
     }
 
@@ -142,8 +145,8 @@ struct Received {
 }
 
 /// Reads the index of a part, the number of parts, and the bytes.
-fn parse(payload: &str) -> Option<(usize, usize, Vec<u8>)> {
-    let (head, bytes) = payload.split_once(':')?;
+fn parse(payload: &[u8]) -> Option<(usize, usize, Vec<u8>)> {
+    let (head, bytes) = std::str::from_utf8(payload).ok()?.split_once(':')?;
     let mut numbers = head.split('.').skip(2).map(|number| usize::from_str_radix(number, 16).ok());
     Some((numbers.next()??, numbers.next()??, decode(bytes)?))
 }
@@ -153,11 +156,11 @@ impl NoticeSource for Received {
         Box::pin(async move {
             loop {
                 let payload = match self.subscription.recv().await {
-                    Heard::Gap => {
+                    Notice::Gap => {
                         (self.partial, self.read) = (Vec::new(), 0);
                         return Notice::Gap;
                     }
-                    Heard::Payload(payload) => payload,
+                    Notice::Message(payload) => payload,
                 };
                 // Another program's payload.
                 let Some((i, parts, bytes)) = parse(&payload) else { continue };

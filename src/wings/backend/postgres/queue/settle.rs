@@ -7,10 +7,10 @@ use std::{
 
 use tokio_postgres::{Row, error::SqlState, types::Type};
 
+use super::super::link::{Effect, Link};
 use super::{
-    link::{Effect, Link},
-    queue::PostgresQueue,
-    queue_send::{ATTEMPTS, Columns, HASTE, micros},
+    PostgresQueue,
+    send::{ATTEMPTS, Columns, HASTE, micros},
 };
 use crate::{
     gather::{SendBatch, row},
@@ -22,14 +22,14 @@ use crate::{
 const PART_BYTES: usize = 16 << 20;
 
 /// A settlement that was checked: the message, its delivery, and the effect.
-pub(super) struct Ready {
-    pub(super) id: i64,
-    pub(super) receipt: i32,
-    pub(super) has_group: bool,
-    pub(super) effect: Settlement,
+pub(crate) struct Ready {
+    pub(crate) id: i64,
+    pub(crate) receipt: i32,
+    pub(crate) has_group: bool,
+    pub(crate) effect: Settlement,
 }
 
-pub(super) enum Settlement {
+pub(crate) enum Settlement {
     Settle(Settle),
     /// A forward, with the number of the queue of each message.
     Forward(Vec<(i64, Message)>),
@@ -39,7 +39,7 @@ pub(super) enum Settlement {
 
 impl Ready {
     /// Returns the size of the messages that it forwards, in bytes.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.effect.forwards().iter().map(|(_, message)| message.size()).sum()
     }
 }
@@ -100,7 +100,7 @@ fn encode(error: &AttemptError) -> Option<Vec<u8>> {
 }
 
 /// Decodes the errors of a message: histories of one entry each.
-pub(super) fn decode(errors: Option<Vec<&[u8]>>) -> ErrorHistory {
+pub(crate) fn decode(errors: Option<Vec<&[u8]>>) -> ErrorHistory {
     let Some(errors) = errors else { return ErrorHistory::default() };
     ErrorHistory::decode(&String::from_utf8_lossy(&errors.concat()))
 }
@@ -108,7 +108,7 @@ pub(super) fn decode(errors: Option<Vec<&[u8]>>) -> ErrorHistory {
 impl PostgresQueue {
     /// Settles in requests whose forwarded messages are not too large together. Once one of them is
     /// made, the failure of a later one is that of its settlements.
-    pub(super) async fn settle_in_parts(&self, ready: Vec<Ready>) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+    pub(crate) async fn settle_in_parts(&self, ready: Vec<Ready>) -> Result<Vec<Result<(), QueueError>>, QueueError> {
         let (mut answers, mut rest) = (Vec::with_capacity(ready.len()), ready.into_iter().peekable());
         while rest.peek().is_some() {
             let (mut part, mut bytes) = (Vec::new(), 0);
@@ -128,7 +128,7 @@ impl PostgresQueue {
         Ok(answers)
     }
 
-    pub(super) async fn settle_ready(&self, ready: Vec<Ready>) -> Result<Vec<bool>, QueueError> {
+    pub(crate) async fn settle_ready(&self, ready: Vec<Ready>) -> Result<Vec<bool>, QueueError> {
         let mut wakes = BTreeSet::new();
         for Ready { effect, .. } in &ready {
             match effect {
@@ -153,7 +153,7 @@ impl PostgresQueue {
 }
 
 /// Settles messages of one queue.
-pub(super) struct Settler {
+pub(crate) struct Settler {
     link: Arc<Link>,
     queue: i64,
     window: i64,
@@ -163,7 +163,7 @@ pub(super) struct Settler {
 }
 
 /// The answer to a request.
-pub(super) enum Settled {
+pub(crate) enum Settled {
     Done(Result<Made, QueueError>),
     /// Nothing was done, because a transaction holds a group or a de-duplication id of the batch.
     Busy(Vec<Ready>),
@@ -179,10 +179,10 @@ const COMPLETE: &str = "DELETE FROM {s}.messages m WHERE m.ctid = ANY (ARRAY(
 
 /// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
 /// of a group became visible.
-pub(super) type Made = (Vec<bool>, bool);
+pub(crate) type Made = (Vec<bool>, bool);
 
 impl Settler {
-    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
+    pub(crate) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
         let settle = "SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
         let (sql, hasty) = (link.sql(settle), link.sql(&format!("{settle}{HASTE}")));
         let complete = link.sql(COMPLETE);
@@ -190,7 +190,7 @@ impl Settler {
     }
 
     /// Sends a statement, again if it met a deadlock.
-    async fn query(&self, sql: &str, params: &[super::link::Param<'_>]) -> Result<Vec<Row>, PortError> {
+    async fn query(&self, sql: &str, params: &[super::super::link::Param<'_>]) -> Result<Vec<Row>, PortError> {
         let mut attempt = 1;
         loop {
             match self.link.query(Effect::Write, sql, params).await {
@@ -204,7 +204,7 @@ impl Settler {
     async fn complete_all(&self, all: &[&Ready]) -> Result<Vec<bool>, PortError> {
         let ids: Vec<i64> = all.iter().map(|ready| ready.id).collect();
         let receipts: Vec<i32> = all.iter().map(|ready| ready.receipt).collect();
-        let params: [super::link::Param<'_>; 3] =
+        let params: [super::super::link::Param<'_>; 3] =
             [(&self.queue, Type::INT8), (&ids, Type::INT8_ARRAY), (&receipts, Type::INT4_ARRAY)];
         let mut ended = HashSet::new();
         for row in self.query(&self.complete, &params).await? {
@@ -246,7 +246,7 @@ impl Settler {
         let of: Vec<i32> = forwards().map(|(at, _)| at).collect();
         let of = (!of.is_empty()).then_some(of);
         let columns = Columns::of(forwards().map(|(_, (queue, message))| (*queue, message)));
-        let mut params: Vec<super::link::Param<'_>> = vec![
+        let mut params: Vec<super::super::link::Param<'_>> = vec![
             (&self.queue, Type::INT8),
             (&ids, Type::INT8_ARRAY),
             (&receipts, Type::INT4_ARRAY),
@@ -264,12 +264,12 @@ impl Settler {
 }
 
 /// Returns `true` if the server ended the statement because of a deadlock: it changed nothing.
-pub(super) fn is_deadlock(error: &PortError) -> bool {
+pub(crate) fn is_deadlock(error: &PortError) -> bool {
     code(error) == Some(&SqlState::T_R_DEADLOCK_DETECTED)
 }
 
 /// Returns `true` if the statement waited for too long for another transaction: it changed nothing.
-pub(super) fn is_locked(error: &PortError) -> bool {
+pub(crate) fn is_locked(error: &PortError) -> bool {
     code(error) == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 

@@ -2,22 +2,22 @@
 use tokio_postgres::types::Type;
 
 use super::{
+    Param,
     connection::{Connection, Connector},
     direct::told_process,
     failure::{Effect, failure, timed_out},
-    link::Param,
 };
 use crate::port::{PortError, PortErrorKind, within};
 
 /// The properties of a server that promises depend on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Server {
+pub(crate) struct Server {
     /// Acknowledged commits are on the server's disk.
-    pub(super) is_durable: bool,
+    pub(crate) is_durable: bool,
     /// The session is the connection's own: no pooler is between. It has settings then that keep
     /// the plans of prepared statements, which are made while the tables are small, good for large
     /// ones.
-    pub(super) is_direct: bool,
+    pub(crate) is_direct: bool,
 }
 
 /// The oldest supported version, as `server_version_num` has it.
@@ -34,7 +34,7 @@ const INSPECT: &str = "SELECT current_setting('server_version_num')::int4, curre
 
 /// Reads the properties of the server behind a new connection, and refuses one that cannot keep the
 /// contracts.
-pub(super) async fn inspect(connection: &Connection, connector: &Connector) -> Result<Server, PortError> {
+pub(crate) async fn inspect(connection: &Connection, connector: &Connector) -> Result<Server, PortError> {
     let place = &connector.place;
     let told = told_process(&connection.client).await;
     let params: [Param<'_>; 1] = [(&told, Type::INT4)];
@@ -81,7 +81,7 @@ pub(super) async fn inspect(connection: &Connection, connector: &Connector) -> R
 impl Server {
     /// Refuses a server that promises less than the one on which the handle stated its
     /// capabilities.
-    pub(super) fn check_against(&self, first: &Self, place: &str) -> Result<(), PortError> {
+    pub(crate) fn check_against(&self, first: &Self, place: &str) -> Result<(), PortError> {
         if first.is_durable && !self.is_durable {
             let what = "`synchronous_commit` or `fsync` was switched off while the handle states `Durable`: switch it \
                         on, or connect anew";

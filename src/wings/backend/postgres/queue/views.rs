@@ -7,11 +7,11 @@ use std::sync::{
 use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
+use super::super::link::{Effect, Link};
 use super::{
-    link::{Effect, Link},
-    queue_receive::{MAX_BYTES, text, timestamp},
-    queue_send::{decode, message_id},
-    queue_settle,
+    receive::{MAX_BYTES, text, timestamp},
+    send::{decode, message_id},
+    settle,
 };
 use crate::{
     port::PortError,
@@ -36,25 +36,25 @@ const PEEK: &str = "SELECT id, deliveries, accepted_at, attempts, expiries, body
     WHERE total <= $3 OR place = 1 ORDER BY id";
 
 /// Operations on all messages of a queue.
-pub(super) struct Views {
+pub(crate) struct Views {
     link: Arc<Link>,
     queue: i64,
 }
 
 impl Views {
-    pub(super) const fn new(link: Arc<Link>, queue: i64) -> Self {
+    pub(crate) const fn new(link: Arc<Link>, queue: i64) -> Self {
         Self { link, queue }
     }
 
-    pub(super) async fn depth(&self) -> Result<Depth, PortError> {
+    pub(crate) async fn depth(&self) -> Result<Depth, PortError> {
         let rows = self.link.query(Effect::Read, &self.link.sql(DEPTH), &[(&self.queue, Type::INT8)]).await?;
         let number = |i| rows.first().map_or(Ok(0), |row| self.link.column::<i64>(row, i).map(i64::unsigned_abs));
         Ok(Depth::new(number(0)?, number(1)?, number(2)?))
     }
 
-    pub(super) async fn peek(&self, max: usize) -> Result<Vec<Peeked>, PortError> {
+    pub(crate) async fn peek(&self, max: usize) -> Result<Vec<Peeked>, PortError> {
         let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let params: [super::link::Param<'_>; 3] =
+        let params: [super::super::link::Param<'_>; 3] =
             [(&self.queue, Type::INT8), (&max, Type::INT8), (&MAX_BYTES, Type::INT8)];
         let rows = self.link.query(Effect::Read, &self.link.sql(PEEK), &params).await?;
         rows.iter().map(|row| self.peeked(row)).collect()
@@ -71,17 +71,17 @@ impl Views {
         peeked.headers = decode(self.link.column(row, 6)?);
         peeked.group = text(self.link.column(row, 7)?);
         peeked.reason = text(self.link.column(row, 8)?);
-        peeked.errors = queue_settle::decode(self.link.column(row, 9)?);
+        peeked.errors = settle::decode(self.link.column(row, 9)?);
         Ok(peeked)
     }
 
     /// Deletes the messages that are there, some with each statement: a large queue takes longer
     /// than a request may.
-    pub(super) async fn purge(&self) -> Result<u64, PortError> {
+    pub(crate) async fn purge(&self) -> Result<u64, PortError> {
         let sql = self.link.sql("SELECT p_after, p_upto, o_gone FROM {s}.queue_purge($1, $2, $3, $4, $5)");
         let (mut after, mut upto, mut gone) = (0_i64, None::<i64>, 0);
         loop {
-            let params: [super::link::Param<'_>; 5] = [
+            let params: [super::super::link::Param<'_>; 5] = [
                 (&self.queue, Type::INT8),
                 (&PURGED.0, Type::INT4),
                 (&PURGED.1, Type::INT8),
@@ -104,7 +104,7 @@ impl Views {
 /// The time up to which they were swept is remembered, as the marks of receivers are. An id that is
 /// missed, because its send was slow, stays until another process begins.
 #[derive(Default)]
-pub(super) struct Sweep {
+pub(crate) struct Sweep {
     sends: AtomicU64,
     moves: AtomicU64,
     swept: AtomicI64,
@@ -118,7 +118,7 @@ const SWEEP_MOVES: (u64, u32) = (16, 64);
 
 impl Sweep {
     /// Sweeps some ids, if it is time to. A failure is left to the next sweep.
-    pub(super) async fn run_if_due(&self, link: &Link) {
+    pub(crate) async fn run_if_due(&self, link: &Link) {
         // Counters alone: they publish nothing.
         if self.sends.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY != SWEEP_EVERY - 1 {
             return;
@@ -127,7 +127,7 @@ impl Sweep {
     }
 
     /// Counts a move of a receiver's marks, and sweeps in a task of its own if that is due.
-    pub(super) fn moved(self: &Arc<Self>, link: &Arc<Link>) {
+    pub(crate) fn moved(self: &Arc<Self>, link: &Arc<Link>) {
         let moves = self.moves.fetch_add(1, Ordering::Relaxed);
         if moves % SWEEP_MOVES.0 != SWEEP_MOVES.0 - 1 || self.is_running.swap(true, Ordering::Relaxed) {
             return;

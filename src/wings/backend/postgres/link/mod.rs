@@ -1,4 +1,10 @@
 //! Requests to the server: one statement and one round trip each.
+pub(super) mod connection;
+pub(super) mod direct;
+pub(super) mod failure;
+pub(super) mod pool;
+pub(super) mod server;
+
 use std::{collections::HashMap, fmt, time::Duration};
 
 use tokio_postgres::{
@@ -7,31 +13,30 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-pub(super) use super::failure::Effect;
-use super::{
-    PostgresConfig,
-    config::check_schema,
+pub(crate) use self::failure::Effect;
+use self::{
     connection::Connector,
     failure::{failure, timed_out},
     pool::{Borrowed, Pool, Pooled},
     server::Server,
 };
+use super::{PostgresConfig, config::check_schema};
 use crate::{
-    backend::{ConnectionEvent, early_timer::EarlyTimer},
+    backend::{ConnectionEvent, common::early_timer::EarlyTimer},
     observe::Events,
     port::{PortError, PortErrorKind, within},
     time::Clock,
 };
 
 /// A parameter of a statement, with its type.
-pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Largest sum of the values of a request, in bytes. The server takes less than 1 GiB, and requests
 /// that meet share a statement.
 const LARGEST: usize = 512 << 20;
 
 /// Refuses a request that the server would answer by closing the connection.
-pub(super) fn check_size(field: &str, bytes: usize) -> Result<(), PortError> {
+pub(crate) fn check_size(field: &str, bytes: usize) -> Result<(), PortError> {
     if bytes <= LARGEST {
         return Ok(());
     }
@@ -39,16 +44,16 @@ pub(super) fn check_size(field: &str, bytes: usize) -> Result<(), PortError> {
 }
 
 /// Refuses a transaction whose statements do not see what others have committed.
-pub(super) fn refuse_isolation(place: &str) -> PortError {
+pub(crate) fn refuse_isolation(place: &str) -> PortError {
     let message = format!("postgres: {place}: the transaction must have the isolation level READ COMMITTED");
     PortError::new(PortErrorKind::Unsupported, message)
 }
 
 /// Condition of a statement within a transaction of the user.
-pub(super) const READ_COMMITTED: &str = "current_setting('transaction_isolation') = 'read committed'";
+pub(crate) const READ_COMMITTED: &str = "current_setting('transaction_isolation') = 'read committed'";
 
 /// The connections of a handle, and the names of its schema.
-pub(super) struct Link {
+pub(crate) struct Link {
     pool: Pool,
     /// The schema's name, quoted for a statement.
     schema: String,
@@ -59,11 +64,11 @@ pub(super) struct Link {
     /// others.
     patient: tokio::sync::Semaphore,
     early: EarlyTimer,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 impl Link {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &PostgresConfig,
         clock: &Clock,
         events: Events<ConnectionEvent>,
@@ -81,7 +86,7 @@ impl Link {
     }
 
     /// Waits for the permission to send a request that waits for other transactions.
-    pub(super) async fn patience(&self) -> Result<tokio::sync::SemaphorePermit<'_>, PortError> {
+    pub(crate) async fn patience(&self) -> Result<tokio::sync::SemaphorePermit<'_>, PortError> {
         let throttled = || {
             let what = "too many requests wait for locks that other transactions hold";
             PortError::new(PortErrorKind::Throttled, format!("postgres: {}: {what}", self.place()))
@@ -91,30 +96,30 @@ impl Link {
     }
 
     /// Opens the first connection, and checks the server.
-    pub(super) async fn begin(&self) -> Result<Server, PortError> {
+    pub(crate) async fn begin(&self) -> Result<Server, PortError> {
         self.pool.core().begin().await
     }
 
     /// Returns the hosts and the database, as errors name them.
-    pub(super) fn place(&self) -> &str {
+    pub(crate) fn place(&self) -> &str {
         &self.pool.core().connector.place
     }
 
     /// Returns the statement with each `{s}` replaced by the schema's quoted name, and `{class}` by
     /// the class of its advisory locks. Build it once for each port.
-    pub(super) fn sql(&self, template: &str) -> String {
+    pub(crate) fn sql(&self, template: &str) -> String {
         // The lower half of the number: locks of a class have 32 bits for themselves.
         let class = (self.id as u32).cast_signed();
         template.replace("{s}", &self.schema).replace("{class}", &class.to_string())
     }
 
     /// Returns the number of the schema, for advisory locks and names of channels.
-    pub(super) const fn schema_id(&self) -> u64 {
+    pub(crate) const fn schema_id(&self) -> u64 {
         self.id
     }
 
     /// Returns the start of the names of the channels of this schema's queues.
-    pub(super) fn channels(&self) -> String {
+    pub(crate) fn channels(&self) -> String {
         format!("steadfast_{:016x}", self.id)
     }
 
@@ -123,13 +128,13 @@ impl Link {
     ///
     /// # Cancel safety
     /// If the future is dropped, the statement takes effect as a whole or not at all.
-    pub(super) async fn query(&self, effect: Effect, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+    pub(crate) async fn query(&self, effect: Effect, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
         self.request(effect, sql, params, true).await
     }
 
     /// Same as [`query`](Self::query) for one of many texts, which are never prepared: each would
     /// stay at the server.
-    pub(super) async fn read_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
+    pub(crate) async fn read_once(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, PortError> {
         self.request(Effect::Read, sql, params, false).await
     }
 
@@ -182,7 +187,7 @@ impl Link {
     }
 
     /// Runs statements without parameters, in one implicit transaction.
-    pub(super) async fn run(&self, statements: &str, limit: Duration) -> Result<(), PortError> {
+    pub(crate) async fn run(&self, statements: &str, limit: Duration) -> Result<(), PortError> {
         let mut borrowed = self.pool.core().borrow().await?;
         borrowed.is_busy = true;
         let ran = within(&self.clock, limit, borrowed.pooled()?.connection.client.batch_execute(statements)).await;
@@ -202,7 +207,7 @@ impl Link {
     }
 
     /// Returns a column of an answer.
-    pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+    pub(crate) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
         &self,
         row: &'a Row,
         i: usize,

@@ -3,8 +3,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio_postgres::{Row, Transaction, types::Type};
 
-use super::{
-    failure::failure,
+use super::super::{
+    link::failure::failure,
     link::{Effect, Link, Param},
 };
 use crate::{
@@ -15,16 +15,16 @@ use crate::{
 
 /// Writes to one partition, all or none.
 #[derive(Debug, Clone)]
-pub(super) struct Job {
-    pub(super) partition: String,
-    pub(super) writes: Vec<Write>,
+pub(crate) struct Job {
+    pub(crate) partition: String,
+    pub(crate) writes: Vec<Write>,
 }
 
 /// The result of one write: a version, the number of an append, or 1 for a deleted record.
-pub(super) type Applied = Option<i64>;
+pub(crate) type Applied = Option<i64>;
 
 /// The answer to a job.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Done(Result<Vec<Applied>, StoreError>),
     /// Nothing was applied, because another transaction holds the lock of a key.
     Busy(Job),
@@ -50,13 +50,13 @@ struct Arrays<'a> {
 }
 
 /// The statement that writes.
-pub(super) const WRITE: &str = "SELECT job, write, status, number, blocking
+pub(crate) const WRITE: &str = "SELECT job, write, status, number, blocking
     FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 /// The statement of one plain put. Most replace a record: without the function, that costs what it
 /// costs without a port. The snapshot is older than the lock, but an update follows a row to its
 /// latest version, and finds none if it was deleted.
-pub(super) const PUT: &str = "WITH replaced AS (
+pub(crate) const PUT: &str = "WITH replaced AS (
         UPDATE {s}.records AS r SET value = $4, ends = {s}.now_us() + $6,
             version = greatest(nextval('{s}.versions'), r.version + 1)
         WHERE r.part = $2 AND r.key = $3 AND pg_try_advisory_xact_lock({class}, $1)
@@ -65,7 +65,7 @@ pub(super) const PUT: &str = "WITH replaced AS (
     SELECT coalesce((SELECT version FROM replaced), {s}.store_put($1, $2, $3, $4, $5, $6))";
 
 /// The statement of several plain puts.
-pub(super) const PUTS: &str = "SELECT {s}.store_puts($1, $2, $3, $4, $5, $6)";
+pub(crate) const PUTS: &str = "SELECT {s}.store_puts($1, $2, $3, $4, $5, $6)";
 
 impl<'a> Arrays<'a> {
     fn of(jobs: &'a [Job]) -> Self {
@@ -128,7 +128,7 @@ fn stripe(partition: &str, key: &str) -> i32 {
 
 /// Returns a duration in microseconds, rounded up. A longer one than the engine counts does not
 /// end.
-pub(super) fn micros(d: Duration) -> i64 {
+pub(crate) fn micros(d: Duration) -> i64 {
     // Half of the range is left for the time to which it is added.
     i64::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX).min(i64::MAX / 2)
 }
@@ -142,14 +142,14 @@ const fn unordered(number: i64) -> FencingToken {
     FencingToken::new(number.cast_unsigned() ^ (1 << 63))
 }
 
-pub(super) fn version(number: i64) -> Version {
+pub(crate) fn version(number: i64) -> Version {
     Version::new(number.unsigned_abs())
 }
 
 /// Sends these jobs as one statement, and reads the answers.
 ///
 /// With `waits`, the statement waits for the locks of its keys; otherwise jobs may be busy.
-pub(super) async fn send_jobs(
+pub(crate) async fn send_jobs(
     link: &Link,
     within: Option<&Transaction<'_>>,
     sql: &str,
@@ -249,7 +249,7 @@ fn answer(job: Job, outcomes: Vec<Outcome>) -> Answer {
 }
 
 /// Returns the size of the value of a write.
-pub(super) fn size(write: &Write) -> usize {
+pub(crate) fn size(write: &Write) -> usize {
     match write {
         Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
         Write::Delete { .. } | Write::Check { .. } => 0,
@@ -257,9 +257,9 @@ pub(super) fn size(write: &Write) -> usize {
 }
 
 /// Sends jobs of one handle.
-pub(super) struct SendJobs {
-    pub(super) link: Arc<Link>,
-    pub(super) sql: String,
+pub(crate) struct SendJobs {
+    pub(crate) link: Arc<Link>,
+    pub(crate) sql: String,
     put: String,
     puts: String,
 }
@@ -291,7 +291,7 @@ impl<'a> Plain<'a> {
 }
 
 impl SendJobs {
-    pub(super) fn new(link: &Arc<Link>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
         Self { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT), puts: link.sql(PUTS) }
     }
 
@@ -363,7 +363,7 @@ impl SendJobs {
     }
 
     /// Sends one job, which waits for its locks.
-    pub(super) async fn send_alone(&self, job: Job) -> Option<Answer> {
+    pub(crate) async fn send_alone(&self, job: Job) -> Option<Answer> {
         let _permit = match self.link.patience().await {
             Ok(permit) => permit,
             Err(error) => return Some(Answer::Done(Err(error.into()))),

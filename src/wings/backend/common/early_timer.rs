@@ -22,7 +22,7 @@ const PENDING: u8 = 1;
 const USED: u8 = 2;
 
 /// Keeps a timer pending while requests with a time limit are made.
-pub(super) struct EarlyTimer {
+pub(crate) struct EarlyTimer {
     state: Arc<AtomicU8>,
     clock: Clock,
     /// Less than the limits of requests.
@@ -30,13 +30,13 @@ pub(super) struct EarlyTimer {
 }
 
 impl EarlyTimer {
-    pub(super) fn new(clock: &Clock, limit: Duration) -> Self {
+    pub(crate) fn new(clock: &Clock, limit: Duration) -> Self {
         Self { state: Arc::default(), clock: clock.clone(), period: limit / 4 }
     }
 
     /// Notes that a request begins. The first one spawns a task, which ends within two periods of
     /// the last one.
-    pub(super) fn note_request(&self) {
+    pub(crate) fn note_request(&self) {
         if self.state.load(Ordering::Relaxed) == USED || self.state.swap(USED, Ordering::Relaxed) != IDLE {
             return;
         }

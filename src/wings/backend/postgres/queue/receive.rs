@@ -15,11 +15,11 @@ use std::{
 use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
+use super::super::link::{Effect, Link};
 use super::{
-    link::{Effect, Link},
-    queue_send::{decode, message_id, micros},
-    queue_settle,
-    queue_views::Sweep,
+    send::{decode, message_id, micros},
+    settle,
+    views::Sweep,
 };
 use crate::{
     gather::SendBatch,
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Maximum size of the messages of a receive or a peek. Only a single message may be larger.
-pub(super) const MAX_BYTES: i64 = 16 << 20;
+pub(crate) const MAX_BYTES: i64 = 16 << 20;
 
 /// The marks move after so many answers and so much time: seldom at a quiet queue, and before many
 /// dead entries have gathered at a busy one.
@@ -40,7 +40,7 @@ const MOVES: [(u64, Duration); 2] = [(16, Duration::from_secs(1)), (256, Duratio
 const GROUPED: u32 = 1 << 31;
 
 /// Receives messages of one queue.
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     link: Arc<Link>,
     queue: i64,
     /// Number that distinguishes the queue's receipts from those of others.
@@ -67,7 +67,7 @@ struct Marks {
 }
 
 /// The answer to a receive.
-pub(super) enum Taken {
+pub(crate) enum Taken {
     Some(Vec<Delivery>),
     /// There is no visible message. The next one becomes visible after this time, as far as the
     /// server knows.
@@ -79,7 +79,7 @@ pub(super) enum Taken {
 impl Receiver {
     /// Creates a receiver; `is_direct` states that sessions have the settings that
     /// `queue_deliver` wants.
-    pub(super) fn new(link: Arc<Link>, queue: i64, guard: u32, is_direct: bool, sweep: Arc<Sweep>) -> Self {
+    pub(crate) fn new(link: Arc<Link>, queue: i64, guard: u32, is_direct: bool, sweep: Arc<Sweep>) -> Self {
         let receive = if is_direct { "queue_deliver" } else { "queue_deliver_pooled" };
         let receive = link.sql(&format!("SELECT * FROM {{s}}.{receive}($1, $2, $3, $4, $5, $6, $7)"));
         let move_marks = link.sql("SELECT * FROM {s}.queue_marks($1, $2, $3, $4, $5, $6, $7)");
@@ -94,7 +94,7 @@ impl Receiver {
             (marks.epoch, marks.id, marks.at)
         };
         let (max, visibility) = (i32::try_from(max).unwrap_or(i32::MAX), micros(visibility).max(1));
-        let params: [super::link::Param<'_>; 7] = [
+        let params: [super::super::link::Param<'_>; 7] = [
             (&self.queue, Type::INT8),
             (&max, Type::INT4),
             (&visibility, Type::INT8),
@@ -134,7 +134,7 @@ impl Receiver {
         delivery.headers = decode(self.link.column(row, 7)?);
         delivery.group = group;
         delivery.reason = text(self.link.column(row, 9)?);
-        delivery.errors = queue_settle::decode(self.link.column(row, 10)?);
+        delivery.errors = settle::decode(self.link.column(row, 10)?);
         Ok(delivery)
     }
 
@@ -148,7 +148,7 @@ impl Receiver {
 
     /// Returns the message, the delivery, and `true` if the message has a group, of a receipt of
     /// this queue.
-    pub(super) fn delivery_of(&self, receipt: &Receipt) -> Option<(i64, i32, bool)> {
+    pub(crate) fn delivery_of(&self, receipt: &Receipt) -> Option<(i64, i32, bool)> {
         let (id, delivery) = receipt.as_numbers()?;
         let (guard, delivery) = ((delivery >> 32) as u32, delivery as u32);
         let number = (delivery & !GROUPED).cast_signed();
@@ -178,10 +178,10 @@ impl Receiver {
 const MAX_TAKEN: usize = 1000;
 
 /// A request to receive: the maximum number of messages, and their visibility time-out.
-pub(super) type Request = (usize, Duration);
+pub(crate) type Request = (usize, Duration);
 
 /// Receives for several callers at once.
-pub(super) struct SharedReceiver(pub(super) Arc<Receiver>);
+pub(crate) struct SharedReceiver(pub(crate) Arc<Receiver>);
 
 impl SendBatch<Request, Result<Taken, PortError>> for SharedReceiver {
     fn send(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Taken, PortError>>> {
@@ -238,7 +238,7 @@ impl Moving<'_> {
     /// Asks the server for the next marks. If it fails, the old ones stay: they only cost work.
     async fn run(mut self) {
         let Marks { epoch, id, at, next_id, next_at, writers, .. } = &self.marks;
-        let params: [super::link::Param<'_>; 7] = [
+        let params: [super::super::link::Param<'_>; 7] = [
             (&self.receiver.queue, Type::INT8),
             (epoch, Type::INT8),
             (id, Type::INT8),
@@ -268,11 +268,11 @@ impl Drop for Moving<'_> {
 }
 
 /// Returns the wall time of a number of microseconds.
-pub(super) const fn timestamp(micros: i64) -> Timestamp {
+pub(crate) const fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_millis(micros.unsigned_abs() / 1000)
 }
 
 /// Returns the text of bytes that were stored from one.
-pub(super) fn text(bytes: Option<&[u8]>) -> Option<String> {
+pub(crate) fn text(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }

@@ -19,11 +19,11 @@ use tokio_postgres::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{
+use super::super::{
     PostgresConfig,
     config::{parse, place},
-    failure::{connect_failure, timed_out},
 };
+use super::failure::{connect_failure, timed_out};
 use crate::{
     backend::TlsConfig,
     entropy::Entropy,
@@ -35,31 +35,31 @@ use crate::{
 
 /// Opens connections to one server.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     /// One for each host of the URL, in the order in which they are tried.
     hosts: Vec<tokio_postgres::Config>,
     tls: Tls,
     /// Hosts and database, as errors name them.
-    pub(super) place: Arc<str>,
-    pub(super) clock: Clock,
+    pub(crate) place: Arc<str>,
+    pub(crate) clock: Clock,
     limit: std::time::Duration,
 }
 
 /// A connection. Dropping it ends the connection once its requests are answered.
-pub(super) struct Connection {
-    pub(super) client: Client,
+pub(crate) struct Connection {
+    pub(crate) client: Client,
     kill: Arc<Notify>,
 }
 
 /// Receives each message that the server sends on its own.
-pub(super) type OnMessage = Box<dyn FnMut(AsyncMessage) + Send>;
+pub(crate) type OnMessage = Box<dyn FnMut(AsyncMessage) + Send>;
 
 /// Keeps an idle connection known to firewalls, and finds a lost one in about a minute.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Connector {
     /// Creates a connector for the URL, or for that of notices.
-    pub(super) fn new(config: &PostgresConfig, notices: bool, clock: &Clock) -> Result<Self, PortError> {
+    pub(crate) fn new(config: &PostgresConfig, notices: bool, clock: &Clock) -> Result<Self, PortError> {
         let (url, field) = match &config.notices_url {
             Some(url) if notices => (url, "notices_url"),
             _ => (&config.url, "url"),
@@ -83,12 +83,12 @@ impl Connector {
     }
 
     /// Returns the time limit of a connection attempt to one host.
-    pub(super) const fn limit(&self) -> std::time::Duration {
+    pub(crate) const fn limit(&self) -> std::time::Duration {
         self.limit
     }
 
     /// Opens a connection. A task of its own drives it, and passes the server's messages on.
-    pub(super) async fn open(&self, on_message: Option<OnMessage>) -> Result<Connection, PortError> {
+    pub(crate) async fn open(&self, on_message: Option<OnMessage>) -> Result<Connection, PortError> {
         let (client, mut connection) = self.dial().await?;
         let kill = Arc::new(Notify::new());
         let killed = kill.clone();
@@ -170,7 +170,7 @@ fn each_host(all: &tokio_postgres::Config) -> Vec<tokio_postgres::Config> {
 
 impl Connection {
     /// Ends the connection at once, and asks the server to cancel its request.
-    pub(super) fn abandon(self, connector: &Connector) {
+    pub(crate) fn abandon(self, connector: &Connector) {
         let (cancel, tls) = (self.client.cancel_token(), connector.tls.clone());
         self.kill.notify_one();
         let (clock, limit) = (connector.clock.clone(), connector.limit);
@@ -183,9 +183,9 @@ impl Connection {
 
 /// rustls as `tokio_postgres` uses it.
 #[derive(Clone)]
-pub(super) struct Tls(Option<Arc<rustls::ClientConfig>>);
+pub(crate) struct Tls(Option<Arc<rustls::ClientConfig>>);
 
-pub(super) struct TlsHandshake {
+pub(crate) struct TlsHandshake {
     config: Option<Arc<rustls::ClientConfig>>,
     name: Option<ServerName<'static>>,
 }
@@ -215,7 +215,7 @@ impl TlsConnect<Socket> for TlsHandshake {
 }
 
 /// An encrypted connection.
-pub(super) struct Encrypted(tokio_rustls::client::TlsStream<Socket>);
+pub(crate) struct Encrypted(tokio_rustls::client::TlsStream<Socket>);
 
 impl TlsStream for Encrypted {
     fn channel_binding(&self) -> ChannelBinding {

@@ -3,10 +3,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::{
-    link::{Effect, Link, Param},
-    queue_settle::{is_deadlock, is_locked},
-};
+use super::super::link::{Effect, Link, Param};
+use super::settle::{is_deadlock, is_locked};
 use crate::{
     gather::{SendBatch, row},
     port::{BoxFuture, PortError},
@@ -17,17 +15,17 @@ use crate::{
 const FOREVER: i64 = 1 << 62;
 
 /// Number of attempts at a statement that met a deadlock.
-pub(super) const ATTEMPTS: usize = 4;
+pub(crate) const ATTEMPTS: usize = 4;
 
 /// Returns a duration in microseconds.
-pub(super) fn micros(duration: Duration) -> i64 {
+pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(FOREVER).min(FOREVER)
 }
 
 /// Messages as the columns of a statement, each with the number of its queue.
 #[derive(Default)]
-pub(super) struct Columns<'a> {
-    pub(super) queues: Vec<i64>,
+pub(crate) struct Columns<'a> {
+    pub(crate) queues: Vec<i64>,
     bodies: Vec<&'a [u8]>,
     headers: Vec<Option<Vec<u8>>>,
     delays: Vec<i64>,
@@ -38,7 +36,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(messages: impl Iterator<Item = (i64, &'a Message)>) -> Self {
+    pub(crate) fn of(messages: impl Iterator<Item = (i64, &'a Message)>) -> Self {
         let mut columns = Self::default();
         for (at, (queue, message)) in messages.enumerate() {
             columns.queues.push(queue);
@@ -57,7 +55,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Returns the parameters in the order of `queue_send`, without the window.
-    pub(super) fn params(&self) -> [Param<'_>; 6] {
+    pub(crate) fn params(&self) -> [Param<'_>; 6] {
         [
             (&self.queues, Type::INT8_ARRAY),
             (&self.bodies, Type::BYTEA_ARRAY),
@@ -78,17 +76,17 @@ fn add<'a>(column: &mut Option<Vec<Option<&'a [u8]>>>, at: usize, text: Option<&
 }
 
 /// Sends the messages of the requests of one queue.
-pub(super) struct Sender {
-    pub(super) link: Arc<Link>,
-    pub(super) queue: i64,
-    pub(super) window: i64,
+pub(crate) struct Sender {
+    pub(crate) link: Arc<Link>,
+    pub(crate) queue: i64,
+    pub(crate) window: i64,
     sql: String,
     hasty: String,
     plain: String,
 }
 
 /// The answer to a request.
-pub(super) enum Sent {
+pub(crate) enum Sent {
     Done(Result<Vec<MessageId>, QueueError>),
     /// Nothing was done, because a transaction holds a group or a de-duplication id of the batch.
     Busy(Vec<Message>),
@@ -96,10 +94,10 @@ pub(super) enum Sent {
 
 /// Ends a statement of several requests that waits for another transaction, so that it does not
 /// make those wait that have nothing to do with it: each is sent again alone.
-pub(super) const HASTE: &str = " FROM set_config('lock_timeout', '200ms', true)";
+pub(crate) const HASTE: &str = " FROM set_config('lock_timeout', '200ms', true)";
 
 /// The statement that sends messages.
-pub(super) const SEND: &str = "SELECT {s}.queue_send($1, $2, $3, $4, $5, $6, $7)";
+pub(crate) const SEND: &str = "SELECT {s}.queue_send($1, $2, $3, $4, $5, $6, $7)";
 
 /// The statement that sends messages without a group, a de-duplication id or a delay. It takes its
 /// lock of the table before the ids, as `queue_send` does; a ready message has no place in time, so
@@ -110,13 +108,13 @@ const SEND_PLAIN: &str = "INSERT INTO {s}.messages (queue, id, visible_at, due, 
     FROM unnest($2, $3) AS m (body, headers) RETURNING id";
 
 impl Sender {
-    pub(super) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
+    pub(crate) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
         let (sql, hasty, plain) = (link.sql(SEND), link.sql(&format!("{SEND}{HASTE}")), link.sql(SEND_PLAIN));
         Arc::new(Self { link, queue, window, sql, hasty, plain })
     }
 
     /// Sends one request of a batch that met a lock. If it meets one again, it waits for it.
-    pub(super) async fn send_alone(&self, request: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
+    pub(crate) async fn send_alone(&self, request: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
         let request = [request];
         let ids = match self.send_all(&request, &self.hasty).await {
             Err(error) if is_locked(&error) => {
@@ -152,17 +150,17 @@ impl Sender {
 }
 
 /// Reads the only column of the only row of an answer.
-pub(super) fn ids_in(link: &Link, rows: &[tokio_postgres::Row]) -> Result<Vec<i64>, PortError> {
+pub(crate) fn ids_in(link: &Link, rows: &[tokio_postgres::Row]) -> Result<Vec<i64>, PortError> {
     rows.first().map_or_else(|| Ok(Vec::new()), |row| link.column(row, 0))
 }
 
 /// Adds a parameter behind the others.
-pub(super) fn with<'a>(params: [Param<'a>; 6], (value, of): (&'a (dyn ToSql + Sync), Type)) -> Vec<Param<'a>> {
+pub(crate) fn with<'a>(params: [Param<'a>; 6], (value, of): (&'a (dyn ToSql + Sync), Type)) -> Vec<Param<'a>> {
     params.into_iter().chain([(value, of)]).collect()
 }
 
 /// Returns the id of a message from its number.
-pub(super) const fn message_id(number: i64) -> MessageId {
+pub(crate) const fn message_id(number: i64) -> MessageId {
     MessageId::from_numbers(number.unsigned_abs(), 0)
 }
 
@@ -197,7 +195,7 @@ fn encode(headers: &BTreeMap<String, String>) -> Option<Vec<u8>> {
 }
 
 /// Decodes the headers of [`encode`].
-pub(super) fn decode(headers: Option<&[u8]>) -> BTreeMap<String, String> {
+pub(crate) fn decode(headers: Option<&[u8]>) -> BTreeMap<String, String> {
     let mut rest = headers.and_then(|headers| std::str::from_utf8(headers).ok());
     let mut next = || {
         let (length, behind) = rest?.split_once(':')?;

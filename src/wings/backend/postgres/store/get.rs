@@ -4,10 +4,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
-use super::{
-    link::{Effect, Link, Param},
-    store_sql::version,
-};
+use super::super::link::{Effect, Link, Param};
+use super::sql::version;
 use crate::{
     gather::SendBatch,
     port::{BoxFuture, PortError},
@@ -15,13 +13,13 @@ use crate::{
 };
 
 /// The record to read: its partition and row.
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     partition: String,
     row: String,
 }
 
 /// The answer to a read.
-pub(super) enum Found {
+pub(crate) enum Found {
     Done(Result<Option<Record>, PortError>),
     /// The record is too large to share a statement.
     Large,
@@ -42,25 +40,25 @@ const GETS: &str = "SELECT w.place, CASE WHEN $3 >=
         WHERE r.part = w.part AND r.key = w.key AND (r.ends IS NULL OR r.ends > {s}.now_us()) LIMIT 1) AS r";
 
 /// Reads records for the readers of one handle.
-pub(super) struct Getter {
+pub(crate) struct Getter {
     link: Arc<Link>,
     get: String,
     gets: String,
 }
 
 impl Wanted {
-    pub(super) fn new(key: Key<'_>) -> Self {
+    pub(crate) fn new(key: Key<'_>) -> Self {
         Self { partition: key.partition.to_owned(), row: key.row.to_owned() }
     }
 }
 
 impl Getter {
-    pub(super) fn new(link: &Arc<Link>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
         Self { link: link.clone(), get: link.sql(GET), gets: link.sql(GETS) }
     }
 
     /// Reads one record.
-    pub(super) async fn get(&self, partition: &str, row: &str) -> Result<Option<Record>, PortError> {
+    pub(crate) async fn get(&self, partition: &str, row: &str) -> Result<Option<Record>, PortError> {
         let (partition, row) = (partition.as_bytes(), row.as_bytes());
         let params: [Param<'_>; 2] = [(&partition, Type::BYTEA), (&row, Type::BYTEA)];
         let rows = self.link.query(Effect::Read, &self.get, &params).await?;

@@ -1,9 +1,9 @@
 //! The clocks that all processes of one machine share.
 use std::time::Duration;
 
-use super::Timestamp;
+use crate::time::Timestamp;
 
-/// Returns the system's wall time. Unlike [`Clock::wall`](super::Clock::wall) it ignores virtual
+/// Returns the system's wall time. Unlike [`Clock::wall`](crate::time::Clock::wall) it ignores virtual
 /// time.
 pub(crate) fn wall() -> Timestamp {
     Timestamp::now()

@@ -15,8 +15,8 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::Statement;
 
+use super::super::PostgresConfig;
 use super::{
-    PostgresConfig,
     connection::{Connection, Connector},
     failure::refuses_login,
     server::{self, Server},
@@ -32,10 +32,10 @@ use crate::{
 };
 
 /// The connections for requests.
-pub(super) struct Pool(Arc<PoolCore>);
+pub(crate) struct Pool(Arc<PoolCore>);
 
-pub(super) struct PoolCore {
-    pub(super) connector: Connector,
+pub(crate) struct PoolCore {
+    pub(crate) connector: Connector,
     permits: Arc<Semaphore>,
     /// Number of requests that wait for a permit. A count alone: it publishes nothing.
     waiting: AtomicUsize,
@@ -45,7 +45,7 @@ pub(super) struct PoolCore {
     prepares: Option<bool>,
     state: Mutex<PoolState>,
     entropy: Entropy,
-    pub(super) events: Events<ConnectionEvent>,
+    pub(crate) events: Events<ConnectionEvent>,
 }
 
 #[derive(Default)]
@@ -59,27 +59,27 @@ struct PoolState {
 }
 
 /// An open connection.
-pub(super) struct Pooled {
-    pub(super) connection: Connection,
+pub(crate) struct Pooled {
+    pub(crate) connection: Connection,
     /// The statements that it prepared; `None` if it does not prepare any.
-    pub(super) prepared: Option<HashMap<String, Statement>>,
+    pub(crate) prepared: Option<HashMap<String, Statement>>,
 }
 
 /// A connection in use. Dropped while its request is under way, it waits for the answer, and then
 /// returns to the pool.
-pub(super) struct Borrowed {
+pub(crate) struct Borrowed {
     pool: Arc<PoolCore>,
     pooled: Option<Pooled>,
     permit: Option<OwnedSemaphorePermit>,
     /// `true` while an answer is outstanding.
-    pub(super) is_busy: bool,
+    pub(crate) is_busy: bool,
 }
 
 /// Delays between attempts to reach a server that is down.
-pub(super) const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+pub(crate) const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Pool {
-    pub(super) fn new(config: &PostgresConfig, connector: Connector, events: Events<ConnectionEvent>) -> Self {
+    pub(crate) fn new(config: &PostgresConfig, connector: Connector, events: Events<ConnectionEvent>) -> Self {
         Self(Arc::new(PoolCore {
             connector,
             permits: Arc::new(Semaphore::new(config.connections)),
@@ -93,21 +93,21 @@ impl Pool {
         }))
     }
 
-    pub(super) fn core(&self) -> &Arc<PoolCore> {
+    pub(crate) fn core(&self) -> &Arc<PoolCore> {
         &self.0
     }
 }
 
 impl PoolCore {
     /// Opens the first connection, and checks the server.
-    pub(super) async fn begin(self: &Arc<Self>) -> Result<Server, PortError> {
+    pub(crate) async fn begin(self: &Arc<Self>) -> Result<Server, PortError> {
         let (pooled, server) = self.open().await?;
         self.put_back(pooled);
         Ok(server)
     }
 
     /// Takes a connection. Fails at once while the server is down.
-    pub(super) async fn borrow(self: &Arc<Self>) -> Result<Borrowed, PortError> {
+    pub(crate) async fn borrow(self: &Arc<Self>) -> Result<Borrowed, PortError> {
         self.check_up()?;
         let permit = match self.permits.clone().try_acquire_owned() {
             Ok(permit) => permit,
@@ -208,7 +208,7 @@ impl PoolCore {
     }
 
     /// Lets requests fail at once, until a task has reached the server.
-    pub(super) fn go_down(self: &Arc<Self>, error: &PortError) {
+    pub(crate) fn go_down(self: &Arc<Self>, error: &PortError) {
         if error.kind() == PortErrorKind::Throttled {
             // The server is there, and short of connections.
             return;
@@ -264,14 +264,14 @@ impl Drop for Counted<'_> {
 
 impl Borrowed {
     /// Returns the connection. It is there until it is abandoned.
-    pub(super) fn pooled(&mut self) -> Result<&mut Pooled, PortError> {
+    pub(crate) fn pooled(&mut self) -> Result<&mut Pooled, PortError> {
         let closed = || PortError::new(PortErrorKind::Unavailable, "postgres: the connection was given up");
         self.pooled.as_mut().ok_or_else(closed)
     }
 
     /// Ends the connection at once: its request was not answered in time, or its server is not the
     /// primary.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         if let Some(pooled) = self.pooled.take() {
             pooled.connection.abandon(&self.pool.connector);
         }

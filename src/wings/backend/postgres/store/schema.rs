@@ -21,7 +21,7 @@
 /// | 4 | a put's row blocks the first append; `blocking` is its key | |
 /// | 5 | the sequence is full | |
 /// | 9 | busy | |
-pub(super) const STORE: &str = "
+pub(crate) const STORE: &str = "
 CREATE SEQUENCE IF NOT EXISTS {s}.versions;
 CREATE TABLE IF NOT EXISTS {s}.records (
   part bytea NOT NULL, key bytea NOT NULL, value bytea NOT NULL, version bigint NOT NULL, ends bigint,

@@ -21,7 +21,7 @@ use crate::port::{PortError, PortErrorKind};
 
 /// The effect of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     /// Changes nothing, so that it may be repeated.
     Read,
     /// May change something: its outcome is unknown if no answer came.
@@ -29,14 +29,14 @@ pub(super) enum Effect {
 }
 
 /// Converts the failure of a request that was sent to the server at `place`.
-pub(super) fn failure(place: &str, error: Error, effect: Effect) -> PortError {
+pub(crate) fn failure(place: &str, error: Error, effect: Effect) -> PortError {
     let (kind, advice, unanswered) = classify(&error);
     let converted = PortError::new(kind, message(place, advice, &error)).with_source(error);
     if unanswered && effect == Effect::Write { converted.outcome_unknown() } else { converted }
 }
 
 /// Converts the failure of a connection attempt.
-pub(super) fn connect_failure(place: &str, error: Error) -> PortError {
+pub(crate) fn connect_failure(place: &str, error: Error) -> PortError {
     let text = error.to_string();
     if let Some(source) = error.source()
         && text.contains("TLS")
@@ -64,7 +64,7 @@ pub(super) fn connect_failure(place: &str, error: Error) -> PortError {
 }
 
 /// Returns `true` if the server answered a connection attempt, and refused its user or password.
-pub(super) fn refuses_login(error: &PortError) -> bool {
+pub(crate) fn refuses_login(error: &PortError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<Error>());
     source.and_then(Error::code).is_some_and(|code| code.code().starts_with("28"))
 }
@@ -78,7 +78,7 @@ fn is_no_answer_of_the_protocol(source: &(dyn std::error::Error + 'static)) -> b
 }
 
 /// Returns the error of a request without an answer.
-pub(super) fn timed_out(place: &str, what: &str, limit: std::time::Duration) -> PortError {
+pub(crate) fn timed_out(place: &str, what: &str, limit: std::time::Duration) -> PortError {
     PortError::new(PortErrorKind::TimedOut, format!("postgres: {place}: no answer to {what} within {limit:?}"))
 }
 

@@ -4,7 +4,7 @@
 ///
 /// A released name keeps its row: a token is taken only once the row is locked, so that the tokens
 /// of a name grow.
-pub(super) const LEASE: &str = "
+pub(crate) const LEASE: &str = "
 CREATE SEQUENCE IF NOT EXISTS {s}.tokens;
 CREATE TABLE IF NOT EXISTS {s}.leases (
   name bytea PRIMARY KEY, holder bytea NOT NULL, token bigint NOT NULL, term bigint NOT NULL, ends bigint NOT NULL,

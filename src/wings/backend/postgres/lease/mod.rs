@@ -1,4 +1,6 @@
 //! Leases in a schema of PostgreSQL, by the server's clock.
+pub(super) mod schema;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_postgres::{Row, types::Type};
@@ -7,7 +9,7 @@ use super::{
     Postgres,
     handle::PostgresCore,
     link::{Effect, Link, Param},
-    store_sql::micros,
+    store::sql::micros,
 };
 use crate::{
     lease::{Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder},
@@ -22,7 +24,7 @@ use crate::{
 pub struct PostgresLease(Arc<PostgresCore>);
 
 /// The statements, which all handles of one [`Postgres`] share.
-pub(super) struct LeaseSql {
+pub(crate) struct LeaseSql {
     acquire: String,
     renew: String,
     release: String,
@@ -37,7 +39,7 @@ const CAN: Capabilities = Capabilities::of(
 .largest_key(1024);
 
 impl LeaseSql {
-    pub(super) fn new(link: &Link) -> Self {
+    pub(crate) fn new(link: &Link) -> Self {
         Self {
             acquire: link.sql("SELECT granted, holder, token, term, free_in FROM {s}.lease_acquire($1, $2, $3, $4)"),
             renew: link.sql("SELECT {s}.lease_renew($1, $2, $3, $4, $5)"),

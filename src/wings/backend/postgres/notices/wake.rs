@@ -3,13 +3,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio_postgres::types::Type;
 
-use super::link::{Effect, Link, Param};
+use super::super::link::{Effect, Link, Param};
 use crate::{hash::stable_hash, spawn::Spawner, sync::Mutex};
 
 /// Notices without payload. Those of one channel that meet become one, because a notice in each
 /// writing transaction would cost much of the rate of writes.
 #[derive(Default)]
-pub(super) struct Wakes(Mutex<WakeState>);
+pub(crate) struct Wakes(Mutex<WakeState>);
 
 #[derive(Default)]
 struct WakeState {
@@ -22,13 +22,13 @@ struct WakeState {
 const APART: Duration = Duration::from_millis(10);
 
 /// Returns the advisory lock that each session holds, shared, as long as it listens on a channel.
-pub(super) fn listening(channel: &str) -> i64 {
+pub(crate) fn listening(channel: &str) -> i64 {
     stable_hash(channel.as_bytes()).cast_signed()
 }
 
 impl Wakes {
     /// Sends a notice to a channel soon. It may be lost along with a connection.
-    pub(super) fn wake(self: &Arc<Self>, link: &Arc<Link>, channel: &str) {
+    pub(crate) fn wake(self: &Arc<Self>, link: &Arc<Link>, channel: &str) {
         {
             let mut state = self.0.lock();
             state.channels.insert(channel.to_owned());

@@ -25,7 +25,7 @@ use tokio_postgres::{
 const CANCEL: [u8; 4] = 80_877_102_i32.to_be_bytes();
 
 /// Returns the number of the server's process that the login told.
-pub(super) async fn told_process(client: &Client) -> Option<i32> {
+pub(crate) async fn told_process(client: &Client) -> Option<i32> {
     let mut written = Vec::new();
     client.cancel_token().cancel_query_raw(Recorder(&mut written), NoEncryption).await.ok()?;
     let at = written.windows(CANCEL.len()).position(|part| part == CANCEL)? + CANCEL.len();
