@@ -84,6 +84,7 @@
 //! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
+//! | [`work`] | what handlers of messages and events return, and the signal that asks them to stop |
 //! | [`saga`] | steps in several services that complete as a whole, or are compensated |
 //! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
@@ -180,6 +181,8 @@ mod patterns;
 mod ports;
 mod roof;
 mod wings;
+#[cfg(feature = "work")]
+pub mod work;
 
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;

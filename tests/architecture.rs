@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 /// The folders of `src`, lowest floor first. A room imports rooms of lower floors. Rooms of one floor may import each other
 /// without a cycle, except patterns, which never do.
-const FLOORS: &[&str] = &["ground", "ports", "call", "patterns", "roof", "wings"];
+const FLOORS: &[&str] = &["ground", "ports", "call", "work", "patterns", "roof", "wings"];
+
+/// The floors that are one room.
+const ROOMS: &[&str] = &["call", "work"];
 
 /// Rooms that may import fewer floors than those below them: backends use the ports and no pattern, and `http` uses
 /// verdicts only.
@@ -115,7 +118,7 @@ impl File {
     /// Returns the floor and the room, such as `patterns` and `retry`. A floor that is one room has the room's name.
     fn place(&self) -> Option<(usize, &str)> {
         let (floor, rest) = self.path.split_once('/')?;
-        let room = if floor == "call" { floor } else { rest.split('/').next()?.trim_end_matches(".rs") };
+        let room = if ROOMS.contains(&floor) { floor } else { rest.split('/').next()?.trim_end_matches(".rs") };
         FLOORS.iter().position(|name| *name == floor).filter(|_| room != "mod").map(|floor| (floor, room))
     }
 
@@ -172,10 +175,11 @@ fn spell_out<'a>(code: &'a str, before: String, paths: &mut Vec<String>) -> &'a 
 fn imports(path: &str, code: &str) -> Vec<String> {
     let deep = path.trim_end_matches("/mod.rs").split('/').count();
     let up = |levels| paths(code, &["super"].repeat(levels).join("::"));
-    let beside = if path.starts_with("call/") || deep < 2 { Vec::new() } else { up(deep - 1) };
+    let is_room = path.split('/').next().is_some_and(|floor| ROOMS.contains(&floor));
+    let beside = if is_room || deep < 2 { Vec::new() } else { up(deep - 1) };
     let named = paths(code, "crate").into_iter().chain(up(deep)).chain(beside);
     let room = |path: String| {
-        let mut parts = path.split("::").skip_while(|part| *part != "call" && FLOORS.contains(part));
+        let mut parts = path.split("::").skip_while(|part| !ROOMS.contains(part) && FLOORS.contains(part));
         parts.next().unwrap_or_default().to_owned()
     };
     named.map(room).filter(|room| room != "super").collect()

@@ -426,7 +426,6 @@ mod builder;
 mod config;
 mod control; // pause and cancellation across processes
 mod counters;
-mod disposition; // a handler's answer
 mod event;
 mod explain;
 mod lease; // leases of received messages, as this process counts them
@@ -442,11 +441,10 @@ mod work; // a message as the handler sees it
 pub use config::QueueListenerConfig;
 pub use control::QueueControl;
 pub use counters::ListenerState;
-pub use disposition::Disposition;
 pub use event::{QueueCall, QueueListenerEvent};
 pub use listener::QueueListener;
-pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
-pub use work::{Cancelled, Work};
-// For the rooms above.
-pub(crate) use {poll::idle::Idle, run::caught::Caught, work::Cancel};
+pub use work::Work;
+
+#[doc(inline)]
+pub use crate::work::{Cancelled, Disposition, IdleConfig};

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     port::{PortError, PortErrorKind},
-    queue_listener::Disposition,
     race::{First, race},
+    work::EventDisposition,
 };
 
 /// The next event of a run.
@@ -38,9 +38,9 @@ impl StreamProcessor {
     /// within [`drain_timeout`](super::StreamProcessorConfig::drain_timeout), writes the last
     /// checkpoints and releases the partitions. Run a processor in any number of processes.
     ///
-    /// The handler returns a [`Disposition`], `()`, or a `Result<(), E>`, whose error is a failed
-    /// attempt. All partitions of this member are polled by this future: a handler that blocks its
-    /// thread blocks them all, and their renewals.
+    /// The handler returns an [`EventDisposition`], `()`, or a `Result<(), E>`, whose error is a
+    /// failed attempt. All partitions of this member are polled by this future: a handler that
+    /// blocks its thread blocks them all, and their renewals.
     ///
     /// # Errors
     /// Permanent failures of the leases and the store, such as a missing permission; `Other` if a
@@ -53,7 +53,7 @@ impl StreamProcessor {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         let core = &*self.0;
         let _running = core.enter()?;
@@ -135,7 +135,7 @@ impl ProcessorCore {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         // The same settings were valid before.
         let election = self.election(partition).map_err(PortError::from)?;

@@ -49,7 +49,7 @@ impl IdleConfig {
     }
 
     /// Returns the delay after `n + 1` consecutive empty polls; `unit` is drawn from `0.0..1.0`.
-    pub(in super::super) fn delay(&self, n: u32, unit: f64) -> Duration {
+    pub(crate) fn delay(&self, n: u32, unit: f64) -> Duration {
         let grown = 2f64.powi(i32::try_from(n).unwrap_or(i32::MAX)) - 1.0;
         self.min.saturating_add(scaled(self.delta, grown * (0.8 + 0.4 * unit))).min(self.max)
     }

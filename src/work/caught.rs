@@ -1,5 +1,6 @@
 //! A handler's future that turns a panic into a failure of its message.
 use std::{
+    any::Any,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -60,9 +61,13 @@ impl<F: Future> Future for Caught<F> {
     }
 }
 
-/// Returns the text of a panic.
 #[cold]
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
-    let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", said.unwrap_or("without a message"))
+fn words(panic: &(dyn Any + Send)) -> String {
+    format!("the handler panicked: {}", panic_text(panic))
+}
+
+/// Returns the text of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

@@ -1,18 +1,23 @@
 //! Results of a handler.
-use std::{fmt, time::Duration};
+use std::{convert::Infallible, fmt, time::Duration};
 
 use crate::{
     outcome::{CallError, Cause},
     queue::{Address, Message},
 };
 
-/// Result of a handler, which decides how its message is settled.
+/// Minimum delay of a released, refused or snoozed piece of work, so that an immediate second one
+/// does not become a busy loop.
+pub(crate) const SHORTEST_DELAY: Duration = Duration::from_millis(100);
+
+/// Result of a handler, which decides how its message or event is settled.
 ///
 /// A handler may return this, `()`, or a `Result<(), E>`, whose error becomes
-/// [`Retry`](Self::Retry).
+/// [`Retry`](Self::Retry). That of a queue's message may forward results `R` to other queues; that
+/// of an event cannot ([`EventDisposition`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Disposition {
+pub enum Disposition<R = Vec<(Address, Message)>> {
     /// The message was handled and is removed from the queue.
     Complete,
     /// The message was handled and is removed from the queue. In the same step its results are
@@ -24,7 +29,7 @@ pub enum Disposition {
     /// address is of another backend, a message is too large) is a failed attempt.
     Forward {
         /// The results, each with the queue that receives it.
-        messages: Vec<(Address, Message)>,
+        messages: R,
     },
     /// The message failed. It is delivered again until its attempts are used up.
     Retry {
@@ -61,6 +66,23 @@ pub enum Disposition {
     },
 }
 
+/// Result of the handler of an event, which cannot be [forwarded](Disposition::Forward).
+///
+/// A position of a topic and the messages of a queue have no common step. A handler sends them
+/// itself, before it returns. This does not compile:
+///
+/// ```compile_fail,E0277
+/// # use steadfast::{queue::{Address, Message}, stream::{Delivered, StreamProcessor}};
+/// # use steadfast::work::Disposition;
+/// # async fn run(processor: StreamProcessor, queue: Address) {
+/// let shutdown = std::future::pending();
+/// processor.run(shutdown, async |event: Delivered| {
+///     Disposition::forward([(queue.clone(), Message::new(event.event.body.clone()))])
+/// }).await;
+/// # }
+/// ```
+pub type EventDisposition = Disposition<Infallible>;
+
 impl Disposition {
     /// Maximum delay of a refused message. A message that is refused for longer is delivered and
     /// refused again in between.
@@ -78,8 +100,9 @@ impl Disposition {
     /// use std::{sync::Arc, time::Duration};
     /// use steadfast::{
     ///     queue::{InMemoryQueue, Message, Queue, QueueExt},
-    ///     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
+    ///     queue_listener::{QueueListener, QueueListenerConfig, Work},
     ///     time::Clock,
+    ///     work::Disposition,
     /// };
     ///
     /// # let (clock, driver) = Clock::manual();
@@ -104,7 +127,9 @@ impl Disposition {
         let messages: Vec<_> = messages.into_iter().collect();
         if messages.is_empty() { Self::Complete } else { Self::Forward { messages } }
     }
+}
 
+impl<R> Disposition<R> {
     /// Returns a failure that is tried again after the configured delay.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self::Retry { after: None, error: error.to_string() }
@@ -128,8 +153,9 @@ impl Disposition {
     /// use std::{sync::{Arc, Mutex}, time::Duration};
     /// use steadfast::{
     ///     queue::{InMemoryQueue, Message, QueueExt},
-    ///     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
+    ///     queue_listener::{QueueListener, QueueListenerConfig, Work},
     ///     time::Clock,
+    ///     work::Disposition,
     /// };
     ///
     /// # let (clock, driver) = Clock::manual();
@@ -181,14 +207,14 @@ impl Disposition {
     }
 }
 
-impl From<()> for Disposition {
+impl<R> From<()> for Disposition<R> {
     #[inline]
     fn from((): ()) -> Self {
         Self::Complete
     }
 }
 
-impl<E: fmt::Display> From<Result<(), E>> for Disposition {
+impl<R, E: fmt::Display> From<Result<(), E>> for Disposition<R> {
     #[inline]
     fn from(result: Result<(), E>) -> Self {
         match result {
