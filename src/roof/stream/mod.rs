@@ -259,7 +259,7 @@
 //! # Composing
 //!
 //! - **Calls** of a handler go through a [pipeline](crate::Pipeline), and their result through
-//!   [`Disposition::of_call`](crate::work::Disposition::of_call): a call that an open
+//!   [`EventDisposition::of_call`](crate::work::Disposition::of_call): a call that an open
 //!   breaker rejected is no attempt.
 //! - **Idempotency** ([all ways](crate::_docs::once)): the position identifies an event within its
 //!   topic; write it with the effect, in one [`batch`](crate::store::Store::batch) of the store,
