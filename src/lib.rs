@@ -180,6 +180,7 @@ mod patterns;
 mod ports;
 mod roof;
 mod wings;
+pub mod work;
 
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;
@@ -212,7 +213,8 @@ pub use {
 };
 // Internal rooms, by their short paths.
 use ground::{
-    budget, build, flight, hash, in_progress, key_ref, race, sharded, spawn, striped, sync, validator, window, wire,
+    budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, validator, window,
+    wire,
 };
 use ports::gather;
 

@@ -136,7 +136,7 @@ const FORMS: [(&str, &str, &str); 14] = [
     ),
     ("patterns/cache_aside/remote/backplane.rs", "strip_prefix(\"cache {} \")", "notice of a cache | `cache {}` |"),
     ("ports/lease/record.rs", "const FORM: &str = \"lease {}\";", "`lease {}` |"),
-    ("patterns/throttling/shared/row.rs", "format!(\"rate {} {} {}\"", "`rate {}` |"),
+    ("patterns/throttling/shared/row.rs", "const FORM: &str = \"rate {}\";", "`rate {}` |"),
     ("patterns/circuit_breaker/shared/report.rs", "strip_prefix(\"{} open \")", "`circuit {}` |"),
     ("patterns/sharding/wire.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
 ];

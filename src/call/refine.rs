@@ -117,9 +117,10 @@ impl<P, C> Pipeline<P, C> {
     ///
     /// The pipeline then serves results of this one type. A classifier is set before, by
     /// [`classify`](Self::classify). The hook runs inside the call: it must be quick, and its panic
-    /// is the call's. See [`on_retry`](super::on_retry) for a hook of one call, which runs before this one, and
-    /// [`Retrying`] for what the hook sees. A retry also reports to `tracing`, at `INFO` of
-    /// `steadfast::retry`: a hook that logs is for the error's text, which `tracing` does not get.
+    /// is the call's. See [`on_retry`](super::on_retry) for a hook of one call, which runs before
+    /// this one, and [`Retrying`] for what the hook sees. A retry also reports to `tracing`, at
+    /// `INFO` of `steadfast::retry`: a hook that logs is for the error's text, which `tracing` does
+    /// not get.
     ///
     /// ```
     /// use std::io;

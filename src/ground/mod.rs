@@ -14,6 +14,7 @@ pub(crate) mod key_ref;
 pub mod observe;
 pub mod outcome;
 pub(crate) mod race;
+pub(crate) mod record;
 pub(crate) mod sharded;
 pub(crate) mod spawn;
 pub(crate) mod striped;

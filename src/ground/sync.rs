@@ -43,7 +43,7 @@ impl<T> Mutex<T> {
     }
 
     /// Locks the mutex if no other thread holds it.
-    #[cfg(feature = "sqlite")]
+    #[allow(dead_code, reason = "used by a backend")]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Err(std::sync::TryLockError::WouldBlock) => None,
@@ -70,7 +70,7 @@ impl<T> fmt::Debug for Mutex<T> {
 pub(crate) struct Condvar(RawCondvar);
 
 impl Condvar {
-    #[cfg(feature = "sqlite")]
+    #[allow(dead_code, reason = "used by a backend")]
     pub(crate) fn new() -> Self {
         Self(RawCondvar::new())
     }
@@ -79,12 +79,12 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    #[cfg(feature = "sqlite")]
+    #[allow(dead_code, reason = "used by a backend")]
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }
 
-    #[cfg(any(feature = "sqlite", steadfast_loom))]
+    #[allow(dead_code, reason = "used by a backend")]
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         unpoisoned(self.0.wait(guard))
     }

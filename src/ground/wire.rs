@@ -39,7 +39,7 @@ impl Out {
         values.for_each(|value| add(self, value));
     }
 
-    #[cfg(feature = "nats")]
+    #[allow(dead_code, reason = "used by a backend")]
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }

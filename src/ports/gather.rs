@@ -18,7 +18,7 @@ use crate::{
 /// Sends jobs in batches. It returns one answer for each job.
 pub(crate) trait SendBatch<J, R>: Send + Sync {
     fn send(&self, jobs: Vec<J>) -> BoxFuture<'_, Vec<R>>;
-    /// Returns the size of a job in rows: see [`row`].
+    /// Returns the size of a job, such as its [`row`]s. It is above 0.
     fn weight(&self, job: &J) -> usize;
 }
 
@@ -28,9 +28,11 @@ pub(crate) struct Gather<J, R>(Arc<GatherCore<J, R>>);
 struct GatherCore<J, R> {
     sender: Box<dyn SendBatch<J, R>>,
     state: Mutex<State<J, R>>,
-    /// A batch ends at this size in rows, or with the job that reaches it.
+    /// Maximum size of a batch, in the unit of [`SendBatch::weight`]. A larger job is sent alone.
     most: usize,
     order: Order,
+    /// Name of the user, for errors.
+    user: &'static str,
     spawner: Spawner,
 }
 
@@ -60,7 +62,6 @@ struct Waiting<J, R> {
 }
 
 /// Number of bytes that count as one more row.
-#[cfg(feature = "postgres")]
 const ROW_BYTES: usize = 64 << 10;
 /// Maximum number of batches under way. One is enough while they are small: the more jobs share a
 /// commit, the better. Those that wait for it begin another one if they fill it.
@@ -69,27 +70,27 @@ const BATCHES: usize = 4;
 const MAX_WAITING: usize = 16_384;
 
 /// Returns the size of a row with a value of so many bytes.
-#[cfg(feature = "postgres")]
+#[allow(dead_code, reason = "used by a backend")]
 pub(crate) const fn row(bytes: usize) -> usize {
     1 + bytes / ROW_BYTES
 }
 
 impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
     /// Creates one that sends a lone job at once, in its caller's future.
-    #[cfg(any(feature = "postgres", all(test, not(steadfast_loom))))]
-    pub(crate) fn new(most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
-        Self::of(most, Order::Any, Spawner::Tokio, Box::new(sender))
+    #[allow(dead_code, reason = "used by a backend")]
+    pub(crate) fn new(user: &'static str, most: usize, sender: impl SendBatch<J, R> + 'static) -> Self {
+        Self::of(user, most, Order::Any, Spawner::Tokio, Box::new(sender))
     }
 
     /// Creates one that sends one batch at a time, each in a task, in the order of the jobs. Its
     /// user limits the number of jobs that wait.
     pub(crate) fn in_order(most: usize, spawner: Spawner, sender: impl SendBatch<J, R> + 'static) -> Self {
-        Self::of(most, Order::Strict, spawner, Box::new(sender))
+        Self::of("", most, Order::Strict, spawner, Box::new(sender))
     }
 
-    fn of(most: usize, order: Order, spawner: Spawner, sender: Box<dyn SendBatch<J, R>>) -> Self {
+    fn of(user: &'static str, most: usize, order: Order, spawner: Spawner, sender: Box<dyn SendBatch<J, R>>) -> Self {
         let state = Mutex::new(State { has_lone: false, batches: 0, waiting: VecDeque::new(), rows: 0 });
-        Self(Arc::new(GatherCore { sender, state, most, order, spawner }))
+        Self(Arc::new(GatherCore { sender, state, most, order, user, spawner }))
     }
 
     /// Sends a job, alone or with others, and returns its answer.
@@ -105,7 +106,8 @@ impl<J: Send + 'static, R: Send + 'static> Gather<J, R> {
                 state.has_lone = true;
                 Err(job)
             } else if core.order == Order::Any && state.waiting.len() >= MAX_WAITING {
-                return Err(PortError::new(PortErrorKind::Throttled, "postgres: too many requests wait"));
+                let message = format!("{}: too many requests wait", core.user);
+                return Err(PortError::new(PortErrorKind::Throttled, message));
             } else {
                 let (answer, answered) = oneshot::channel();
                 let rows = core.sender.weight(&job);
@@ -138,7 +140,8 @@ impl<J: Send + 'static, R: Send + 'static> GatherCore<J, R> {
                 return;
             }
             let (mut batch, mut rows) = (Vec::new(), 0);
-            while rows < self.most
+            let fits = |next: &Waiting<J, R>, rows| rows == 0 || rows + next.rows <= self.most;
+            while state.waiting.front().is_some_and(|next| fits(next, rows))
                 && let Some(waiting) = state.waiting.pop_front()
             {
                 state.rows -= waiting.rows;
@@ -230,7 +233,7 @@ mod tests {
             batches: Mutex::default(),
             under_way: AtomicUsize::new(0),
         });
-        (server.clone(), Arc::new(Gather::new(3, server)))
+        (server.clone(), Arc::new(Gather::new("test", 3, server)))
     }
 
     async fn settle() {
@@ -326,14 +329,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_ends_with_the_job_that_makes_it_large() {
+    async fn a_batch_ends_before_the_job_that_would_make_it_too_large() {
         let (server, gather) = gather(0);
-        let tasks = spawn(&gather, &[1, 2, 2000, 3, 4]).await;
+        let tasks = spawn(&gather, &[1, 2, 3, 2000, 4, 5]).await;
         server.permits.add_permits(9);
         for task in tasks {
             task.await.unwrap();
         }
-        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![2000], vec![3, 4]]);
+        assert_eq!(*server.batches.lock(), [vec![1], vec![2], vec![3], vec![2000], vec![4, 5]]);
     }
 
     #[tokio::test]

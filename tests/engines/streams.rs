@@ -12,10 +12,10 @@ use std::{
 use steadfast::{
     leader_election::LeaderElectionConfig,
     lease::Lease,
-    queue_listener::{Disposition, IdleConfig},
     store::{PutOptions, Scan, Sequence, Store, StoreExt, Write},
     stream::{Delivered, Event, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
     testing::{CrashingProcess, crash_at_every_write, fail_at_every_write},
+    work::{EventDisposition, IdleConfig},
 };
 use tokio::{runtime::Runtime, sync::watch};
 
@@ -67,7 +67,7 @@ fn one_member(runtime: &Runtime, store: &Arc<dyn Store>, lease: &Arc<dyn Lease>,
                     crate::server::pass(MS(200)).await;
                     all.send_replace(true);
                 }
-                Disposition::Complete
+                EventDisposition::Complete
             };
             member.run(async { drop(done.wait_for(|done| *done).await) }, handler).await.unwrap();
         };

@@ -19,13 +19,13 @@ use steadfast::{
     lease::StoreLease,
     port::{BoxFuture, Capabilities, PortError},
     queue::{InMemoryQueue, Message, MessageId, Queue, QueueError},
-    queue_listener::{Disposition, IdleConfig},
     store::{InMemoryStore, Key, Precondition, PutOptions, Record, Store, StoreError, Version, Write},
     stream::{
         Appended, Bounds, Delivered, Event, Position, Read, Recorded, StreamProcessor, StreamProcessorConfig, Topic,
     },
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
+    work::{EventDisposition, IdleConfig},
 };
 
 use super::services;
@@ -369,9 +369,9 @@ impl World {
                                 let twice = format!("{position} ended twice under {token}");
                                 books.lock().unwrap().violations.push(twice);
                             }
-                            Disposition::Complete
+                            EventDisposition::Complete
                         }
-                        Err(error) => Disposition::retry(error),
+                        Err(error) => EventDisposition::retry(error),
                     }
                 }
             };

@@ -14,11 +14,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use steadfast::{
     port::FencingToken,
-    queue_listener::Disposition,
     saga::{Saga, SagaError, SagaOutcome},
     stream::{Delivered, StreamProcessorEvent},
     throttling::{Quota, RateLimiter},
     time::Clock,
+    work::EventDisposition,
 };
 use tokio::sync::watch;
 
@@ -144,10 +144,10 @@ fn tell(line: &Line) {
 }
 
 /// Schedules the delivery of an event. Its partition has one owner, so the executor of a saga that exists is gone.
-async fn schedule(sagas: &Saga<Request>, event: &Delivered, may_have_begun: bool, counts: &Counts) -> Disposition {
+async fn schedule(sagas: &Saga<Request>, event: &Delivered, may_have_begun: bool, counts: &Counts) -> EventDisposition {
     let request: Request = match serde_json::from_slice(&event.event.body) {
         Ok(request) => request,
-        Err(error) => return Disposition::dead_letter(error),
+        Err(error) => return EventDisposition::dead_letter(error),
     };
     let id = request.id.to_string();
     let begun = if may_have_begun { sagas.resume(&id).await } else { Err(SagaError::NotFound) };
@@ -162,9 +162,9 @@ async fn schedule(sagas: &Saga<Request>, event: &Delivered, may_have_begun: bool
         Ok(SagaOutcome::Completed(_)) => counts.scheduled.fetch_add(1, Relaxed),
         Ok(SagaOutcome::Compensated { .. }) => counts.rejected.fetch_add(1, Relaxed),
         // An operator retries it. The event is kept with the dead letters.
-        Ok(SagaOutcome::Stuck { step, reason }) => return Disposition::dead_letter(format!("{step}: {reason}")),
-        Ok(_) => return Disposition::retry("the saga ended in an unknown way"),
-        Err(error) => return Disposition::retry(error),
+        Ok(SagaOutcome::Stuck { step, reason }) => return EventDisposition::dead_letter(format!("{step}: {reason}")),
+        Ok(_) => return EventDisposition::retry("the saga ended in an unknown way"),
+        Err(error) => return EventDisposition::retry(error),
     };
-    Disposition::Complete
+    EventDisposition::Complete
 }

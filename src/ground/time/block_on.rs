@@ -230,7 +230,7 @@ fn drive(has_timers: bool) -> bool {
 ///
 /// # Cancel safety
 /// Same as that of `answer`.
-#[cfg(feature = "sqlite")]
+#[allow(dead_code, reason = "used by a backend")]
 pub(crate) async fn from_thread<F: Future>(answer: F, yields: bool) -> F::Output {
     let is_driven = || DRIVER.with_borrow(Option::is_some);
     if yields && is_driven() {

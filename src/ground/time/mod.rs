@@ -15,15 +15,13 @@
 mod block_on;
 mod clock;
 mod instant;
-#[cfg(feature = "sqlite")]
-pub(crate) mod machine;
 mod manual;
 mod sleep;
 mod thread;
 mod timestamp;
 
 pub use block_on::block_on;
-#[cfg(feature = "sqlite")]
+#[allow(unused_imports, reason = "used by a backend")]
 pub(crate) use block_on::from_thread;
 pub(crate) use block_on::{is_blocking, outside};
 pub use clock::{Clock, TimeSource};

@@ -21,8 +21,9 @@ impl Timestamp {
     }
 
     /// Returns the system's wall time; a time before 1970 becomes 1970. Code outside this module
-    /// reads [`Clock::wall`](super::Clock::wall), which follows a test's time.
-    pub(super) fn now() -> Self {
+    /// reads [`Clock::wall`](super::Clock::wall), which follows a test's time, unless it compares
+    /// the times of several processes.
+    pub(crate) fn now() -> Self {
         #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
         let now = std::time::SystemTime::now();
         let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -62,7 +62,8 @@ where
     V: Clone + Send + Sync + 'static,
     O: CallOptions,
 {
-    /// Starts one load for these flights, and returns their seats in order. `F` tells loaders apart.
+    /// Starts one load for these flights, and returns their seats in order. `F` tells loaders
+    /// apart.
     pub(super) fn start<F: 'static>(
         cache: &CacheAside<K, V>,
         leads: Vec<(Lead<K, LoadOutcome<V>>, LoadPurpose)>,

@@ -345,8 +345,9 @@
 //!    settlement is reported as `LeaseLost`.
 //! 5. Leases of waiting messages are renewed. No handler begins with less lease left than `margin`.
 //! 6. A message becomes a dead letter after `max_attempts` failed attempts or `max_expiries` deaths
-//!    of its process, and never if its handler did not begin. Lost deliveries are neither. A suspect message delays others, and
-//!    other suspect ones, for a bounded time. A panic is a failure of its message alone.
+//!    of its process, and never if its handler did not begin. Lost deliveries are neither. A
+//!    suspect message delays others, and other suspect ones, for a bounded time. A panic is a
+//!    failure of its message alone.
 //! 7. A crash while a message is moved to the dead letters leaves exactly one dead letter.
 //! 8. A stop releases waiting messages at once, asks handlers to stop after `drain_timeout`, drops
 //!    them after `kill_timeout`, and settles what was handled.
@@ -425,7 +426,6 @@ mod builder;
 mod config;
 mod control; // pause and cancellation across processes
 mod counters;
-mod disposition; // a handler's answer
 mod event;
 mod explain;
 mod lease; // leases of received messages, as this process counts them
@@ -441,11 +441,10 @@ mod work; // a message as the handler sees it
 pub use config::QueueListenerConfig;
 pub use control::QueueControl;
 pub use counters::ListenerState;
-pub use disposition::Disposition;
 pub use event::{QueueCall, QueueListenerEvent};
 pub use listener::QueueListener;
-pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
-pub use work::{Cancelled, Work};
-// For the rooms above.
-pub(crate) use {poll::idle::Idle, run::caught::Caught, work::Cancel};
+pub use work::Work;
+
+#[doc(inline)]
+pub use crate::work::{Cancelled, Disposition, IdleConfig};

@@ -271,8 +271,8 @@ impl SagaCore {
         self.take(stored, local, 0, |_| Ok(())).await
     }
 
-    /// Changes a record and takes the saga over on behalf of a request, in one write. Returns `None`
-    /// if the record has changed meanwhile.
+    /// Changes a record and takes the saga over on behalf of a request, in one write. Returns
+    /// `None` if the record has changed meanwhile.
     pub(super) async fn take(
         self: &Arc<Self>,
         stored: Stored,

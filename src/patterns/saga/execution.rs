@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{
     SagaError, SagaEvent as Event, StepOutcomeKind,
     action::Attempt,
-    plan::{Attempted, panic_text},
+    plan::Attempted,
     records::{Execution, Written},
     state::{Direction, Limits, Phase, Progress, Report},
 };
@@ -22,6 +22,7 @@ use crate::{
     port::{BoxFuture, FencingToken, within},
     race::{First, race},
     time::Instant,
+    work::panic_text,
 };
 
 /// The reasons for which an execution leaves a saga that has not ended.

@@ -111,47 +111,50 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use steadfast::{codec::Codec, store::{InMemoryStore, Precondition, Write}};
-//! use steadfast::saga::{Action, Plan, Saga, SagaConfig, Step, StepOutcome};
+//! use steadfast::{codec::Codec, store::InMemoryStore};
+//! use steadfast::saga::{Plan, Saga, SagaConfig, Step, StepOutcome};
 //!
 //! # type Order = String;
-//! struct Deliver;
-//! impl Action<Order> for Deliver {
-//!     async fn execute(&self, step: &Step<Order>) -> StepOutcome<Order> {
-//!         // A row that is committed together with the completion of the step, exactly once.
-//!         step.write(Write::put(format!("delivered/{}", step.id()), "yes", Precondition::Absent));
-//!         StepOutcome::completed()
-//!     }
+//! # async fn reserve(_key: &str) -> std::io::Result<()> { Ok(()) }
+//! # async fn release(_key: &str) -> std::io::Result<()> { Ok(()) }
+//! # async fn charge(_key: &str) -> std::io::Result<()> { Ok(()) }
+//! /// An error leaves open what happened: the step is asked again, under the same key.
+//! fn outcome(answer: std::io::Result<()>) -> StepOutcome<Order> {
+//!     answer.map_or_else(StepOutcome::unknown, |()| StepOutcome::completed())
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let store = Arc::new(InMemoryStore::new());
-//! # let codec = || Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
-//! # let plan = Plan::new().pivot("deliver", Deliver);
-//! let orders = Saga::new("order", store, codec(), plan, SagaConfig::default())?;
-//! // 1. Run one and wait for its end. The id is the caller's: a repeated run returns the result.
+//! # let codec = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+//! // 1. A plan of closures: a step with its compensation, and a pivot, which is not undone.
+//! let plan = Plan::<Order>::new()
+//!     .step_fn(
+//!         "reserve",
+//!         |step| async move { outcome(reserve(step.key()).await) },
+//!         |step| async move { outcome(release(step.action_key()).await) },
+//!     )
+//!     .pivot("charge", |step: Step<Order>| async move { outcome(charge(step.key()).await) });
+//! let orders = Saga::new("order", store, codec, plan, SagaConfig::default())?;
+//!
+//! // 2. Run one and wait for its end. The id is the caller's: a repeated run returns the result.
 //! orders.run("order-42", "two books".to_owned()).await?;
 //!
-//! // 2. Go on with the sagas of processes that died. Run this beside the service.
+//! // 3. Go on with the sagas of processes that died. Run this beside the service.
 //! let others = orders.clone();
 //! let stop = tokio::time::sleep(Duration::from_secs(60));
 //! tokio::spawn(async move { others.recover(stop).await });
 //!
-//! // 3. Look at one.
+//! // 4. Look at one.
 //! if let Some(status) = orders.read("order-42").await? {
 //!     eprintln!("{:?}: {}", status.phase, status.state);
 //! }
 //!
-//! // 4. Cancel one on the customer's request: its steps are compensated, unless its pivot took
-//! //    effect. This one has completed.
-//! if let Err(refused) = orders.cancel("order-42", "the customer's wish").await {
-//!     eprintln!("{refused}");
-//! }
-//!
-//! // 5. Repair a stuck one: repeat the step, or state that it was done by hand.
-//! if let Err(error) = orders.retry("order-41").await {
-//!     eprintln!("{error}");
+//! // 5. Intervene: cancel one, which is refused once its pivot took effect; or repeat the step of
+//! //    a stuck one, after the repair.
+//! let cancelled = orders.cancel("order-42", "the customer's wish").await;
+//! for refused in [cancelled, orders.retry("order-41").await] {
+//!     eprintln!("{refused:?}");
 //! }
 //! # Ok(())
 //! # }

@@ -20,6 +20,7 @@ use crate::{
     config::{ConfigError, require},
     port::BoxFuture,
     store::Write,
+    work::panic_text,
 };
 
 /// The steps of a saga, in their order. Steps that are added one after the other run one after the
@@ -405,12 +406,6 @@ impl<T: Send + Sync + 'static> Code for TypedCode<T> {
         }
         self.codec.decode(state).err().map(|error| format!("the state of the saga: {error}"))
     }
-}
-
-/// Returns the text of a panic.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
 /// Applies a change to a state, of which `value` is the decoded form if it is known.

@@ -19,8 +19,8 @@
 //!
 //! - *unknown*: the action may have had an effect, and is compensated if the saga fails.
 //!   *uncounted*: it was no attempt. *pending*: the action was accepted and is not finished.
-//! - A step that would wait fails instead if its counted attempts are used up. Its action also fails if
-//!   the saga is about to be compensated.
+//! - A step that would wait fails instead if its counted attempts are used up. Its action also
+//!   fails if the saga is about to be compensated.
 //! - A step that would wait for at most [`SHORT`] begins its next attempt in the same change.
 //!
 //! Other causes, each in the phase in which the status matters:
@@ -40,8 +40,8 @@
 //!
 //! - *forward* and *back*: the turn of the step's group comes, as the saga goes forward or is
 //!   compensated. *due*: its delay is over.
-//! - *takeover*: another execution claims the saga; the attempt that was under way is lost, and fails
-//!   the step if it was the last. *stop*: the saga is about to be compensated.
+//! - *takeover*: another execution claims the saga; the attempt that was under way is lost, and
+//!   fails the step if it was the last. *stop*: the saga is about to be compensated.
 //! - *retry*, *skip* and *undo*: an operator repairs a saga that is stuck at this step. *strand*: a
 //!   supervisor gives the saga up.
 //!

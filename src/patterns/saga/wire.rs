@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::state::{Hosted, Kind, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
-use crate::time::nanos;
+use crate::{
+    record::{Unreadable, check_form, hex, words},
+    time::nanos,
+};
 
 /// Names the format, so that another one can follow.
 const FORM: &str = "saga 1";
@@ -120,13 +123,10 @@ impl Progress {
     /// Reads a record. The error says why it cannot be read.
     pub(super) fn decode(record: &Bytes) -> Result<Self, &'static str> {
         let mut rest = Reader(record.clone());
-        match rest.line().as_deref() {
-            Some(FORM) => {}
-            Some(form) if form.strip_prefix("saga ").is_some_and(|n| n.parse::<u64>().is_ok_and(|n| n > 1)) => {
-                return Err("the record was written by a newer release");
-            }
-            _ => return Err("the record is not one of a saga"),
-        }
+        check_form(FORM, &rest.line().unwrap_or_default()).map_err(|reason| match reason {
+            Unreadable::TooNew => "the record was written by a newer release",
+            Unreadable::Foreign => "the record is not one of a saga",
+        })?;
         Self::body(rest).ok_or("the record is damaged")
     }
 
@@ -195,20 +195,6 @@ fn step(line: &str) -> Option<StepProgress> {
     let wait = Duration::from_nanos(wait.parse().ok()?);
     let (status, note) = (value(&STATUSES, status)?, String::new());
     Some(StepProgress { planned, status, attempts, undo_attempts, is_unknown, is_pending, wait, note })
-}
-
-/// Splits a line into exactly `N` words.
-fn words<const N: usize>(line: &str) -> Option<[&str; N]> {
-    let mut words = [""; N];
-    let mut found = line.split(' ');
-    for word in &mut words {
-        *word = found.next()?;
-    }
-    found.next().is_none().then_some(words)
-}
-
-fn hex(text: &str) -> Option<u64> {
-    u64::from_str_radix(text, 16).ok()
 }
 
 /// Lines of a record. Each step writes one: the machinery of `write!` took most of a saga's time in

@@ -6,14 +6,13 @@ use super::{
     pins::Pins,
     step::{Chunk, Move, Step},
 };
+use crate::record::{Unreadable, check_form};
 
-const FORM: &str = "steadfast-shards ";
 const FIRST: &str = "steadfast-shards 1";
 
 /// Returns `true` if this is a map in the format of a newer release.
 pub(super) fn is_newer(text: &str) -> bool {
-    let form = text.lines().next().and_then(|first| first.strip_prefix(FORM));
-    form.and_then(|form| form.parse::<u64>().ok()).is_some_and(|form| form > 1)
+    check_form(FIRST, text.lines().next().unwrap_or_default()) == Err(Unreadable::TooNew)
 }
 
 /// Displays bytes as an `x` and two hexadecimal digits for each.

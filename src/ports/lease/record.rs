@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::LeaseError;
 use crate::{
     port::{FencingToken, PortError, PortErrorKind},
+    record::{Unreadable, check_form},
     store::{Key, Record, Version},
 };
 
@@ -30,16 +31,23 @@ pub(super) fn encode(holder: &str, token: Option<FencingToken>, term: Duration) 
 }
 
 /// Parses a record. Any other content is an error, and the record is left as it is.
+///
+/// # Errors
+/// `TooNew` for a lease of a newer release, `Corrupt` for anything else.
 pub(super) fn decode(key: Key<'_>, record: &Record) -> Result<Stored, LeaseError> {
-    let parsed = std::str::from_utf8(&record.value).ok().and_then(|text| parse(text, record.version));
-    parsed.ok_or_else(|| {
-        let message = format!("the record at {key} is not a lease: something else writes to it");
-        PortError::new(PortErrorKind::Corrupt, message).into()
+    let text = std::str::from_utf8(&record.value).unwrap_or_default();
+    let (form, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let parsed = check_form(FORM, form).and_then(|()| parse(rest, record.version).ok_or(Unreadable::Foreign));
+    parsed.map_err(|reason| {
+        let (kind, reason) = match reason {
+            Unreadable::TooNew => (PortErrorKind::TooNew, "was written by a newer release: upgrade this program"),
+            Unreadable::Foreign => (PortErrorKind::Corrupt, "is not a lease: something else writes to it"),
+        };
+        PortError::new(kind, format!("the record at {key} {reason}")).into()
     })
 }
 
 fn parse(text: &str, version: Version) -> Option<Stored> {
-    let (form, text) = text.split_once('\n')?;
     let (token, text) = text.strip_prefix("token ")?.split_once('\n')?;
     let (term, holder) = text.strip_prefix("term ")?.split_once('\n')?;
     let token = match token {
@@ -47,5 +55,5 @@ fn parse(text: &str, version: Version) -> Option<Stored> {
         number => number.parse().ok()?,
     };
     let term = Duration::from_nanos(term.parse().ok()?);
-    (form == FORM).then(|| Stored { holder: holder.to_owned(), token: FencingToken::new(token), term, version })
+    Some(Stored { holder: holder.to_owned(), token: FencingToken::new(token), term, version })
 }

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     backoff::BackoffConfig,
     config::{ConfigError, human, require, setters},
-    queue_listener::{IdleConfig, QueueListenerConfig},
+    queue_listener::QueueListenerConfig,
     throttling::Quota,
+    work::IdleConfig,
 };
 
 /// Settings of a [`Journal`](super::Journal): plain data, from code or from a document.

@@ -178,9 +178,9 @@
 //!   while the gate is open.
 //! - The rate limit applies to each process. With many processes reduce it, or put a
 //!   [`SharedRateLimiter`](crate::throttling::SharedRateLimiter) into the handler's pipeline.
-//! - A process that is killed during an outage makes each entry in its memory suspect, at most twice
-//!   `concurrency`: they are then replayed one at a time. An orderly stop, as in a deployment, makes
-//!   none so.
+//! - A process that is killed during an outage makes each entry in its memory suspect, at most
+//!   twice `concurrency`: they are then replayed one at a time. An orderly stop, as in a
+//!   deployment, makes none so.
 //!
 //! # Source
 //!

@@ -4,8 +4,9 @@ use std::{future::Future, time::Duration};
 use super::{Gate, Journal, JournalEvent as Event, Replay, Replayed, defer::Inner};
 use crate::{
     port::PortError,
-    queue_listener::{Cancelled, Disposition, Work},
+    queue_listener::Work,
     race::{First, race},
+    work::{Cancelled, Disposition},
 };
 
 /// Maximum interval between two checks of a shut gate; and the delay of a refused entry whose

@@ -1,7 +1,7 @@
 //! Results of a filter's handler.
 use std::{borrow::Cow, fmt};
 
-use crate::{outcome::CallError, queue::Message, queue_listener::Disposition};
+use crate::{outcome::CallError, queue::Message, work::Disposition};
 
 /// Result of a filter's handler: the messages that it emits.
 ///

@@ -9,11 +9,11 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    port::{AskError, BoxFuture, ErrorClass, Failure, PortError, ask},
-    queue::{Message, MessageId, QueueError},
-    queue_listener::{Cancelled, Disposition, Work},
-    race::race,
+    port::{AskError, BoxFuture, PortError},
+    queue::{Message, MessageId},
+    queue_listener::Work,
     time::Instant,
+    work::{Cancelled, Disposition, PatientSend, SendEnd},
 };
 
 /// The parts of a handled message that its results inherit.
@@ -181,10 +181,10 @@ impl FilterInner {
         let Self { config, common, .. } = self;
         let mut busy = config.busy;
         busy.cap = busy.cap.min(config.visibility / 8).max(busy.base);
-        let mut pauses = Backoff::checked(busy, &common.entropy());
-        let (mut lost, mut is_reported) = (None, false);
-        loop {
-            let now = common.clock.now();
+        let delays = Backoff::checked(busy, &common.entropy());
+        let patient = PatientSend { queue: &*output.queue, clock: &common.clock, limit: config.call_limit(), delays };
+        let mut is_reported = false;
+        let copies = |now: Instant, lost: Option<Instant>| {
             let age = origin.age.saturating_add(now - origin.began);
             let is_forgotten = |after: Duration| output.window.is_none_or(|window| after >= window);
             // By an earlier delivery, or by the request of this one whose reply was lost.
@@ -195,31 +195,19 @@ impl FilterInner {
             }
             let mut messages = messages.clone();
             messages.iter_mut().for_each(|message| message.has_waited(now - origin.ended));
-            let error = match ask(&common.clock, config.call_limit(), output.queue.send(messages)).await {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
-            let was_refused = matches!(&error, AskError::Failed(error) if !error.may_have_been_applied());
-            if !was_refused {
-                lost.get_or_insert(now);
+            messages
+        };
+        let failed = |error: &AskError<_>| {
+            let (output, id, kind) = (output.name().to_owned(), origin.id.clone(), error.kind());
+            self.event(|| Event::SendFailed { output, id, kind });
+        };
+        // The signal of the time limit is none: the handler has ended.
+        patient.send(copies, failed, origin.cancelled.stopped()).await.map_err(|end| match end {
+            SendEnd::Stopped => Disposition::Release,
+            SendEnd::Refused(error) => {
+                let name = output.name();
+                Disposition::retry(format_args!("the output `{name}` refused the results: {error}"))
             }
-            let (name, id, kind) = (output.name(), origin.id.clone(), error.kind());
-            self.event(|| Event::SendFailed { output: name.to_owned(), id, kind });
-            if let AskError::Failed(error) = error
-                && is_final(&error)
-            {
-                return Err(Disposition::retry(format_args!("the output `{name}` refused the results: {error}")));
-            }
-            let pause = pauses.next().unwrap_or_default();
-            // The signal of the time limit is none: the handler has ended.
-            race(common.clock.sleep(pause), origin.cancelled.stopped()).await;
-            if origin.cancelled.is_stopped() {
-                return Err(Disposition::Release);
-            }
-        }
+        })
     }
-}
-
-fn is_final(error: &QueueError) -> bool {
-    error.class() == ErrorClass::Permanent
 }

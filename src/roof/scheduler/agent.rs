@@ -9,8 +9,9 @@ use crate::{
     config::ConfigError,
     port::{PortError, within},
     queue::{Delivery, Message, Queue},
-    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{QueueListener, QueueListenerConfig, Work},
     time::Clock,
+    work::Disposition,
 };
 
 /// Header of a request with the idempotency key.

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{ConfigError, human, require, setters},
-    queue_listener::{IdleConfig, QueueListenerConfig},
+    queue_listener::QueueListenerConfig,
+    work::IdleConfig,
 };
 
 /// Settings of a [`Scheduler`](super::Scheduler). Those of the steps are the settings of its saga.

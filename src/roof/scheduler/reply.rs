@@ -5,8 +5,9 @@ use super::submission::fitting;
 use crate::{
     port::{Capability, ask},
     queue::{Message, Queue, QueueError, QueueExt},
-    queue_listener::{Disposition, Work},
+    queue_listener::Work,
     time::Clock,
+    work::Disposition,
 };
 
 /// Finds a reply queue by its name.

@@ -1,5 +1,10 @@
 //! Running sagas: one message for each, until it ends.
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -13,9 +18,10 @@ use super::{
 use crate::{
     port::{ErrorClass, Failure, PortError},
     queue::{Message, Queue, QueueError, ReplyTo},
-    queue_listener::{Disposition, Work},
+    queue_listener::Work,
     race::{First, race},
     saga::{SagaError, SagaPhase, Start, Turn, Turned},
+    work::Disposition,
 };
 
 /// Delay after which a message looks again for a saga that runs elsewhere, to keep its place in its
@@ -105,11 +111,11 @@ impl<T: Send + Sync + 'static> SchedulerInner<T> {
         let stops = async {
             work.cancelled().await;
             stop.send_replace(true);
-            std::future::pending::<()>().await;
+            pending::<Infallible>().await
         };
         let turned = match race(self.saga.core().turn(turn), stops).await {
             First::One(turned) => turned,
-            First::Other(()) => return Disposition::Release, // unreachable: it never ends
+            First::Other(never) => match never {},
         };
         match turned {
             Ok(Turned::Ended) => self.ended(&work, id).await,

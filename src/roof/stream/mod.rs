@@ -262,7 +262,8 @@
 //!   [`Disposition::of_call`](crate::queue_listener::Disposition::of_call): a call that an open
 //!   breaker rejected is no attempt.
 //! - **Idempotency** ([all ways](crate::_docs::once)): the position identifies an event within its
-//!   topic; write it with the effect, in one [`batch`](crate::store::Store::batch) of the store, under the token.
+//!   topic; write it with the effect, in one [`batch`](crate::store::Store::batch) of the store,
+//!   under the token.
 //! - **Workflows**: a handler starts a [saga](crate::saga) whose id comes from the event.
 //! - **Retention**: [`Topic::trim`] up to the lowest watermark of all groups
 //!   ([`read_state`](StreamProcessor::read_state)).

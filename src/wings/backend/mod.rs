@@ -18,12 +18,9 @@
 //! # Ok(())
 //! # }
 //! ```
-#[cfg(any(feature = "nats", feature = "postgres"))]
-mod base64;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
-mod early_timer;
-#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
-mod event;
+#[allow(dead_code, reason = "an engine alone does not use all of it")]
+mod common;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod open;
@@ -33,14 +30,10 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
-mod tls;
 
 #[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
-pub use event::{ConnectionEvent, ConnectionRole};
+pub use common::{ConnectionEvent, ConnectionRole, TlsConfig};
 pub use open::{Backend, open};
-#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
-pub use tls::TlsConfig;
 
 /// Limits of the name of a queue, over every backend: 1 to 1,024 bytes.
 const QUEUE_NAME: crate::port::Capabilities = crate::port::Capabilities::of("backend", &[]).largest_key(1024);

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     lease::StoreLease,
-    queue_listener::Disposition,
+    work::EventDisposition,
     store::{InMemoryStore, Key, Precondition, PutOptions, Store, Version},
     stream::{Event, Read, Recorded, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
 };
@@ -66,7 +66,7 @@ async fn ours(topic: StoreTopic, store: Arc<dyn Store>, count: &Count) {
     let processor = StreamProcessor::new(topic, "group", leases, store, config).expect("a processor");
     let handler = async |_| {
         count.one();
-        Disposition::Complete
+        EventDisposition::Complete
     };
     processor.run(count.done.notified(), handler).await.expect("it runs");
 }

@@ -14,10 +14,10 @@ use crate::{
         lease::{Lease, LeasedDelivery, Term},
         run::{lifecycle::Stage, state::RunState},
         settle::{Decision, PendingSettlement},
-        work::Cancel,
     },
     race::{First, race},
     time::{Instant, scaled},
+    work::Cancel,
 };
 
 /// Maximum number of times that recorded deaths double the time for which a suspect message is

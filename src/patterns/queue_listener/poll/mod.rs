@@ -4,7 +4,6 @@
 //! ([`find`](Poller::find)), or waits in a queue that wakes its receivers, beside the tasks
 //! ([`wait_in`](Poller::wait_in)). Both ask in the same way and apply the same answers.
 pub(crate) mod hints;
-pub(crate) mod idle;
 
 use std::{future::Future, time::Duration};
 
@@ -17,11 +16,11 @@ use crate::{
     queue_listener::{
         QueueCall,
         lease::LeasedDelivery,
-        poll::idle::Idle,
         run::{intake::Reserved, lifecycle::Stage, scaler::Scaler, state::RunState},
     },
     race::{First, race},
     time::Instant,
+    work::Idle,
 };
 
 /// Interval at which a task that waits for capacity checks by itself.
@@ -434,8 +433,8 @@ impl Poller {
         (self.next, self.at_most) = (self.next.max(next), false);
     }
 
-    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending poll
-    /// complete.
+    /// Returns the answer, or `None` if the run stops before it arrives. A pause lets a pending
+    /// poll complete.
     async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
         let goes_on = || matches!(run.lifecycle.stage(), Stage::Running | Stage::Paused);
         self.answer_while(goes_on, request, run, || run.requests.limit()).await

@@ -13,9 +13,10 @@ use crate::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery},
         poll::Next,
-        run::{caught::Caught, state::Probation, worker::Worker},
+        run::{state::Probation, worker::Worker},
         settle::Decision,
     },
+    work::Caught,
 };
 
 impl Worker {

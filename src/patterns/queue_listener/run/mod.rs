@@ -1,6 +1,5 @@
 //! The run of a listener: its tasks, and the futures beside them.
 mod batch;
-pub(crate) mod caught;
 pub(crate) mod intake;
 pub(crate) mod lifecycle;
 pub(crate) mod requests;

@@ -2,8 +2,8 @@
 //! several of them.
 //!
 //! A message crosses seven files: a poll receives it ([`poll`](super::super::poll)); it gets its
-//! lease and waits ([`lease`](super::super::lease)); a task takes it ([`worker`](super::worker)) and
-//! runs its handler ([`caught`](super::caught)) with the delivery and the signal to stop
+//! lease and waits ([`lease`](super::super::lease)); a task takes it ([`worker`](super::worker))
+//! and runs its handler ([`caught`](super::caught)) with the delivery and the signal to stop
 //! ([`work`](super::super::work)); the listener decides by the result
 //! ([`decision`](super::super::settle::decision)) and settles ([`settle`](super::super::settle)).
 //! Before it exists, [`run`](super) starts the task and [`intake`](super::intake) counts it.
@@ -213,8 +213,8 @@ impl RunState {
         }
     }
 
-    /// Returns `true` if messages of this queue may be taken beside the tasks. While all are refused
-    /// they return at known times, when the tasks poll for several at once.
+    /// Returns `true` if messages of this queue may be taken beside the tasks. While all are
+    /// refused they return at known times, when the tasks poll for several at once.
     pub(crate) fn may_wait_in(&self, source: usize) -> bool {
         !self.intake.is_closed()
             && self.lifecycle.stage() == Stage::Running

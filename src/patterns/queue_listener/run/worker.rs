@@ -17,15 +17,12 @@ use crate::{
         Disposition, Work,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
         poll::{Next, Poller},
-        run::{
-            caught::Caught,
-            state::{Probation, RunState},
-        },
+        run::state::{Probation, RunState},
         settle::{Decision, PendingSettlement},
-        work::Cancel,
     },
     race::yield_now,
     time::Instant,
+    work::{Cancel, Caught},
 };
 
 /// Number of consecutive messages on the fast path after which the task yields.

@@ -7,11 +7,8 @@ use crate::{
     queue::{Address, AttemptError, AttemptErrorKind, Message, Settle},
     queue_listener::{Disposition, lease::Lease, run::state::RunState, settle::PendingSettlement},
     time::{Timestamp, scaled},
+    work::SHORTEST_DELAY,
 };
-
-/// Minimum delay of a released, refused or snoozed message, so that an immediate second one does
-/// not become a busy loop.
-const SHORTEST_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum delay of a refused message whose refusal gives none; the minimum is half of it.
 const UNKNOWN: Duration = Duration::from_secs(1);

@@ -12,9 +12,13 @@ use bytes::Bytes;
 use super::super::rate::gcra::Pace;
 use crate::{
     port::{PortError, PortErrorKind},
+    record::{Unreadable, check_form},
     sync::{AtomicU64, Ordering},
     time::{Clock, Timestamp},
 };
+
+/// Names the form of a row, so that another one can follow.
+const FORM: &str = "rate 1";
 
 /// The time that processes share, in nanoseconds since 1970.
 pub(super) struct SharedTime {
@@ -68,23 +72,21 @@ impl Row {
     }
 
     pub(super) fn encode(self) -> Bytes {
-        format!("rate 1 {} {}", self.tat, self.written).into()
+        format!("{FORM} {} {}", self.tat, self.written).into()
     }
 
     pub(super) fn decode(value: &[u8]) -> Result<Self, PortError> {
         let corrupt = || PortError::new(PortErrorKind::Corrupt, "the row of a shared rate limit is malformed");
         let text = std::str::from_utf8(value).map_err(|_| corrupt())?;
-        let (form, rest) = text.strip_prefix("rate ").and_then(|rest| rest.split_once(' ')).ok_or_else(corrupt)?;
-        match form.parse::<u32>() {
-            Ok(1) => {}
-            Ok(2..) => {
-                return Err(PortError::new(
-                    PortErrorKind::TooNew,
-                    "the row of a shared rate limit was written by a newer release",
-                ));
+        let at = text.match_indices(' ').nth(1).map(|(at, _)| at).ok_or_else(corrupt)?;
+        let (form, rest) = (&text[..at], &text[at + 1..]);
+        check_form(FORM, form).map_err(|reason| match reason {
+            Unreadable::TooNew => {
+                let message = "the row of a shared rate limit was written by a newer release";
+                PortError::new(PortErrorKind::TooNew, message)
             }
-            _ => return Err(corrupt()),
-        }
+            Unreadable::Foreign => corrupt(),
+        })?;
         let (tat, written) = rest.split_once(' ').ok_or_else(corrupt)?;
         match (tat.parse(), written.parse()) {
             (Ok(tat), Ok(written)) if tat < BEYOND && written < BEYOND => Ok(Self { tat, written }),

@@ -1,5 +1,5 @@
-//! The partitions that a member owns, and the notices of new events, which make an owner read earlier
-//! than its next poll.
+//! The partitions that a member owns, and the notices of new events, which make an owner read
+//! earlier than its next poll.
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, task::Waker, time::Duration};
 
 use tokio::sync::Notify;

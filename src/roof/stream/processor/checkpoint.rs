@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::finished::{Finished, MAX_WORDS};
+use crate::record::{Unreadable, check_form, hex, words};
 
 /// Names the format, so that another one can follow.
 const FORM: &str = "checkpoint 1";
@@ -67,20 +68,17 @@ impl Checkpoint {
         const DAMAGED: &str = "the checkpoint is damaged";
         let text = std::str::from_utf8(record).map_err(|_| DAMAGED)?;
         let mut lines = text.split_terminator('\n');
-        match lines.next() {
-            Some(FORM) => {}
-            Some(form) if form.strip_prefix("checkpoint ").is_some_and(|n| n.parse::<u64>().is_ok_and(|n| n > 1)) => {
-                return Err("the checkpoint was written by a newer release");
-            }
-            _ => return Err("the record is not a checkpoint"),
-        }
+        check_form(FORM, lines.next().unwrap_or_default()).map_err(|reason| match reason {
+            Unreadable::TooNew => "the checkpoint was written by a newer release",
+            Unreadable::Foreign => "the record is not a checkpoint",
+        })?;
         let read = Self::body(&mut lines).ok_or(DAMAGED)?;
         // One record has one form: a damaged number is not read as another one.
         if lines.next().is_none() && read.encode() == record { Ok(read) } else { Err(DAMAGED) }
     }
 
     fn body<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
-        let topic = u64::from_str_radix(lines.next()?.strip_prefix("topic ")?, 16).ok()?;
+        let topic = hex(lines.next()?.strip_prefix("topic ")?)?;
         let [epoch, writes, claims] = words(lines.next()?.strip_prefix("owner ")?)?;
         let [watermark, careful_until, lost] = words(lines.next()?.strip_prefix("at ")?)?;
         let watermark: u64 = watermark.parse().ok()?;
@@ -96,7 +94,7 @@ impl Checkpoint {
                 if line.len() > MAX_WORDS * 17 {
                     return None;
                 }
-                above = line.split(' ').map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
+                above = line.split(' ').map(hex).collect::<Option<_>>()?;
             } else if line == "end" {
                 break;
             } else {
@@ -114,14 +112,4 @@ impl Checkpoint {
             finished: Finished::of_words(watermark, &above)?,
         })
     }
-}
-
-/// Splits a line into exactly `N` words.
-fn words<const N: usize>(line: &str) -> Option<[&str; N]> {
-    let mut words = [""; N];
-    let mut found = line.split(' ');
-    for word in &mut words {
-        *word = found.next()?;
-    }
-    found.next().is_none().then_some(words)
 }

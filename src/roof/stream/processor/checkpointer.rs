@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{port::BoxFuture, store::Version, time::Instant};
 
-/// Maximum delay after a checkpoint that could not be written: a whole interval would outlast a short
-/// grace.
+/// Maximum delay after a checkpoint that could not be written: a whole interval would outlast a
+/// short grace.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 
 /// The checkpoints of one owner. Those of the careful mode also decide which event may start.

@@ -7,7 +7,7 @@ use crate::{
     backoff::BackoffConfig,
     config::{ConfigError, Effect, human, require, require_some_time, setters},
     leader_election::LeaderElectionConfig,
-    queue_listener::IdleConfig,
+    work::IdleConfig,
 };
 
 /// Greatest value of `max_ahead`. The checkpoint has a bit for each event.

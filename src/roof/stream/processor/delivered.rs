@@ -1,7 +1,7 @@
 //! The argument of a handler.
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::{port::FencingToken, queue_listener::Cancelled, stream::Recorded};
+use crate::{port::FencingToken, stream::Recorded, work::Cancelled};
 
 /// An event of a read. It keeps all events of the read in memory: one allocation for all of them.
 #[derive(Debug, Clone)]

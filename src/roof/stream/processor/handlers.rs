@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use super::{Delivered, delivered::OfRead};
 use crate::{
     port::{BoxFuture, FencingToken},
-    queue_listener::{Cancel, Cancelled, Caught},
+    work::{Cancel, Cancelled, Caught},
 };
 
 /// Handlers and dead letters, each with the position of its event.

@@ -17,9 +17,9 @@ use super::{
 use crate::{
     leader_election::{Leadership, TermEnd},
     port::PortError,
-    queue_listener::Disposition,
     race::{First, race},
     time::Instant,
+    work::EventDisposition,
 };
 
 /// The reason for which an owner gives its partition up.
@@ -70,7 +70,7 @@ impl ProcessorCore {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         let (token, alarm) = (leadership.token(), self.holdings.alarm(partition).unwrap_or_default());
         let claim = pin!(self.claim(partition, token));
@@ -135,7 +135,7 @@ impl ProcessorCore {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         let config = self.config.now();
         let term = leadership.term();
@@ -173,7 +173,7 @@ impl ProcessorCore {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         let over = race(kept, self.clock.sleep(limit));
         match race(poll_fn(|cx| worker.poll(cx)), over).await {

@@ -8,9 +8,9 @@ use super::{StreamCall, delivered::OfRead, worker::Partition};
 use crate::{
     hash::stable_hash,
     port::{AskError, BoxFuture, Capability, PortError, PortErrorKind, ask},
-    queue_listener::Idle,
     stream::{Bounds, Read, Recorded},
     time::Instant,
+    work::Idle,
 };
 
 /// Maximum number of events of one read.

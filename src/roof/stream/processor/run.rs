@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     port::{PortError, PortErrorKind},
-    queue_listener::Disposition,
     race::{First, race},
+    work::EventDisposition,
 };
 
 /// The next event of a run.
@@ -53,7 +53,7 @@ impl StreamProcessor {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         let core = &*self.0;
         let _running = core.enter()?;
@@ -135,7 +135,7 @@ impl ProcessorCore {
     where
         F: Fn(Delivered) -> H,
         H: Future,
-        H::Output: Into<Disposition>,
+        H::Output: Into<EventDisposition>,
     {
         // The same settings were valid before.
         let election = self.election(partition).map_err(PortError::from)?;

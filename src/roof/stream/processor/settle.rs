@@ -1,15 +1,18 @@
 //! The end of an attempt: the event is finished, runs again later, or becomes a dead letter.
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, pending},
+    time::Duration,
+};
 
 use super::{Delivered, StreamCall, StreamProcessorEvent as Event, component::ProcessorCore, worker::Worker};
 use crate::{
     backoff::Backoff,
     hash::stable_hash,
-    port::{AskError, ErrorClass, Failure, ask},
-    queue::{Message, Queue, QueueExt},
-    queue_listener::Disposition,
+    port::AskError,
+    queue::{Message, Queue},
     stream::{Position, Recorded},
     time::Instant,
+    work::{Disposition, EventDisposition, PatientSend, SHORTEST_DELAY, SendEnd},
 };
 
 /// Delay of an event that was refused without a delay of its own.
@@ -19,29 +22,24 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// queue's limit, and halt the partition.
 const REASON: usize = 2_000;
 
-/// Minimum delay of an event that was not tried.
-const SHORTEST: Duration = Duration::from_millis(100);
-
 impl<'a, F, H> Worker<'a, F, H>
 where
     F: Fn(Delivered) -> H,
     H: Future,
-    H::Output: Into<Disposition>,
+    H::Output: Into<EventDisposition>,
 {
     /// Decides on an event whose handler has ended.
-    pub(super) fn settle(&mut self, position: u64, output: Result<Disposition, String>, now: Instant) {
+    pub(super) fn settle(&mut self, position: u64, output: Result<EventDisposition, String>, now: Instant) {
         let after = match output {
             Ok(Disposition::Complete) => return self.finish(position, now),
             Ok(Disposition::DeadLetter { reason }) => return self.bury(position, reason),
             Ok(Disposition::Retry { after, error }) => return self.failed(position, after, error, now),
-            Ok(Disposition::Release) => SHORTEST,
+            Ok(Disposition::Release) => SHORTEST_DELAY,
             Ok(Disposition::Refused { after, .. }) => {
-                after.unwrap_or(REFUSED).clamp(SHORTEST, Disposition::LONGEST_REFUSAL)
+                after.unwrap_or(REFUSED).clamp(SHORTEST_DELAY, Disposition::LONGEST_REFUSAL)
             }
-            Ok(Disposition::Snooze { after }) => after.clamp(SHORTEST, Disposition::LONGEST_SNOOZE),
-            Ok(Disposition::Forward { .. }) => {
-                return self.failed(position, None, "an event of a stream cannot be forwarded".to_owned(), now);
-            }
+            Ok(Disposition::Snooze { after }) => after.clamp(SHORTEST_DELAY, Disposition::LONGEST_SNOOZE),
+            Ok(Disposition::Forward { messages }) => match messages {},
             Err(panic) => return self.failed(position, None, panic, now),
         };
         self.delay(position, now + after);
@@ -106,19 +104,10 @@ fn dead_letter(core: &ProcessorCore, queue: &dyn Queue, recorded: &Recorded, rea
 
 /// Sends a dead letter, and repeats that while the queue is full or fails.
 async fn send(core: &ProcessorCore, queue: &dyn Queue, message: Message, partition: u16) -> Result<(), String> {
-    let limit = core.call_timeout();
-    let mut delays = core.delays();
-    loop {
-        let error = match ask(&core.clock, limit, queue.send_one(message.clone())).await {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
-        };
-        core.failed(StreamCall::DeadLetter, Some(partition), error.kind());
-        if let AskError::Failed(error) = error
-            && error.class() == ErrorClass::Permanent
-        {
-            return Err(error.to_string());
-        }
-        core.clock.sleep(delays.next().unwrap_or_default()).await;
+    let patient = PatientSend { queue, clock: &core.clock, limit: core.call_timeout(), delays: core.delays() };
+    let failed = |error: &AskError<_>| core.failed(StreamCall::DeadLetter, Some(partition), error.kind());
+    match patient.send(|_, _| vec![message.clone()], failed, pending()).await {
+        Err(SendEnd::Refused(error)) => Err(error.to_string()),
+        Ok(()) | Err(SendEnd::Stopped) => Ok(()),
     }
 }

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     port::{FencingToken, PortErrorKind},
-    queue_listener::Disposition,
     stream::Position,
     time::{Instant, Sleep},
+    work::EventDisposition,
 };
 
 /// Maximum number of handlers that start in one poll, before other partitions have a turn.
@@ -70,7 +70,7 @@ impl<'a, F, H> Worker<'a, F, H>
 where
     F: Fn(Delivered) -> H,
     H: Future,
-    H::Output: Into<Disposition>,
+    H::Output: Into<EventDisposition>,
 {
     pub(super) fn new(
         core: &'a ProcessorCore,

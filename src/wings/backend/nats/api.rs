@@ -2,7 +2,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::base64::decode;
+use crate::backend::common::base64::decode;
 
 /// Codes of refusals that are expected.
 pub(super) const NO_MESSAGE: u64 = 10_037;

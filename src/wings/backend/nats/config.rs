@@ -5,9 +5,12 @@ use async_nats::ServerAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backend::TlsConfig,
+    backend::{
+        TlsConfig,
+        common::settings::{self, Hidden},
+    },
     backoff::BackoffConfig,
-    config::{ConfigError, human, require, require_some_time, setters},
+    config::{ConfigError, human, require, setters},
 };
 
 /// Settings of a [`Nats`](super::Nats).
@@ -22,14 +25,14 @@ pub struct NatsConfig {
     pub url: String,
     /// First part of the names of all streams and subjects: 1 to 32 letters, digits, `_` and `-`.
     /// `steadfast` by default. Several prefixes of one account are independent.
-    #[serde(default = "NatsConfig::prefix_default")]
+    #[serde(default = "settings::name")]
     pub prefix: String,
     /// Time limit of a connection attempt to one server. 2 s by default. The servers of the URL
     /// are tried in random order until one answers.
-    #[serde(default = "NatsConfig::connect_timeout_default", with = "human")]
+    #[serde(default = "settings::connect_timeout", with = "human")]
     pub connect_timeout: Duration,
     /// Time limit of a request. 5 s by default.
-    #[serde(default = "NatsConfig::request_timeout_default", with = "human")]
+    #[serde(default = "settings::request_timeout", with = "human")]
     pub request_timeout: Duration,
     /// TLS settings. Without them TLS is used if the URL begins with `tls:` or the server demands
     /// it, with the operating system's root certificates.
@@ -37,7 +40,7 @@ pub struct NatsConfig {
     pub tls: Option<TlsConfig>,
     /// Delays between the attempts to restore a lost connection. The first attempt is made at once;
     /// later delays grow from 50 ms to 2 s by default.
-    #[serde(default = "NatsConfig::reconnect_default")]
+    #[serde(default = "settings::reconnect")]
     pub reconnect: BackoffConfig,
     /// Number of servers that hold each new stream: 1, 3 or 5. By default 3 in a cluster, and 1 on
     /// a single server. Streams that exist stay as they are.
@@ -50,7 +53,7 @@ pub struct NatsConfig {
     pub confirmed_reads: bool,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
     /// queue recognizes duplicates within one request.
-    #[serde(default = "NatsConfig::window_default", with = "human")]
+    #[serde(default = "settings::window", with = "human")]
     pub deduplication_window: Duration,
 }
 
@@ -80,40 +83,19 @@ impl NatsConfig {
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            prefix: Self::prefix_default(),
-            connect_timeout: Self::connect_timeout_default(),
-            request_timeout: Self::request_timeout_default(),
+            prefix: settings::name(),
+            connect_timeout: settings::connect_timeout(),
+            request_timeout: settings::request_timeout(),
             tls: None,
-            reconnect: Self::reconnect_default(),
+            reconnect: settings::reconnect(),
             replicas: None,
             confirmed_reads: Self::confirmed_reads_default(),
-            deduplication_window: Self::window_default(),
+            deduplication_window: settings::window(),
         }
-    }
-
-    fn prefix_default() -> String {
-        "steadfast".to_owned()
-    }
-
-    const fn connect_timeout_default() -> Duration {
-        Duration::from_secs(2)
-    }
-
-    const fn request_timeout_default() -> Duration {
-        Duration::from_secs(5)
-    }
-
-    fn reconnect_default() -> BackoffConfig {
-        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(2));
-        BackoffConfig::default().between(first, longest).immediate_first(true)
     }
 
     const fn confirmed_reads_default() -> bool {
         true
-    }
-
-    const fn window_default() -> Duration {
-        Duration::from_secs(300)
     }
 
     pub(super) fn check(&self) -> Result<Target, ConfigError> {
@@ -121,8 +103,7 @@ impl NatsConfig {
         require(self.prefix.len() <= 32, "prefix", "must be at most 32 bytes")?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         require(self.prefix.chars().all(is_plain), "prefix", "must consist of letters, digits, `_` and `-`")?;
-        require_some_time(self.connect_timeout, "connect_timeout")?;
-        require_some_time(self.request_timeout, "request_timeout")?;
+        settings::check_timeouts(self.connect_timeout, self.request_timeout)?;
         require(matches!(self.replicas, None | Some(1 | 3 | 5)), "replicas", "must be 1, 3 or 5")?;
         self.reconnect.check().map_err(|error| error.within("reconnect"))?;
         Target::parse(&self.url)
@@ -148,15 +129,10 @@ pub(super) enum Login {
 impl Target {
     /// Parses a URL. The error does not repeat it, because it may contain a password.
     fn parse(url: &str) -> Result<Self, ConfigError> {
-        let form = || ConfigError::new("url", "must be `nats://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]..]`");
-        let (is_tls, rest) = match (url.strip_prefix("nats://"), url.strip_prefix("tls://")) {
-            (Some(rest), _) => (false, rest),
-            (None, Some(rest)) => (true, rest),
-            (None, None) => return Err(form()),
-        };
-        if rest.contains(['?', '#']) {
-            return Err(ConfigError::new("url", "must have no query: further settings are fields of `NatsConfig`"));
-        }
+        const FORM: &str = "must be `nats://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]..]`";
+        const NO_QUERY: &str = "must have no query: further settings are fields of `NatsConfig`";
+        let form = || ConfigError::new("url", FORM);
+        let (is_tls, rest) = settings::split_url(url, ["nats://", "tls://"], FORM, NO_QUERY)?;
         let (login, hosts) = match rest.rsplit_once('@') {
             None => (Login::None, rest),
             Some((login, hosts)) => {
@@ -181,14 +157,7 @@ impl Target {
 
     /// Returns the servers' addresses as error messages show them.
     pub(super) fn address(&self) -> String {
-        let one = |server: &ServerAddr| {
-            let (host, port) = (server.host(), server.port());
-            if host.contains(':') && !host.starts_with('[') {
-                format!("[{host}]:{port}")
-            } else {
-                format!("{host}:{port}")
-            }
-        };
+        let one = |server: &ServerAddr| settings::address(server.host(), server.port());
         self.servers.iter().map(one).collect::<Vec<_>>().join(",")
     }
 }
@@ -208,18 +177,6 @@ fn unescaped(text: &str) -> Option<String> {
         }
     }
     String::from_utf8(bytes).ok()
-}
-
-/// A URL without its user and password.
-struct Hidden<'a>(&'a str);
-
-impl fmt::Debug for Hidden<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, server))) => write!(f, "\"{scheme}://...@{server}\""),
-            _ => self.0.fmt(f),
-        }
-    }
 }
 
 impl fmt::Debug for NatsConfig {

@@ -20,7 +20,7 @@ use super::{
     failure::{failure, refused, rejected},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, TlsConfig, early_timer::EarlyTimer},
+    backend::{ConnectionEvent, ConnectionRole, TlsConfig, common::early_timer::EarlyTimer},
     backoff::Backoff,
     config::{ConfigError, Name},
     entropy::Entropy,

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use crate::{
-    backend::base64::{decode, encode},
+    backend::common::base64::{decode, encode},
     hash::stable_hash,
 };
 

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backend::TlsConfig,
+    backend::{TlsConfig, common::settings},
     config::{ConfigError, human, require, require_some_time, setters},
 };
 
@@ -28,7 +28,7 @@ pub struct PostgresConfig {
     pub url: String,
     /// Schema that holds the tables and functions: 1 to 63 bytes. `steadfast` by default. Several
     /// schemas of one database are independent.
-    #[serde(default = "PostgresConfig::schema_default")]
+    #[serde(default = "settings::name")]
     pub schema: String,
     /// Maximum number of connections for requests. 8 by default. One more connection waits for
     /// notices, as soon as there is a subscriber or a waiting receiver.
@@ -39,10 +39,10 @@ pub struct PostgresConfig {
     #[serde(default = "PostgresConfig::max_waiting_default")]
     pub max_waiting: usize,
     /// Time limit of a connection attempt to one host of the URL. 2 s by default.
-    #[serde(default = "PostgresConfig::connect_timeout_default", with = "human")]
+    #[serde(default = "settings::connect_timeout", with = "human")]
     pub connect_timeout: Duration,
     /// Time limit of a request, and of the wait for a connection. 5 s by default.
-    #[serde(default = "PostgresConfig::request_timeout_default", with = "human")]
+    #[serde(default = "settings::request_timeout", with = "human")]
     pub request_timeout: Duration,
     /// TLS settings. Without them TLS is used if the [URL](field@Self::url) demands it, with the
     /// operating system's root certificates.
@@ -64,11 +64,11 @@ pub struct PostgresConfig {
     /// Interval at which a waiting receiver looks for messages without having been notified. 30 s
     /// by default. Notices arrive earlier; the interval matters only for those that were lost, such
     /// as that of a sender that was killed behind its send.
-    #[serde(default = "PostgresConfig::poll_default", with = "human")]
+    #[serde(default = "settings::poll", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
     /// queue recognizes duplicates within one request.
-    #[serde(default = "PostgresConfig::window_default", with = "human")]
+    #[serde(default = "settings::window", with = "human")]
     pub deduplication_window: Duration,
 }
 
@@ -94,22 +94,18 @@ impl PostgresConfig {
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            schema: Self::schema_default(),
+            schema: settings::name(),
             connections: Self::connections_default(),
             max_waiting: Self::max_waiting_default(),
-            connect_timeout: Self::connect_timeout_default(),
-            request_timeout: Self::request_timeout_default(),
+            connect_timeout: settings::connect_timeout(),
+            request_timeout: settings::request_timeout(),
             tls: None,
             notices_url: None,
             migrate: Self::migrate_default(),
             prepare: None,
-            poll: Self::poll_default(),
-            deduplication_window: Self::window_default(),
+            poll: settings::poll(),
+            deduplication_window: settings::window(),
         }
-    }
-
-    fn schema_default() -> String {
-        "steadfast".to_owned()
     }
 
     const fn connections_default() -> usize {
@@ -120,40 +116,23 @@ impl PostgresConfig {
         1024
     }
 
-    const fn connect_timeout_default() -> Duration {
-        Duration::from_secs(2)
-    }
-
-    const fn request_timeout_default() -> Duration {
-        Duration::from_secs(5)
-    }
-
     const fn migrate_default() -> bool {
         true
     }
 
-    const fn poll_default() -> Duration {
-        Duration::from_secs(30)
-    }
-
-    const fn window_default() -> Duration {
-        Duration::from_secs(300)
-    }
-
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         parse(&self.url, "url")?;
         if let Some(url) = &self.notices_url {
             parse(url, "notices_url")?;
         }
         check_schema(&self.schema)?;
         require((1..=1000).contains(&self.connections), "connections", "must be from 1 to 1000")?;
-        require_some_time(self.connect_timeout, "connect_timeout")?;
-        require_some_time(self.request_timeout, "request_timeout")?;
+        settings::check_timeouts(self.connect_timeout, self.request_timeout)?;
         require_some_time(self.poll, "poll")
     }
 }
 
-pub(super) fn check_schema(schema: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_schema(schema: &str) -> Result<(), ConfigError> {
     require((1..=63).contains(&schema.len()), "schema", "must be 1 to 63 bytes")?;
     // It is written into quoted names and literals, and into the bodies of functions.
     let is_reserved = |c: char| matches!(c, '"' | '\'' | '\\' | '$' | '{' | '}') || c.is_control();
@@ -166,7 +145,7 @@ pub(super) fn check_schema(schema: &str) -> Result<(), ConfigError> {
 }
 
 /// Parses a URL. The error contains no part of it.
-pub(super) fn parse(url: &str, field: &'static str) -> Result<tokio_postgres::Config, ConfigError> {
+pub(crate) fn parse(url: &str, field: &'static str) -> Result<tokio_postgres::Config, ConfigError> {
     // The certificate is always verified in full.
     let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
     // The parser's error may quote a part of a password.
@@ -212,7 +191,7 @@ impl fmt::Debug for Redacted<'_> {
 }
 
 /// Returns the hosts and the database, as errors name them.
-pub(super) fn place(config: &tokio_postgres::Config) -> String {
+pub(crate) fn place(config: &tokio_postgres::Config) -> String {
     let ports = config.get_ports();
     let host = |(i, host): (usize, &tokio_postgres::config::Host)| {
         let port = ports.get(i).or(ports.first()).copied().unwrap_or(5432);

@@ -2,8 +2,8 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    PostgresConfig, lease::LeaseSql, link::Link, listen::Listener, notifier::NotifierCore, schema, server::Server,
-    store::StoreCore, wake::Wakes,
+    PostgresConfig, lease::LeaseSql, link::Link, link::server::Server, notices::NotifierCore,
+    notices::listen::Listener, notices::wake::Wakes, schema, store::StoreCore,
 };
 use crate::{
     backend::ConnectionEvent,
@@ -17,25 +17,25 @@ use crate::{
 ///
 /// A clone shares the connections. Dropping the last clone and the last port closes them.
 #[derive(Clone)]
-pub struct Postgres(pub(super) Arc<PostgresCore>);
+pub struct Postgres(pub(crate) Arc<PostgresCore>);
 
-pub(super) struct PostgresCore {
-    pub(super) link: Arc<Link>,
-    pub(super) listener: Listener,
-    pub(super) wakes: Arc<Wakes>,
-    pub(super) config: PostgresConfig,
+pub(crate) struct PostgresCore {
+    pub(crate) link: Arc<Link>,
+    pub(crate) listener: Listener,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) config: PostgresConfig,
     /// The promises of the server when this handle connected.
-    pub(super) server: Server,
-    pub(super) clock: Clock,
-    pub(super) store: StoreCore,
-    pub(super) lease: LeaseSql,
-    pub(super) notifier: NotifierCore,
+    pub(crate) server: Server,
+    pub(crate) clock: Clock,
+    pub(crate) store: StoreCore,
+    pub(crate) lease: LeaseSql,
+    pub(crate) notifier: NotifierCore,
     events: Events<ConnectionEvent>,
 }
 
 impl PostgresCore {
     /// Returns the text of the database and schema, which all their queues share.
-    pub(super) fn engine(&self) -> String {
+    pub(crate) fn engine(&self) -> String {
         format!("postgres-{} {}", self.link.place(), self.config.schema)
     }
 }

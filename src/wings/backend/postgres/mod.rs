@@ -188,35 +188,18 @@
 //! "Explicit Locking" and "NOTIFY", postgresql.org/docs; group commit: DeWitt et al.,
 //! "Implementation techniques for main memory database systems", 1984.
 mod config;
-mod connection;
-mod direct;
-mod failure;
 mod handle;
 mod lease;
-mod lease_schema;
 mod link;
-mod listen;
-mod notifier;
-mod pool;
+mod notices;
 mod queue;
-mod queue_receive;
-mod queue_schema;
-mod queue_send;
-mod queue_settle;
-mod queue_views;
-mod queue_wait;
 mod schema;
-mod server;
 mod store;
-mod store_get;
-mod store_schema;
-mod store_sql;
 mod sweep;
-mod wake;
 
 pub use config::PostgresConfig;
 pub use handle::Postgres;
 pub use lease::PostgresLease;
-pub use notifier::PostgresNotifier;
+pub use notices::PostgresNotifier;
 pub use queue::PostgresQueue;
 pub use store::PostgresStore;

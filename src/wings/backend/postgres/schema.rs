@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use super::{PostgresConfig, lease_schema::LEASE, link::Effect, link::Link, queue_schema::QUEUE, store_schema::STORE};
+use super::{
+    PostgresConfig, lease::schema::LEASE, link::Effect, link::Link, queue::schema::QUEUE, store::schema::STORE,
+};
 use crate::port::{PortError, PortErrorKind};
 
 /// Version of the tables and functions. A handle refuses a schema with a higher one.
@@ -32,7 +34,7 @@ INSERT INTO {s}.meta (name, value) VALUES ('version', {version})
 ";
 
 /// Returns the statements that create or update the schema, in one transaction.
-pub(super) fn statements(link: &Link) -> String {
+pub(crate) fn statements(link: &Link) -> String {
     let parts = [BASE, STORE, LEASE, QUEUE, VERSIONED].concat();
     // The lock is that of the transaction, so that it also works behind a pooler.
     let lock = format!("SELECT pg_advisory_xact_lock({});", link.schema_id().cast_signed());
@@ -41,7 +43,7 @@ pub(super) fn statements(link: &Link) -> String {
 }
 
 /// Creates or updates the schema, or refuses one that does not fit.
-pub(super) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), PortError> {
+pub(crate) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), PortError> {
     let refuse = |kind, what: &str| {
         let message = format!("postgres: {}: the schema {:?} {what}", link.place(), config.schema);
         Err(PortError::new(kind, message))

@@ -11,7 +11,7 @@ use crate::spawn::Spawner;
 
 /// Sweeps after each so many rows that this handle wrote. The fields are counts and a flag that
 /// publish nothing: a sweep that comes twice or late harms nothing.
-pub(super) struct Sweeper {
+pub(crate) struct Sweeper {
     sql: String,
     written: AtomicU64,
     is_running: AtomicBool,
@@ -26,12 +26,12 @@ const STEPS: u32 = 16;
 
 impl Sweeper {
     /// Creates a sweeper with a statement that deletes up to `$1` rows, and returns their number.
-    pub(super) fn new(sql: String) -> Arc<Self> {
+    pub(crate) fn new(sql: String) -> Arc<Self> {
         Arc::new(Self { sql, written: AtomicU64::new(0), is_running: AtomicBool::new(false) })
     }
 
     /// Counts written rows, and sweeps in a task of its own if that is due.
-    pub(super) fn wrote(self: &Arc<Self>, link: &Arc<Link>, rows: usize) {
+    pub(crate) fn wrote(self: &Arc<Self>, link: &Arc<Link>, rows: usize) {
         let written = self.written.fetch_add(rows as u64, Ordering::Relaxed) + rows as u64;
         if written < EVERY || self.is_running.swap(true, Ordering::Relaxed) {
             return;

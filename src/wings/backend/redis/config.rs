@@ -5,7 +5,10 @@ use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backend::TlsConfig,
+    backend::{
+        TlsConfig,
+        common::settings::{self, Hidden},
+    },
     backoff::BackoffConfig,
     config::{ConfigError, human, require, require_some_time, setters},
 };
@@ -22,13 +25,13 @@ pub struct RedisConfig {
     pub url: String,
     /// First part of the names of all keys and channels: 1 to 64 bytes without `{`, `}` and `:`.
     /// `steadfast` by default. Several prefixes of one database are independent.
-    #[serde(default = "RedisConfig::prefix_default")]
+    #[serde(default = "settings::name")]
     pub prefix: String,
     /// Time limit of a connection attempt. 2 s by default.
-    #[serde(default = "RedisConfig::connect_timeout_default", with = "human")]
+    #[serde(default = "settings::connect_timeout", with = "human")]
     pub connect_timeout: Duration,
     /// Time limit of a request. 5 s by default.
-    #[serde(default = "RedisConfig::request_timeout_default", with = "human")]
+    #[serde(default = "settings::request_timeout", with = "human")]
     pub request_timeout: Duration,
     /// TLS settings. Without them TLS is used if the URL begins with `rediss:`, with the operating
     /// system's root certificates.
@@ -36,7 +39,7 @@ pub struct RedisConfig {
     pub tls: Option<TlsConfig>,
     /// Delays between the attempts to restore a lost connection. The first attempt is made at once;
     /// later delays grow from 50 ms to 2 s by default.
-    #[serde(default = "RedisConfig::reconnect_default")]
+    #[serde(default = "settings::reconnect")]
     pub reconnect: BackoffConfig,
     /// Number of replicas that must confirm each write before it is accepted (`WAIT`). 0 by
     /// default.
@@ -45,11 +48,11 @@ pub struct RedisConfig {
     /// Interval at which a waiting receiver looks for messages without having been notified. 30 s
     /// by default. Notices arrive earlier; the interval matters only for those that were lost, such
     /// as that of a sender that was killed behind its send.
-    #[serde(default = "RedisConfig::poll_default", with = "human")]
+    #[serde(default = "settings::poll", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
     /// queue recognizes duplicates within one request.
-    #[serde(default = "RedisConfig::window_default", with = "human")]
+    #[serde(default = "settings::window", with = "human")]
     pub deduplication_window: Duration,
 }
 
@@ -79,40 +82,15 @@ impl RedisConfig {
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            prefix: Self::prefix_default(),
-            connect_timeout: Self::connect_timeout_default(),
-            request_timeout: Self::request_timeout_default(),
+            prefix: settings::name(),
+            connect_timeout: settings::connect_timeout(),
+            request_timeout: settings::request_timeout(),
             tls: None,
-            reconnect: Self::reconnect_default(),
+            reconnect: settings::reconnect(),
             replicas: 0,
-            poll: Self::poll_default(),
-            deduplication_window: Self::window_default(),
+            poll: settings::poll(),
+            deduplication_window: settings::window(),
         }
-    }
-
-    fn prefix_default() -> String {
-        "steadfast".to_owned()
-    }
-
-    const fn connect_timeout_default() -> Duration {
-        Duration::from_secs(2)
-    }
-
-    const fn request_timeout_default() -> Duration {
-        Duration::from_secs(5)
-    }
-
-    fn reconnect_default() -> BackoffConfig {
-        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(2));
-        BackoffConfig::default().between(first, longest).immediate_first(true)
-    }
-
-    const fn poll_default() -> Duration {
-        Duration::from_secs(30)
-    }
-
-    const fn window_default() -> Duration {
-        Duration::from_secs(300)
     }
 
     pub(super) fn check(&self) -> Result<Target, ConfigError> {
@@ -120,8 +98,7 @@ impl RedisConfig {
         require(self.prefix.len() <= 64, "prefix", "must be at most 64 bytes")?;
         // Braces delimit the part of a key that a cluster hashes.
         require(!self.prefix.contains(['{', '}', ':']), "prefix", "must not contain `{`, `}` or `:`")?;
-        require_some_time(self.connect_timeout, "connect_timeout")?;
-        require_some_time(self.request_timeout, "request_timeout")?;
+        settings::check_timeouts(self.connect_timeout, self.request_timeout)?;
         require_some_time(self.poll, "poll")?;
         self.reconnect.check().map_err(|error| error.within("reconnect"))?;
         Target::parse(&self.url)
@@ -140,15 +117,10 @@ pub(super) struct Target {
 impl Target {
     /// Parses a URL. The error does not repeat it, because it may contain a password.
     fn parse(url: &str) -> Result<Self, ConfigError> {
-        let form = || ConfigError::new("url", "must be `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`");
-        let (is_tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
-            (Some(rest), _) => (false, rest),
-            (None, Some(rest)) => (true, rest),
-            (None, None) => return Err(form()),
-        };
-        if rest.contains(['?', '#']) {
-            return Err(ConfigError::new("url", "must have no query: further settings are fields of `RedisConfig`"));
-        }
+        const FORM: &str = "must be `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`";
+        const NO_QUERY: &str = "must have no query: further settings are fields of `RedisConfig`";
+        let form = || ConfigError::new("url", FORM);
+        let (is_tls, rest) = settings::split_url(url, ["redis://", "rediss://"], FORM, NO_QUERY)?;
         // The client's parser knows escapes and IPv6.
         let parsed = format!("redis://{rest}").into_connection_info().map_err(|_| form())?;
         let ConnectionAddr::Tcp(host, port) = parsed.addr() else { return Err(form()) };
@@ -160,23 +132,7 @@ impl Target {
 
     /// Returns the server's address as error messages show it.
     pub(super) fn address(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-}
-
-/// A URL without its user and password.
-struct Hidden<'a>(&'a str);
-
-impl fmt::Debug for Hidden<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, server))) => write!(f, "\"{scheme}://...@{server}\""),
-            _ => self.0.fmt(f),
-        }
+        settings::address(&self.host, self.port)
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     share::{Sharing, Waiting, Way},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, early_timer::EarlyTimer},
+    backend::{ConnectionEvent, ConnectionRole, common::early_timer::EarlyTimer},
     backoff::Backoff,
     config::Name,
     entropy::Entropy,

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use redis::{PushInfo, PushKind, Value, aio::MultiplexedConnection};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     connection::{self, Driver},
@@ -18,6 +18,7 @@ use super::{
     link::Base,
 };
 use crate::{
+    backend::common::mailbox::Mailbox,
     notify::Notice,
     port::{PortError, PortErrorKind, within},
     race::{First, race},
@@ -52,19 +53,6 @@ pub(super) struct Subscription {
     mailbox: Arc<Mailbox>,
     channel: String,
     requests: mpsc::UnboundedSender<Request>,
-}
-
-/// The notices that a subscriber has not received yet.
-#[derive(Default)]
-struct Mailbox {
-    unread: Mutex<Unread>,
-    arrived: Notify,
-}
-
-#[derive(Default)]
-struct Unread {
-    notices: VecDeque<Notice>,
-    bytes: usize,
 }
 
 /// The channels of a connection.
@@ -121,48 +109,16 @@ impl PubSub {
 impl Subscription {
     /// Waits for the next notice. Dropping the future loses none.
     pub(super) async fn recv(&mut self) -> Notice {
-        loop {
-            if let Some(notice) = self.mailbox.take() {
-                return notice;
-            }
-            self.mailbox.arrived.notified().await;
-        }
+        self.mailbox.recv().await
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         // The task counts the mailboxes.
-        self.mailbox = Arc::default();
+        self.mailbox = Arc::new(Mailbox::of(0, 0));
         // An error means that the connection is closed already.
         let _ = self.requests.send(Request::Unsubscribe(std::mem::take(&mut self.channel)));
-    }
-}
-
-impl Mailbox {
-    /// Adds a notice. If too many wait, they become one gap.
-    fn put(&self, notice: Notice) {
-        let mut unread = self.unread.lock();
-        let bytes = if let Notice::Message(body) = &notice { body.len() } else { 0 };
-        if unread.notices.len() >= BEHIND || unread.bytes + bytes > BEHIND_BYTES {
-            *unread = Unread { notices: VecDeque::from([Notice::Gap]), bytes: 0 };
-        }
-        // Two gaps in a row tell no more than one.
-        if !(notice == Notice::Gap && unread.notices.back() == Some(&Notice::Gap)) {
-            unread.bytes += bytes;
-            unread.notices.push_back(notice);
-        }
-        drop(unread);
-        self.arrived.notify_one();
-    }
-
-    fn take(&self) -> Option<Notice> {
-        let mut unread = self.unread.lock();
-        let notice = unread.notices.pop_front()?;
-        if let Notice::Message(body) = &notice {
-            unread.bytes -= body.len();
-        }
-        Some(notice)
     }
 }
 
@@ -327,7 +283,7 @@ impl Task {
                     Request::Subscribe(channel, reply) => {
                         let Some(requests) = sender.upgrade() else { return false };
                         let (joined, has_joined) = oneshot::channel();
-                        let mailbox = Arc::<Mailbox>::default();
+                        let mailbox = Arc::new(Mailbox::of(BEHIND, BEHIND_BYTES));
                         channels.expect(&channel, Pending::Join(mailbox.clone(), joined));
                         let subscribed = within(&base.clock, limit, connection.subscribe(&channel)).await;
                         let is_lost = subscribed.is_none();

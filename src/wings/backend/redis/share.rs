@@ -4,6 +4,9 @@
 //! tasks that are ready have run, so that those that were answered together ask together again. It
 //! waits for an answer only while as many requests are under way as keep the server busy. A lone
 //! call is sent at once, in its caller's future. Nothing depends on a caller's future being polled.
+//!
+//! [`Gather`](crate::gather::Gather) does not fit: calls of different scripts wait together and
+//! leave as one request for each script, and those that waited too long are answered unsent.
 use tokio::sync::oneshot;
 
 use super::script::Call;

@@ -1,7 +1,8 @@
 //! The file's own time in microseconds: all its processes share it, and it never goes back.
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::time::{Clock, Timestamp, machine};
+use super::machine;
+use crate::time::{Clock, Timestamp};
 
 /// Source of the file's time.
 pub(super) enum FileTime {

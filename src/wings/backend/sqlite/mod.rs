@@ -123,6 +123,7 @@ mod failure;
 mod handle;
 mod identity;
 mod job;
+mod machine;
 mod notifier;
 mod queue;
 mod queue_sql;

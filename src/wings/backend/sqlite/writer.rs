@@ -31,12 +31,13 @@ use super::{
     config::SqliteConfig,
     failure::file_failure,
     job::{JobOf, PendingWrite},
+    machine,
     transaction::{Failed, Transactions},
 };
 use crate::{
     port::{PortError, PortErrorKind},
     sync::{Condvar, Mutex},
-    time::{from_thread, machine},
+    time::from_thread,
 };
 
 /// The writing side of an open file.

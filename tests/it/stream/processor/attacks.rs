@@ -11,13 +11,13 @@ use std::{
 use steadfast::{
     lease::StoreLease,
     port::{BoxFuture, Capabilities, PortError},
-    queue_listener::Disposition,
     store::{InMemoryStore, Key, PutOptions, Store},
     stream::{
         Appended, Bounds, Event, Read, Recorded, StoreTopic, StreamProcessor, StreamProcessorConfig,
         StreamProcessorEvent, Topic,
     },
     time::Clock,
+    work::EventDisposition,
 };
 
 use super::world::{Log, MS, S, World, complete, numbered};
@@ -107,7 +107,7 @@ fn a_partition_that_an_event_halted_goes_on_with_it_when_it_is_resumed() {
         let runs = runs.clone();
         move |event| {
             let is_first = event.position.offset == 1 && runs.fetch_add(1, SeqCst) == 0;
-            async move { if is_first { Disposition::retry("away") } else { Disposition::Complete } }
+            async move { if is_first { EventDisposition::retry("away") } else { EventDisposition::Complete } }
         }
     });
     world.pass(S(5));
@@ -228,7 +228,11 @@ fn a_reason_of_any_length_keeps_no_event_from_the_dead_letters() {
     let world = World::new(1);
     world.topic.add(0, ["1", "2"]);
     world.start_as("a", World::quick(), |event| async move {
-        if event.position.offset == 1 { Disposition::dead_letter("é".repeat(33 << 20)) } else { Disposition::Complete }
+        if event.position.offset == 1 {
+            EventDisposition::dead_letter("é".repeat(33 << 20))
+        } else {
+            EventDisposition::Complete
+        }
     });
     world.pass(S(5));
     assert_eq!(world.halted(), Vec::<String>::new());
@@ -254,7 +258,7 @@ fn an_event_that_is_snoozed_in_the_careful_mode_holds_up_no_other_one() {
     world.topic.add(0, ["a:1", "a:2", "b:3", "b:4"]);
     careful(&world);
     world.start_as("m", World::quick(), |event| async move {
-        if event.position.offset == 1 { Disposition::snooze(S(3600)) } else { Disposition::Complete }
+        if event.position.offset == 1 { EventDisposition::snooze(S(3600)) } else { EventDisposition::Complete }
     });
     world.pass(S(20));
     assert_eq!(world.told(|event| matches!(event, StreamProcessorEvent::Careful { .. }).then_some(())).len(), 1);
@@ -270,7 +274,7 @@ fn an_event_that_waits_while_its_process_dies_is_not_blamed() {
     careful(&world);
     for life in 0..5 {
         let name = format!("m{life}");
-        world.start_as(&name, World::quick(), |_| async { Disposition::snooze(S(60)) });
+        world.start_as(&name, World::quick(), |_| async { EventDisposition::snooze(S(60)) });
         world.pass(S(20));
         world.kill(&name);
     }
@@ -301,7 +305,7 @@ fn the_lag_of_a_halted_partition_counts_what_arrives() {
     let world = World::new(1);
     world.topic.add(0, ["1"]);
     let member = without_letters(&world, world.topic.clone(), World::quick().max_deliveries(1));
-    world.start_built("a", member, |_| async { Disposition::retry("away") });
+    world.start_built("a", member, |_| async { EventDisposition::retry("away") });
     world.pass(S(5));
     assert_eq!((world.halted().len(), world.state("a")[0].lag), (1, 1));
     world.topic.add(0, numbered("", 2..100));

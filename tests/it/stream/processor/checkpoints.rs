@@ -2,10 +2,10 @@
 use std::sync::{Arc, Mutex};
 
 use steadfast::{
-    queue_listener::Disposition,
     store::{Key, Store},
     stream::StreamProcessorEvent as Event,
     testing::faults::{FaultConfig, FaultNetwork},
+    work::EventDisposition,
 };
 
 use super::world::{MS, S, World, complete, numbered};
@@ -21,7 +21,7 @@ fn a_checkpoint_never_passes_an_event_that_is_not_finished() {
         async move {
             // The seventh takes long.
             clock.sleep(if event.position.offset == 7 { S(20) } else { MS(10) }).await;
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass(S(10));
@@ -43,7 +43,7 @@ fn reading_pauses_above_a_stuck_event() {
     let world = World::new(1);
     world.topic.add(0, numbered("", 1..501));
     world.start_as("a", World::quick().max_ahead(100), |event| async move {
-        if event.position.offset == 3 { std::future::pending().await } else { Disposition::Complete }
+        if event.position.offset == 3 { std::future::pending().await } else { EventDisposition::Complete }
     });
     world.pass(S(10));
     let highest = world.runs().iter().map(|ran| ran.position.offset).max();
@@ -59,7 +59,7 @@ fn after_a_crash_only_events_since_the_last_checkpoint_run_again() {
         let clock = clock.clone();
         async move {
             clock.sleep(MS(10)).await;
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass(S(2));
@@ -183,7 +183,7 @@ fn lost_replies_and_failures_of_the_store_move_no_checkpoint_back_and_end_no_ter
 fn a_handler_that_is_dropped_at_a_shutdown_is_not_in_the_last_checkpoint() {
     let world = World::new(1);
     world.start_as("a", World::quick().drain_timeout(S(1)), |event| async move {
-        if event.position.offset == 2 { std::future::pending().await } else { Disposition::Complete }
+        if event.position.offset == 2 { std::future::pending().await } else { EventDisposition::Complete }
     });
     world.pass(S(1));
     world.topic.add(0, ["1", "2", "3"]);

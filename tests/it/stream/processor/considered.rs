@@ -6,9 +6,9 @@ use std::{
 
 use steadfast::{
     port::FencingToken,
-    queue_listener::Disposition,
     store::{Precondition, PutOptions, Scan, Store, StoreError, Write},
     stream::{Delivered, Position},
+    work::EventDisposition,
 };
 
 use super::world::{S, World, numbered};
@@ -38,7 +38,7 @@ fn an_event_that_runs_again_is_recognised_by_its_position_and_its_earlier_owner_
                 pending::<()>().await;
             }
             write_effect(&*store, event.position, event.token()).await.unwrap();
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass_until(S(20), || late.lock().unwrap().is_some());
@@ -53,7 +53,7 @@ fn an_event_that_runs_again_is_recognised_by_its_position_and_its_earlier_owner_
                 Err(StoreError::Conflict { write: 1, .. }) => noted.lock().unwrap().push(event.position.offset),
                 Err(error) => panic!("{error}"),
             }
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass_until(S(60), || world.watermark(0) == 3);
@@ -98,9 +98,9 @@ fn work_that_fails_for_good_is_told_at_the_levels_of_warnings_and_errors() {
         // An attempt that fails and is repeated raises no alarm.
         world.start_as("m", config, |event: Arc<Delivered>| async move {
             if event.position.offset == 2 && event.attempt() == 1 {
-                Disposition::retry("away for a moment")
+                EventDisposition::retry("away for a moment")
             } else {
-                Disposition::Complete
+                EventDisposition::Complete
             }
         });
         world.pass(S(5));
@@ -113,7 +113,11 @@ fn work_that_fails_for_good_is_told_at_the_levels_of_warnings_and_errors() {
         world.pass(S(2));
         world.topic.add(0, numbered("", 4..6));
         world.start_as("m", config, |event: Arc<Delivered>| async move {
-            if event.position.offset == 4 { Disposition::retry("no such tenant") } else { Disposition::Complete }
+            if event.position.offset == 4 {
+                EventDisposition::retry("no such tenant")
+            } else {
+                EventDisposition::Complete
+            }
         });
         world.pass(S(5));
         assert_eq!(

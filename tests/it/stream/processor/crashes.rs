@@ -9,11 +9,11 @@ use steadfast::{
     entropy::Entropy,
     lease::StoreLease,
     queue::{InMemoryQueue, Queue},
-    queue_listener::{Disposition, IdleConfig},
     store::{Key, Store},
     stream::{Delivered, Event, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
     testing::{CrashingProcess, crash_at_every_write, drop_at_every_await, fail_at_every_write},
     time::Clock,
+    work::{EventDisposition, IdleConfig},
 };
 
 use super::world::{MS, S, World};
@@ -69,7 +69,11 @@ impl Parts {
             async move {
                 clock.sleep(MS(50)).await;
                 ended.lock().unwrap().push(event.position.offset);
-                if event.position.offset == POISON { Disposition::retry("bad") } else { Disposition::Complete }
+                if event.position.offset == POISON {
+                    EventDisposition::retry("bad")
+                } else {
+                    EventDisposition::Complete
+                }
             }
         });
         ran.await.unwrap();
@@ -153,9 +157,9 @@ fn a_member_can_be_dropped_at_every_await_and_run_again() {
                 async move {
                     clock.sleep(MS(100)).await;
                     if event.position.offset.is_multiple_of(3) {
-                        Disposition::retry("busy")
+                        EventDisposition::retry("busy")
                     } else {
-                        Disposition::Complete
+                        EventDisposition::Complete
                     }
                 }
             })

@@ -5,10 +5,10 @@ use steadfast::{
     entropy::Entropy,
     lease::StoreLease,
     notify::InMemoryNotifier,
-    queue_listener::Disposition,
     stream::{Delivered, Event, StoreTopic, StreamProcessor, StreamProcessorEvent, Topic},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Clock,
+    work::EventDisposition,
 };
 
 use super::world::{MS, Ran, S, World, complete, numbered};
@@ -16,13 +16,13 @@ use super::world::{MS, Ran, S, World, complete, numbered};
 fn sleeps(
     clock: &Clock,
     ms: u64,
-) -> impl Fn(Arc<Delivered>) -> futures::future::BoxFuture<'static, Disposition> + use<> {
+) -> impl Fn(Arc<Delivered>) -> futures::future::BoxFuture<'static, EventDisposition> + use<> {
     let clock = clock.clone();
     move |_| {
         let clock = clock.clone();
         Box::pin(async move {
             clock.sleep(MS(ms)).await;
-            Disposition::Complete
+            EventDisposition::Complete
         })
     }
 }
@@ -79,8 +79,8 @@ fn a_failed_event_holds_up_its_key_alone() {
     world.topic.add(0, ["a:1", "a:2", "b:3", "b:4"]);
     world.start_as("m", World::quick(), |event| async move {
         match &event.event.body[..] {
-            b"a:1" if event.attempt() < 3 => Disposition::retry_after(S(2), "busy"),
-            _ => Disposition::Complete,
+            b"a:1" if event.attempt() < 3 => EventDisposition::retry_after(S(2), "busy"),
+            _ => EventDisposition::Complete,
         }
     });
     world.pass(S(10));
@@ -159,7 +159,7 @@ fn a_hand_over_waits_for_handlers_then_asks_them_to_stop_then_drops_them() {
         let clock = clock.clone();
         async move {
             clock.sleep(if event.position.partition == 0 { S(3) } else { S(3600) }).await;
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass(S(2));

@@ -9,11 +9,11 @@ use std::{
 
 use steadfast::{
     notify::InMemoryNotifier,
-    queue_listener::Disposition,
     store::{Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt},
     stream::StreamProcessorEvent as Event,
     testing::faults::{FaultConfig, FaultNetwork},
     time::{Clock, Instant, ManualClock, TimeSource, Timestamp},
+    work::EventDisposition,
 };
 
 use super::world::{MS, S, World, complete, numbered};
@@ -165,7 +165,7 @@ fn an_owner_that_wakes_after_its_term_writes_no_checkpoint() {
         let clock = clock.clone();
         async move {
             clock.sleep(S(2)).await;
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass(S(2));

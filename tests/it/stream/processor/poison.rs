@@ -9,10 +9,10 @@ use std::{
 
 use futures::FutureExt;
 use steadfast::{
-    queue_listener::Disposition,
     store::{Key, Store},
     stream::{Delivered, StreamProcessorEvent as Event},
     time::{Clock, Instant},
+    work::EventDisposition,
 };
 
 use super::world::{MS, S, World, complete, numbered};
@@ -24,7 +24,7 @@ fn an_event_whose_attempts_fail_becomes_a_dead_letter_and_the_others_go_on() {
     let world = World::new(1);
     world.topic.add(0, ["a:1", "a:2", "b:3"]);
     world.start_as("m", World::quick().max_deliveries(3), |event| async move {
-        if event.position.offset == 1 { Disposition::retry("no such tenant") } else { Disposition::Complete }
+        if event.position.offset == 1 { EventDisposition::retry("no such tenant") } else { EventDisposition::Complete }
     });
     world.pass(S(20));
     assert_eq!(world.dead_letters(), [("0/1".to_owned(), "no such tenant".to_owned())]);
@@ -44,7 +44,7 @@ fn a_panic_is_a_failed_attempt() {
     world.topic.add(0, ["1", "2"]);
     world.start_as("m", World::quick().max_deliveries(2), |event| async move {
         assert!(event.position.offset != 1, "a bug");
-        Disposition::Complete
+        EventDisposition::Complete
     });
     world.pass(S(5));
     let letters = world.dead_letters();
@@ -72,9 +72,9 @@ fn without_a_queue_for_dead_letters_the_partition_halts_and_keeps_its_owner() {
     world.topic.add(0, ["1", "2"]);
     world.start_built("m", member.build().unwrap(), |event| async move {
         if event.position.partition == 0 && event.position.offset == 1 {
-            Disposition::retry("bad")
+            EventDisposition::retry("bad")
         } else {
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass(S(10));
@@ -104,10 +104,10 @@ fn an_event_that_was_not_tried_counts_no_attempt() {
                 *turn += 1;
                 assert_eq!(event.attempt(), 1);
                 match *turn {
-                    1 => Disposition::Release,
-                    2 => Disposition::refused(Some(S(2)), "breaker open"),
-                    3 => Disposition::snooze(S(3)),
-                    _ => Disposition::Complete,
+                    1 => EventDisposition::Release,
+                    2 => EventDisposition::refused(Some(S(2)), "breaker open"),
+                    3 => EventDisposition::snooze(S(3)),
+                    _ => EventDisposition::Complete,
                 }
             }
         }
@@ -125,7 +125,7 @@ fn an_event_that_the_handler_gives_up_is_a_dead_letter_at_once() {
     let world = World::new(1);
     world.topic.add(0, ["1", "2"]);
     world.start_as("m", World::quick(), |event| async move {
-        if event.position.offset == 1 { Disposition::dead_letter("not JSON") } else { Disposition::Complete }
+        if event.position.offset == 1 { EventDisposition::dead_letter("not JSON") } else { EventDisposition::Complete }
     });
     world.pass(S(2));
     assert_eq!(world.dead_letters(), [("0/1".to_owned(), "not JSON".to_owned())]);
@@ -140,14 +140,14 @@ fn lives_of(world: &World, lives: usize, kills: impl Fn(&Delivered) -> bool + Cl
         world.start_as(&name, World::quick().max_in_flight(8), move |event| {
             let dies = kills(&event);
             let (noted, clock) = (noted.clone(), clock.clone());
-            let handled: std::pin::Pin<Box<dyn Future<Output = Disposition> + Send>> = Box::pin(async move {
+            let handled: std::pin::Pin<Box<dyn Future<Output = EventDisposition> + Send>> = Box::pin(async move {
                 clock.sleep(MS(20)).await;
                 if dies {
                     *noted.lock().unwrap() = true;
                     pending::<()>().await;
                 }
                 clock.sleep(MS(20)).await;
-                Disposition::Complete
+                EventDisposition::Complete
             });
             handled
         });
@@ -202,7 +202,7 @@ fn after_two_claims_without_progress_events_run_one_at_a_time() {
         let clock = clock.clone();
         async move {
             clock.sleep(MS(50)).await;
-            Disposition::Complete
+            EventDisposition::Complete
         }
     });
     world.pass(S(10));
@@ -281,7 +281,7 @@ fn owners_that_die_but_finish_events_before_are_followed_by_no_careful_one() {
                 if left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
                     pending::<()>().await;
                 }
-                Disposition::Complete
+                EventDisposition::Complete
             }
         });
         world.pass_until(S(20), || world.watermark(0) == life * 3);

@@ -65,7 +65,7 @@ fn events_that_are_trimmed_before_a_running_owner_reads_them_halt_it_or_are_coun
             let clock = clock.clone();
             async move {
                 clock.sleep(MS(100)).await;
-                steadfast::queue_listener::Disposition::Complete
+                steadfast::work::EventDisposition::Complete
             }
         });
         world.pass_until(S(5), || !world.runs().is_empty());

@@ -23,13 +23,13 @@ use steadfast::{
     lease::{Lease, StoreLease},
     port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
     queue::{InMemoryQueue, QueueExt},
-    queue_listener::{Disposition, IdleConfig},
     store::{InMemoryStore, Store},
     stream::{
         Appended, Bounds, Delivered, Event, PartitionState, Position, Read, Recorded, StreamProcessor,
         StreamProcessorConfig, StreamProcessorEvent, Topic,
     },
     time::{Clock, Instant, ManualClock},
+    work::{EventDisposition, IdleConfig},
 };
 
 pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
@@ -155,7 +155,7 @@ pub(crate) struct Ran {
     pub(crate) ended: Option<Instant>,
 }
 
-type Handler = Arc<dyn Fn(Delivered) -> BoxFuture<'static, Disposition> + Send + Sync>;
+type Handler = Arc<dyn Fn(Delivered) -> BoxFuture<'static, EventDisposition> + Send + Sync>;
 
 pub(crate) struct World {
     pub(crate) clock: Clock,
@@ -233,10 +233,10 @@ impl World {
 
     /// Starts a member whose handlers take no time.
     pub(crate) fn start(&self, name: &str) {
-        self.start_as(name, Self::config(), |_| async { Disposition::Complete });
+        self.start_as(name, Self::config(), |_| async { EventDisposition::Complete });
     }
 
-    pub(crate) fn start_as<F: Future<Output = Disposition> + Send + 'static>(
+    pub(crate) fn start_as<F: Future<Output = EventDisposition> + Send + 'static>(
         &self,
         name: &str,
         config: StreamProcessorConfig,
@@ -245,7 +245,7 @@ impl World {
         self.start_built(name, self.builder(name, config).build().unwrap(), handler);
     }
 
-    pub(crate) fn start_built<F: Future<Output = Disposition> + Send + 'static>(
+    pub(crate) fn start_built<F: Future<Output = EventDisposition> + Send + 'static>(
         &self,
         name: &str,
         processor: StreamProcessor,
@@ -264,7 +264,7 @@ impl World {
     }
 
     /// Returns a handler that is noted in `runs`.
-    fn noting<F: Future<Output = Disposition> + Send + 'static>(
+    fn noting<F: Future<Output = EventDisposition> + Send + 'static>(
         &self,
         name: &str,
         handler: impl Fn(Arc<Delivered>) -> F + Send + Sync + 'static,
@@ -396,6 +396,6 @@ pub(crate) fn numbered(prefix: &str, numbers: impl IntoIterator<Item = u32>) -> 
     numbers.into_iter().map(|number| format!("{prefix}{number}")).collect()
 }
 
-pub(crate) async fn complete() -> Disposition {
-    Disposition::Complete
+pub(crate) async fn complete() -> EventDisposition {
+    EventDisposition::Complete
 }

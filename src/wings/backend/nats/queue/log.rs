@@ -1,6 +1,6 @@
 //! The log of a queue: calls are written to it together, and wait until they are read back.
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -21,7 +21,8 @@ use super::{
     replica::{Broken, Replica},
 };
 use crate::{
-    port::{PortError, PortErrorKind, within},
+    gather::{Gather, SendBatch},
+    port::{BoxFuture, PortError, PortErrorKind, within},
     race::{First, race},
     spawn::Spawner,
     sync::Mutex,
@@ -38,7 +39,7 @@ pub(super) struct Log {
     last: AtomicU64,
     /// Largest size of an entry.
     pub(super) largest: usize,
-    waiting: Mutex<Waiting>,
+    writes: Gather<Frame, Result<Numbers, PortError>>,
     /// Callers that wait for an outcome, by the number of their call.
     pub(super) callers: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
     pub(super) replica: Mutex<Replica>,
@@ -53,18 +54,35 @@ pub(super) struct Log {
     pub(super) stopped: watch::Sender<bool>,
 }
 
-/// Calls that wait to be written together.
-#[derive(Default)]
-struct Waiting {
-    calls: VecDeque<WaitingCall>,
-    is_writing: bool,
+/// A call to be written: its frame, and the number of messages that it sends.
+type Frame = (Bytes, usize);
+
+/// Writes calls together, as many as fit in an entry.
+struct Writer {
+    link: Link,
+    subject: String,
+    origin: u64,
 }
 
-struct WaitingCall {
-    frame: Bytes,
-    /// Number of messages that the call sends.
-    messages: usize,
-    written: oneshot::Sender<Result<Numbers, PortError>>,
+impl SendBatch<Frame, Result<Numbers, PortError>> for Writer {
+    fn send(&self, calls: Vec<Frame>) -> BoxFuture<'_, Vec<Result<Numbers, PortError>>> {
+        Box::pin(async move {
+            let entry = entry::calls(self.origin, calls.iter().map(|(frame, _)| frame));
+            let stored = match self.link.store(self.subject.clone(), None, entry).await {
+                Ok(Ok(number)) => Ok(Numbers::of_entry(number)),
+                Ok(Err(error)) => Err(self.link.rejected("the queue cannot be written", &error)),
+                Err(error) => Err(error),
+            };
+            match stored {
+                Ok(mut numbers) => calls.iter().map(|(_, messages)| Ok(numbers.skip(*messages))).collect(),
+                Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+            }
+        })
+    }
+
+    fn weight(&self, (frame, _): &Frame) -> usize {
+        frame.len()
+    }
 }
 
 /// Time after which a written call that was not read back makes the reader open another consumer.
@@ -75,6 +93,7 @@ impl Log {
         let origin = link.base().entropy.next_u64();
         let largest = link.client().max_payload().saturating_sub(FRAME);
         let (changed, stopped) = (watch::Sender::new(()), watch::Sender::new(false));
+        let writer = Writer { link: link.clone(), subject: subject.clone(), origin };
         Arc::new(Self {
             link,
             stream,
@@ -82,7 +101,7 @@ impl Log {
             origin,
             last: AtomicU64::new(0),
             largest,
-            waiting: Mutex::default(),
+            writes: Gather::in_order(largest, Spawner::Tokio, writer),
             callers: Mutex::default(),
             replica: Mutex::new(Replica::new()),
             changed,
@@ -131,14 +150,10 @@ impl Log {
             self.complete().await?;
             self.callers.lock().insert(number, answer);
         }
-        let written = self.write(frame, sent.map_or(0, Vec::len));
+        let written = self.writes.send((frame, sent.map_or(0, Vec::len)));
         let answered = async {
             let mut outcome = outcome;
-            let written = async {
-                // A writer that is gone has not said what became of the call.
-                let lost = || self.link.failure(PortErrorKind::Unavailable, "the writer ended").outcome_unknown();
-                written.await.unwrap_or_else(|_| Err(lost()))
-            };
+            let written = async { written.await? };
             if let (true, Some(messages)) = (is_told, sent) {
                 let mut numbers = written.await?;
                 return Ok(Outcome::Sent(messages.iter().map(|_| numbers.next_id()).collect()));
@@ -211,93 +226,23 @@ impl Log {
         };
         Err(self.link.failure(kind, format_args!("the stream `{}` {message}", self.stream.name)))
     }
-
-    /// Adds a call to those that wait to be written.
-    fn write(self: &Arc<Self>, frame: Bytes, messages: usize) -> oneshot::Receiver<Result<Numbers, PortError>> {
-        let (answer, written) = oneshot::channel();
-        let begins = {
-            let mut waiting = self.waiting.lock();
-            waiting.calls.push_back(WaitingCall { frame, messages, written: answer });
-            !std::mem::replace(&mut waiting.is_writing, true)
-        };
-        if begins {
-            let task = Task::new(self, |log| {
-                let calls = {
-                    let mut waiting = log.waiting.lock();
-                    waiting.is_writing = false;
-                    std::mem::take(&mut waiting.calls)
-                };
-                drop(calls);
-            });
-            Spawner::Tokio.spawn(async move {
-                task.log.write_all().await;
-                task.end();
-            });
-        }
-        written
-    }
-
-    /// Writes the calls that wait, all that fit in one entry, until none waits.
-    async fn write_all(&self) {
-        loop {
-            let calls = {
-                let mut waiting = self.waiting.lock();
-                // Nobody waits for the outcome of a call that was dropped.
-                waiting.calls.retain(|call| !call.written.is_closed());
-                let mut size = 0;
-                let fits = waiting.calls.iter().take_while(|call| {
-                    size += call.frame.len();
-                    size <= self.largest
-                });
-                let count = fits.count();
-                if count == 0 {
-                    waiting.is_writing = false;
-                    return;
-                }
-                waiting.calls.drain(..count).collect::<Vec<_>>()
-            };
-            let entry = entry::calls(self.origin, calls.iter().map(|call| &call.frame));
-            let stored = match self.link.store(self.subject.clone(), None, entry).await {
-                Ok(Ok(number)) => Ok(number),
-                Ok(Err(error)) => Err(self.link.rejected("the queue cannot be written", &error)),
-                Err(error) => Err(error),
-            };
-            let mut numbers = stored.as_ref().ok().map(|number| Numbers::of_entry(*number));
-            for call in calls {
-                let answer = match (&stored, &mut numbers) {
-                    (Ok(_), Some(numbers)) => Ok(numbers.skip(call.messages)),
-                    (Err(error), _) => Err(error.clone()),
-                    (Ok(number), None) => Ok(Numbers::of_entry(*number)),
-                };
-                // The caller may be gone.
-                let _ = call.written.send(answer);
-            }
-        }
-    }
 }
 
 /// Work of a task, which runs something at its end: also if its runtime ends first.
 pub(super) struct Task {
     pub(super) log: Arc<Log>,
-    at_end: Option<fn(&Log)>,
+    at_end: fn(&Log),
 }
 
 impl Task {
     pub(super) fn new(log: &Arc<Log>, at_end: fn(&Log)) -> Self {
-        Self { log: log.clone(), at_end: Some(at_end) }
-    }
-
-    /// Ends without the function.
-    fn end(mut self) {
-        self.at_end = None;
+        Self { log: log.clone(), at_end }
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(at_end) = self.at_end {
-            at_end(&self.log);
-        }
+        (self.at_end)(&self.log);
     }
 }
 

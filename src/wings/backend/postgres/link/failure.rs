@@ -1,0 +1,149 @@
+//! Conversion of errors of the server and of its connections into errors of a port.
+//!
+//! | cause | kind | may have been applied |
+//! |---|---|---|
+//! | no connection: refused, unknown host, reset | `Unavailable` | a write that was sent |
+//! | no answer in time | `TimedOut` | a write that was sent |
+//! | the server shuts down, starts, or crashed (57P01 to 57P05) | `Unavailable` | a write that was sent |
+//! | the server is read-only, or a standby (25006) | `Unavailable` | no |
+//! | deadlock, lock time-out, serialization failure, too many connections, locks or memory (40, 55P03, 53) | `Throttled` | no |
+//! | the disk is full (53100) | `Full` | no |
+//! | wrong password, unknown user, missing right (28, 42501), certificate not trusted | `Denied` | no |
+//! | missing database (3D000), value too large (54) | `Invalid` | no |
+//! | missing table or function (42P01, 42883, 3F000), damaged data (XX) | `Corrupt` | no |
+//! | statement cancelled, `statement_timeout` (57014) | `TimedOut` | no |
+//! | any other | `Other` | no |
+use std::{error::Error as _, io::ErrorKind};
+
+use tokio_postgres::{Error, error::SqlState};
+
+use crate::port::{PortError, PortErrorKind};
+
+/// The effect of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Changes nothing, so that it may be repeated.
+    Read,
+    /// May change something: its outcome is unknown if no answer came.
+    Write,
+}
+
+/// Converts the failure of a request that was sent to the server at `place`.
+pub(crate) fn failure(place: &str, error: Error, effect: Effect) -> PortError {
+    let (kind, advice, unanswered) = classify(&error);
+    let converted = PortError::new(kind, message(place, advice, &error)).with_source(error);
+    if unanswered && effect == Effect::Write { converted.outcome_unknown() } else { converted }
+}
+
+/// Converts the failure of a connection attempt.
+pub(crate) fn connect_failure(place: &str, error: Error) -> PortError {
+    let text = error.to_string();
+    if let Some(source) = error.source()
+        && text.contains("TLS")
+    {
+        let advice = if source.to_string().contains("does not support TLS") {
+            "switch TLS on at the server, or remove `tls` and `sslmode`"
+        } else {
+            "set `tls.roots` to the authority that signed the server's certificate, and check the host name and \
+             the client's certificate"
+        };
+        return PortError::new(PortErrorKind::Denied, format!("postgres: {place}: TLS failed: {source}: {advice}"))
+            .with_source(error);
+    }
+    if error.as_db_error().is_none() && (text.starts_with("authentication") || text.starts_with("invalid config")) {
+        let why = error.source().map_or_else(String::new, |source| format!(": {source}"));
+        let message = format!("postgres: {place}: the login failed{why}: check the user and the password in `url`");
+        return PortError::new(PortErrorKind::Denied, message).with_source(error);
+    }
+    if error.as_db_error().is_none() && error.source().is_some_and(is_no_answer_of_the_protocol) {
+        let message =
+            format!("postgres: {place}: the answer is not that of a PostgreSQL server: check the port in `url`");
+        return PortError::new(PortErrorKind::Unavailable, message).with_source(error);
+    }
+    failure(place, error, Effect::Read)
+}
+
+/// Returns `true` if the server answered a connection attempt, and refused its user or password.
+pub(crate) fn refuses_login(error: &PortError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<Error>());
+    source.and_then(Error::code).is_some_and(|code| code.code().starts_with("28"))
+}
+
+fn is_no_answer_of_the_protocol(source: &(dyn std::error::Error + 'static)) -> bool {
+    source.downcast_ref::<std::io::Error>().is_some_and(|io| {
+        // The first bytes were taken for the length of an answer.
+        matches!(io.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData)
+            || io.to_string() == "bytes remaining on stream"
+    })
+}
+
+/// Returns the error of a request without an answer.
+pub(crate) fn timed_out(place: &str, what: &str, limit: std::time::Duration) -> PortError {
+    PortError::new(PortErrorKind::TimedOut, format!("postgres: {place}: no answer to {what} within {limit:?}"))
+}
+
+fn message(place: &str, advice: &str, error: &Error) -> String {
+    let colon = if advice.is_empty() { "" } else { ": " };
+    match (error.as_db_error(), error.source()) {
+        (Some(db), _) => {
+            let hint = db.hint().map_or_else(String::new, |hint| format!(" ({hint})"));
+            format!("postgres: {place}: {}{hint} [{}]{colon}{advice}", db.message(), db.code().code())
+        }
+        (None, Some(source)) => format!("postgres: {place}: {error}: {source}{colon}{advice}"),
+        (None, None) => format!("postgres: {place}: {error}{colon}{advice}"),
+    }
+}
+
+/// Returns the kind, an advice, and `true` if the server may still have applied the request.
+fn classify(error: &Error) -> (PortErrorKind, &'static str, bool) {
+    use PortErrorKind as Kind;
+    let Some(code) = error.code() else {
+        let text = error.to_string();
+        let is_local = ["error serializing", "error deserializing", "invalid column", "expected "];
+        return if is_local.iter().any(|start| text.starts_with(start)) {
+            (Kind::Other, "", false)
+        } else {
+            (Kind::Unavailable, "", true)
+        };
+    };
+    if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        return (
+            Kind::Unavailable,
+            "the server is read-only: connect to the primary, and check \
+                 `default_transaction_read_only`",
+            false,
+        );
+    }
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        return (Kind::Denied, "grant the user the rights on the schema, its tables, sequences and functions", false);
+    }
+    if *code == SqlState::DISK_FULL {
+        return (Kind::Full, "free space on the server's disk", false);
+    }
+    if *code == SqlState::QUERY_CANCELED {
+        return (Kind::TimedOut, "", false);
+    }
+    if *code == SqlState::TOO_MANY_CONNECTIONS {
+        return (Kind::Throttled, "raise `max_connections`, or lower `connections`", false);
+    }
+    if *code == SqlState::OUT_OF_MEMORY {
+        return (Kind::Throttled, "raise `max_locks_per_transaction` if locks are meant", false);
+    }
+    if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION, SqlState::INVALID_SCHEMA_NAME].contains(code) {
+        return (Kind::Corrupt, "the schema was dropped or is incomplete: connect again with `migrate`", false);
+    }
+    if *code == SqlState::INVALID_CATALOG_NAME {
+        return (Kind::Invalid, "create the database, or correct `url`", false);
+    }
+    match code.code().get(..2) {
+        Some("28") => (Kind::Denied, "check the user and the password in `url`", false),
+        Some("08") => (Kind::Unavailable, "", true),
+        Some("57") => (Kind::Unavailable, "", true),
+        Some("40") => (Kind::Throttled, "", code.code() == "40003"),
+        Some("53" | "55") => (Kind::Throttled, "", false),
+        Some("54") => (Kind::Invalid, "", false),
+        Some("58") => (Kind::Unavailable, "", true),
+        Some("XX") => (Kind::Corrupt, "", false),
+        _ => (Kind::Other, "", false),
+    }
+}
