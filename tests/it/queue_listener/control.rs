@@ -42,7 +42,11 @@ impl Place {
     fn with_slow_store(takes: Duration) -> Self {
         let (clock, time) = Clock::manual();
         let script = ScriptedPort::new(&clock);
-        script.always("", PortAnswer::pass().request_takes(takes).answer_takes(takes));
+        script.by(move |call| match call.method {
+            "put" => PortAnswer::pass().request_takes(takes).answer_takes(takes),
+            "delete" | "scan" => PortAnswer::pass().request_takes(takes),
+            _ => PortAnswer::pass(),
+        });
         let records = script.store(Arc::new(InMemoryStore::builder().clock(&clock).build()));
         let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
         Self { clock, time, queue, records, script, notifier: Arc::new(InMemoryNotifier::new()) }
