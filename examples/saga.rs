@@ -71,7 +71,7 @@ async fn handle(store: Arc<InMemoryStore>, numbers: Arc<AtomicU64>, path: String
     }
     Ok(match executed {
         Executed::Applied => answer(200, booking),
-        Executed::Before(booking) => answer(200, String::from_utf8_lossy(&booking)),
+        Executed::AlreadyApplied(booking) => answer(200, String::from_utf8_lossy(&booking)),
         _ => answer(410, "cancelled before"),
     })
 }

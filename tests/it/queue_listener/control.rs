@@ -276,7 +276,7 @@ fn a_cancelled_message_that_waits_becomes_a_dead_letter_without_its_handler() {
     let (id, handled) = (place.send("cancelled"), RefCell::new(Vec::new()));
     place.send("other");
     place.time.block_on(control.cancel(&place.queue, &id)).unwrap();
-    let pending = |control: &QueueControl| place.time.block_on(control.pending_cancellations(&place.queue)).unwrap();
+    let pending = |control: &QueueControl| place.time.block_on(control.list_cancellations(&place.queue)).unwrap();
     assert_eq!(pending(&control), [id.to_string()]);
     let handler = async |work: Work| {
         handled.borrow_mut().push(text(&work.body));
@@ -346,7 +346,7 @@ fn a_handler_of_a_cancelled_message_is_asked_to_stop_and_its_message_is_not_trie
         let state = listener.state();
         assert_eq!((state.cancelled, state.handled), (5, 2));
         assert_eq!((state.failed, state.snoozed, state.refused, state.released), (0, 0, 0, 0), "{state:?}");
-        let left = place.time.block_on(operator.pending_cancellations(&place.queue)).unwrap();
+        let left = place.time.block_on(operator.list_cancellations(&place.queue)).unwrap();
         assert_eq!(left, [""; 0], "also those that completed");
     }
 }
@@ -510,7 +510,7 @@ fn operations_of_a_control_dropped_at_any_await_can_be_repeated() {
                 control.resume(queue).await.unwrap();
                 place.clock.sleep(S(70)).await;
                 assert!(!control.is_paused(queue).await.unwrap());
-                assert_eq!(control.pending_cancellations(queue).await.unwrap(), [""; 0]);
+                assert_eq!(control.list_cancellations(queue).await.unwrap(), [""; 0]);
             })));
             cancelled.set(cancelled.get() + 1);
             assert_eq!((place.total(), place.dead().len()), (0, 1));
@@ -644,9 +644,9 @@ fn the_record_of_an_ended_message_whose_deletion_failed_is_deleted_later() {
         assert_eq!(listener.state().cancelled, 1);
         // Before the next read, which therefore succeeds.
         place.script.always("", PortAnswer::pass());
-        assert_eq!(control.pending_cancellations(&place.queue).await.unwrap(), [id.to_string()]);
+        assert_eq!(control.list_cancellations(&place.queue).await.unwrap(), [id.to_string()]);
         place.clock.sleep(S(120)).await;
-        assert_eq!(control.pending_cancellations(&place.queue).await.unwrap(), Vec::<String>::new());
+        assert_eq!(control.list_cancellations(&place.queue).await.unwrap(), Vec::<String>::new());
     });
 }
 
