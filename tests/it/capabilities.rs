@@ -63,7 +63,7 @@ fn a_listener_refuses_an_idempotency_filter_whose_records_would_never_expire() {
     refuses("filter", &[Capability::TimeToLive], |store| {
         let queue = Arc::new(InMemoryQueue::new("jobs"));
         let listener = QueueListener::builder(queue, QueueListenerConfig::default());
-        listener.filter(IdempotencyFilter::new(store, "seen", MINUTE)).build().map(drop)
+        listener.idempotency_filter(IdempotencyFilter::new(store, "seen", MINUTE)).build().map(drop)
     });
 }
 
