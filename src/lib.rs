@@ -132,7 +132,7 @@
 //! |---|---|
 //! | always there | [`call`] and the policies, [`standard`], the ports and their engines, what all rooms share |
 //! | `data` | [`cache_aside`], [`sharding`] |
-//! | `work` | [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
+//! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`]; turns `work` on |
 //! | `stream` | [`stream`]; turns `work` on |
 //!
