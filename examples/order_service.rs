@@ -263,7 +263,7 @@ impl Services {
         }
         Ok(match executed {
             Executed::Applied => answer(200, booking),
-            Executed::Before(booking) => answer(200, String::from_utf8_lossy(&booking)),
+            Executed::AlreadyApplied(booking) => answer(200, String::from_utf8_lossy(&booking)),
             _ => answer(410, "cancelled before"),
         })
     }
@@ -352,7 +352,7 @@ async fn read_replies(replies: &dyn Queue, read: &Mutex<BTreeMap<String, Vec<Str
 /// An operator's work: looks whether the orders that are stuck were paid. Returns their number.
 async fn resolve(orders: &Scheduler<Order>, services: &Services) -> Result<usize> {
     let (held, _) = services.count().await?;
-    let open = orders.saga().open().await?;
+    let open = orders.saga().list_open().await?;
     let stuck: Vec<_> = open.into_iter().filter(|(_, is_stuck)| *is_stuck).map(|(id, _)| id).collect();
     for id in &stuck {
         let number = id.rsplit('-').next().and_then(|number| number.parse().ok()).ok_or("no number of an order")?;

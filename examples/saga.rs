@@ -71,7 +71,7 @@ async fn handle(store: Arc<InMemoryStore>, numbers: Arc<AtomicU64>, path: String
     }
     Ok(match executed {
         Executed::Applied => answer(200, booking),
-        Executed::Before(booking) => answer(200, String::from_utf8_lossy(&booking)),
+        Executed::AlreadyApplied(booking) => answer(200, String::from_utf8_lossy(&booking)),
         _ => answer(410, "cancelled before"),
     })
 }
@@ -225,7 +225,7 @@ async fn shown() -> Result<(Value, bool)> {
 
     let (held, doubled) = count(&bookings).await?;
     let half_done = held.values().filter(|services| **services != SERVICES.len()).count();
-    let left = trips.open().await?.len();
+    let left = trips.list_open().await?.len();
     let holds = (completed, compensated, held.len(), doubled, half_done, left) == (TRIPS - 2, 2, completed, 0, 0, 0);
     let bookings: usize = held.values().sum();
     let summary = json!({ "trips": TRIPS, "completed": completed, "compensated": compensated, "bookings": bookings,

@@ -84,6 +84,7 @@
 //! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
+//! | [`work`] | what handlers of messages and events return, and the signal that asks them to stop |
 //! | [`saga`] | steps in several services that complete as a whole, or are compensated |
 //! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
@@ -131,7 +132,7 @@
 //! |---|---|
 //! | always there | [`call`] and the policies, [`standard`], the ports and their engines, what all rooms share |
 //! | `data` | [`cache_aside`], [`sharding`] |
-//! | `work` | [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
+//! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`]; turns `work` on |
 //! | `stream` | [`stream`]; turns `work` on |
 //!
@@ -180,6 +181,7 @@ mod patterns;
 mod ports;
 mod roof;
 mod wings;
+#[cfg(feature = "work")]
 pub mod work;
 
 #[cfg(feature = "chaos")]

@@ -290,7 +290,7 @@ impl State {
         let row = Write::put(effect(key), subject, Precondition::Absent);
         match self.reservations.execute(key, vec![row], "").await {
             Ok(Executed::Applied) => StatusCode::CREATED,
-            Ok(Executed::Before(_)) => self.repeated(),
+            Ok(Executed::AlreadyApplied(_)) => self.repeated(),
             Ok(_) => StatusCode::GONE,
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }

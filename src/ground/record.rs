@@ -39,7 +39,7 @@ pub(crate) fn hex(text: &str) -> Option<u64> {
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests {
-    use super::*;
+    use crate::record::{Unreadable, check_form, words};
 
     #[test]
     fn a_higher_number_of_the_same_form_is_too_new_and_all_else_is_foreign() {

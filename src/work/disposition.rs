@@ -6,15 +6,15 @@ use crate::{
     queue::{Address, Message},
 };
 
-/// Minimum delay of a released, refused or snoozed piece of work, so that an immediate second one does
-/// not become a busy loop.
+/// Minimum delay of a released, refused or snoozed piece of work, so that an immediate second one
+/// does not become a busy loop.
 pub(crate) const SHORTEST_DELAY: Duration = Duration::from_millis(100);
 
 /// Result of a handler, which decides how its message or event is settled.
 ///
 /// A handler may return this, `()`, or a `Result<(), E>`, whose error becomes
-/// [`Retry`](Self::Retry). That of a queue's message may forward results `R` to other queues; that of
-/// an event cannot ([`EventDisposition`]).
+/// [`Retry`](Self::Retry). That of a queue's message may forward results `R` to other queues; that
+/// of an event cannot ([`EventDisposition`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Disposition<R = Vec<(Address, Message)>> {
@@ -68,11 +68,12 @@ pub enum Disposition<R = Vec<(Address, Message)>> {
 
 /// Result of the handler of an event, which cannot be [forwarded](Disposition::Forward).
 ///
-/// A position of a topic and the messages of a queue have no common step. A handler sends them itself,
-/// before it returns. This does not compile:
+/// A position of a topic and the messages of a queue have no common step. A handler sends them
+/// itself, before it returns. This does not compile:
 ///
 /// ```compile_fail,E0277
-/// # use steadfast::{queue::{Address, Message}, stream::{Delivered, StreamProcessor}, work::Disposition};
+/// # use steadfast::{queue::{Address, Message}, stream::{Delivered, StreamProcessor}};
+/// # use steadfast::work::Disposition;
 /// # async fn run(processor: StreamProcessor, queue: Address) {
 /// let shutdown = std::future::pending();
 /// processor.run(shutdown, async |event: Delivered| {

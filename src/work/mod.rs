@@ -1,5 +1,5 @@
-//! Work: what a handler says about the message or event that it handled, and the signal that asks it
-//! to stop. Listener, filters, scheduler, journal and streams share these words.
+//! Work: what a handler says about the message or event that it handled, and the signal that asks
+//! it to stop. Listener, filters, scheduler, journal and streams share these words.
 //!
 //! A handler returns a [`Disposition`], `()`, or a `Result<(), E>`. Each of its words is one of:
 //!

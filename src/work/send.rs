@@ -28,11 +28,11 @@ pub(crate) enum SendEnd {
 }
 
 impl PatientSend<'_> {
-    /// Sends messages, until the queue accepts or refuses them, or `stopped` is ready after a failed
-    /// request.
+    /// Sends messages, until the queue accepts or refuses them, or `stopped` is ready after a
+    /// failed request.
     ///
-    /// `messages` gets the time of the request, and that of the first one whose messages may have been
-    /// accepted with the reply lost. `failed` is told of each failed request.
+    /// `messages` gets the time of the request, and that of the first one whose messages may have
+    /// been accepted with the reply lost. `failed` is told of each failed request.
     pub(crate) async fn send(
         mut self,
         mut messages: impl FnMut(Instant, Option<Instant>) -> Vec<Message>,

@@ -133,7 +133,7 @@ fn one_saga(runtime: &Runtime, store: &Arc<dyn Store>, fails: bool, process: &Cr
             assert!(matches!(other.cancel("42", "ill").await, Ok(SagaOutcome::Compensated { .. })));
             assert_eq!(counts(&**store, &name).await.0, 0);
         }
-        assert_eq!(other.open().await.unwrap(), []);
+        assert_eq!(other.list_open().await.unwrap(), []);
     });
 }
 

@@ -2,7 +2,6 @@
 //! request.
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use steadfast::{
     ConfigError, backend,
     cache_aside::{CacheAside, CacheAsideConfig},
@@ -10,11 +9,12 @@ use steadfast::{
     claim_check::{ClaimCheck, ClaimCheckConfig},
     journal::{Journal, JournalConfig},
     lease::StoreLease,
-    port::{BoxFuture, Capabilities, Capability},
+    port::Capability,
     queue::{IdempotencyFilter, InMemoryQueue},
     queue_listener::{QueueListener, QueueListenerConfig},
     sharding::{ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, ShardingError},
-    store::{InMemoryStore, Key, PutOptions, Store, StoreError, Version},
+    store::{InMemoryStore, Store},
+    testing::ScriptedPort,
     throttling::{Quota, SharedRateLimiter},
     time::Clock,
 };
@@ -28,34 +28,16 @@ const NEEDED: [Capability; 4] =
     [Capability::Linearizable, Capability::OrderedVersions, Capability::TimeToLive, Capability::AtomicBatch];
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A store that lacks one capability.
-#[derive(Debug)]
-struct Lacks {
-    store: InMemoryStore,
-    capability: Capability,
-}
-
-impl Store for Lacks {
-    forward_store! { store: get, delete, scan, batch }
-
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities().without(self.capability)
-    }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        self.store.put(key, value, options)
-    }
+/// Returns a store that lacks one capability.
+pub(crate) fn lacking(capability: Capability) -> Arc<dyn Store> {
+    ScriptedPort::changing(&Clock::tokio(), move |can| can.without(capability)).store(Arc::new(InMemoryStore::new()))
 }
 
 /// Builds a component on a store without each capability in turn. It must refuse those that lack a
 /// needed one, by the names of the setting and of the capability, and accept the others.
 fn refuses(setting: &str, needed: &[Capability], build: impl Fn(Arc<dyn Store>) -> Result<(), ConfigError>) {
     for capability in NEEDED {
-        let built = build(Arc::new(Lacks { store: InMemoryStore::new(), capability }));
+        let built = build(lacking(capability));
         match built {
             Ok(()) => assert!(!needed.contains(&capability), "`{capability}` was not missed"),
             Err(refused) => {
@@ -81,7 +63,7 @@ fn a_listener_refuses_an_idempotency_filter_whose_records_would_never_expire() {
     refuses("filter", &[Capability::TimeToLive], |store| {
         let queue = Arc::new(InMemoryQueue::new("jobs"));
         let listener = QueueListener::builder(queue, QueueListenerConfig::default());
-        listener.filter(IdempotencyFilter::new(store, "seen", MINUTE)).build().map(drop)
+        listener.idempotency_filter(IdempotencyFilter::new(store, "seen", MINUTE)).build().map(drop)
     });
 }
 

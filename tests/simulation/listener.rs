@@ -184,7 +184,7 @@ impl World {
             let listener = QueueListener::builder(self.line(process), Default::default())
                 .clock(&self.clock)
                 .entropy(&Entropy::from_seed(self.entropy.next_u64()))
-                .filter(IdempotencyFilter::new(self.handled.clone(), "handled", S(7 * 86_400)))
+                .idempotency_filter(IdempotencyFilter::new(self.handled.clone(), "handled", S(7 * 86_400)))
                 .notifier(self.notifier.clone(), "jobs")
                 .build()
                 .unwrap();

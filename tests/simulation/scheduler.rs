@@ -448,7 +448,7 @@ impl World {
                     self.clock.sleep(MS(500)).await;
                     let depth =
                         self.orders.depth().await.unwrap().total() + self.couriers.depth().await.unwrap().total();
-                    if depth == 0 && orders.saga().open().await.unwrap().iter().all(|(_, is_stuck)| *is_stuck) {
+                    if depth == 0 && orders.saga().list_open().await.unwrap().iter().all(|(_, is_stuck)| *is_stuck) {
                         break;
                     }
                 }

@@ -111,7 +111,7 @@ impl Service {
             _ => key.to_owned(),
         };
         let executed = self.participant.execute(&key, noted("do", action), "ok").await?;
-        Ok(matches!(executed, Executed::Applied | Executed::Before(_)))
+        Ok(matches!(executed, Executed::Applied | Executed::AlreadyApplied(_)))
     }
 
     pub(crate) async fn undo(&self, action: &str) -> Result<(), StoreError> {

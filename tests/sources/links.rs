@@ -466,8 +466,10 @@ fn every_link_between_pages_of_the_documentation_leads_to_an_anchor_there() {
             }
             let file = if file.is_empty() { path.clone() } else { at.join("/") };
             seen += 1;
+            // Rustdoc computes bounds of auto traits, and names in them also a type that is hidden from its page.
+            let is_hidden = anchor == "associatedtype.Spec";
             // Pages of other crates are not built.
-            if anchors.get(file.as_str()).is_some_and(|anchors| !anchors.contains(anchor)) {
+            if !is_hidden && anchors.get(file.as_str()).is_some_and(|anchors| !anchors.contains(anchor)) {
                 found.insert(format!("{path}: {link}"));
             }
         }

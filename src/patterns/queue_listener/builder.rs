@@ -43,7 +43,7 @@ impl QueueListener {
     /// Creates a builder of a listener of this queue.
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CQueueListener%3E): `level`,
-    /// `source`, `order`, `notifier`, `filter`, `control`, `scaling`.
+    /// `source`, `order`, `notifier`, `idempotency_filter`, `control`, `scaling`.
     pub fn builder(queue: Arc<dyn Queue>, config: QueueListenerConfig) -> Builder<Self> {
         Builder::new(QueueListenerSpec {
             queues: vec![(queue, Level::default())],
@@ -87,7 +87,7 @@ impl Builder<QueueListener> {
     }
 
     /// Skips messages that were handled before, by this filter.
-    pub fn filter(mut self, filter: IdempotencyFilter) -> Self {
+    pub fn idempotency_filter(mut self, filter: IdempotencyFilter) -> Self {
         self.spec.filter = Some(filter);
         self
     }

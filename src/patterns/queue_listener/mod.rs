@@ -111,7 +111,7 @@
 //!
 //! // 3. Recognise messages that were handled before.
 //! let filter = IdempotencyFilter::new(backend.store(), "paid", Duration::from_secs(86_400));
-//! let once = QueueListener::builder(invoices.clone(), config).filter(filter).build()?;
+//! let once = QueueListener::builder(invoices.clone(), config).idempotency_filter(filter).build()?;
 //!
 //! // 4. A second queue that goes first, and a switch for operators that holds in all processes.
 //! let control = QueueControl::new(backend.store())?;

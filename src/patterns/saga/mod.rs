@@ -190,7 +190,7 @@
 //! and calls [`skip`](Saga::skip). The same holds for a compensation that fails. If a pivot is
 //! stuck whose outcome was unknown, and the service says that it had no effect,
 //! [`undo`](Saga::undo) lets the saga be compensated. A stuck saga is kept without a time limit,
-//! and [`open`](Saga::open) lists it.
+//! and [`list_open`](Saga::list_open) lists it.
 //!
 //! Reserve before the pivot, and confirm after it: a reservation with a time limit holds the
 //! resource shortly, and needs no perfect compensation.

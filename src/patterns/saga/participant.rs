@@ -31,13 +31,13 @@ use crate::{
 ///
 /// let key = "trip/trip-42/seat"; // from the request
 /// assert_eq!(seats.execute(key, take(), "12A").await?, Executed::Applied);
-/// assert_eq!(seats.execute(key, take(), "12A").await?, Executed::Before("12A".into()));
+/// assert_eq!(seats.execute(key, take(), "12A").await?, Executed::AlreadyApplied("12A".into()));
 /// assert_eq!(seats.compensate(key, free()).await?, Compensated::Applied);
 ///
 /// // The compensation of an action that never came bars it.
 /// let late = "trip/trip-43/seat";
 /// assert_eq!(seats.compensate(late, free()).await?, Compensated::NeverExecuted);
-/// assert_eq!(seats.execute(late, take(), "12A").await?, Executed::Barred);
+/// assert_eq!(seats.execute(late, take(), "12A").await?, Executed::TooLate);
 /// # Ok(())
 /// # }
 /// ```
@@ -61,9 +61,9 @@ pub enum Executed {
     /// The action was applied by this request.
     Applied,
     /// The action was applied by an earlier request, with this reply.
-    Before(Bytes),
+    AlreadyApplied(Bytes),
     /// The action was compensated, before or after it arrived. Nothing was applied.
-    Barred,
+    TooLate,
 }
 
 /// The result of [`Participant::compensate`].
@@ -73,7 +73,7 @@ pub enum Compensated {
     /// The action was undone by this request.
     Applied,
     /// An earlier request undid or barred the action.
-    Before,
+    AlreadyCompensated,
     /// The action had not arrived. Nothing was applied, and it is refused from now on.
     NeverExecuted,
 }
@@ -122,8 +122,8 @@ impl Participant {
         let record = record.freeze();
         loop {
             match self.read(&row).await? {
-                Some((Fate::Executed(reply), _)) => return Ok(Executed::Before(reply)),
-                Some((Fate::Barred, _)) => return Ok(Executed::Barred),
+                Some((Fate::Executed(reply), _)) => return Ok(Executed::AlreadyApplied(reply)),
+                Some((Fate::Barred, _)) => return Ok(Executed::TooLate),
                 None if self.write(&row, record.clone(), Precondition::Absent, &rows).await? => {
                     return Ok(Executed::Applied);
                 }
@@ -147,7 +147,7 @@ impl Participant {
         let barred = || Bytes::from_static(BARRED);
         loop {
             match self.read(&row).await? {
-                Some((Fate::Barred, _)) => return Ok(Compensated::Before),
+                Some((Fate::Barred, _)) => return Ok(Compensated::AlreadyCompensated),
                 Some((Fate::Executed(_), version))
                     if self.write(&row, barred(), Precondition::Version(version), &rows).await? =>
                 {

@@ -58,7 +58,7 @@ impl<T: Send + Sync + 'static> Saga<T> {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub async fn open(&self) -> Result<Vec<(String, bool)>, SagaError> {
+    pub async fn list_open(&self) -> Result<Vec<(String, bool)>, SagaError> {
         let mut open = Vec::new();
         let mut scan = self.core.index();
         loop {

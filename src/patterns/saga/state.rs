@@ -31,19 +31,19 @@
 //! | Started | - | - | - | Started unknown | - | - | - | - | Failed unknown |
 //! | Waiting | - | - | Started | Started | Failed | - | - | - | Failed |
 //! | Done | - | Undoing | - | - | - | - | - | - | UndoFailed |
-//! | Failed | - | Undoing if unknown | - | - | - | Waiting | Skipped | Undone | - |
+//! | Failed | Undoing if unknown | Undoing if unknown | - | - | - | Waiting uncounted | Skipped | Undone | - |
 //! | Undoing | - | - | - | Undoing | - | - | - | - | UndoFailed |
 //! | UndoWaiting | - | - | Undoing | Undoing | - | - | - | - | UndoFailed |
 //! | Undone | - | - | - | - | - | - | - | - | - |
-//! | UndoFailed | - | - | - | - | - | UndoWaiting | Skipped | - | - |
+//! | UndoFailed | - | - | - | - | - | UndoWaiting uncounted | Skipped | - | - |
 //! | Skipped | - | - | - | - | - | - | - | - | - |
 //!
 //! - *forward* and *back*: the turn of the step's group comes, as the saga goes forward or is
 //!   compensated. *due*: its delay is over.
 //! - *takeover*: another execution claims the saga; the attempt that was under way is lost, and
 //!   fails the step if it was the last. *stop*: the saga is about to be compensated.
-//! - *retry*, *skip* and *undo*: an operator repairs a saga that is stuck at this step. *strand*: a
-//!   supervisor gives the saga up.
+//! - *retry*, *skip* and *undo*: an operator repairs a saga that is stuck at this step; a retry
+//!   counts none of the attempts before it. *strand*: a supervisor gives the saga up.
 //!
 //! Each attempt is counted in the change that begins it, so that an attempt that kills its process
 //! is counted, too. After each change [`started`](Progress::started) names the attempts that are

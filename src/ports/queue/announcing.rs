@@ -37,7 +37,7 @@ struct Inner {
     notifier: Arc<dyn Notifier>,
     topic: Name,
     clock: Clock,
-    apart: Duration,
+    min_interval: Duration,
     /// Nanoseconds at which the next notice may be published. Only this time is exchanged between
     /// callers, so `Relaxed` suffices.
     next: AtomicU64,
@@ -55,13 +55,13 @@ pub struct AnnouncingSpec {
     queue: Arc<dyn Queue>,
     notifier: Arc<dyn Notifier>,
     topic: Name,
-    apart: Duration,
+    min_interval: Duration,
 }
 
 impl Builder<AnnouncingQueue> {
     /// Sets the minimum time between two notices. 20 ms by default.
-    pub fn apart(mut self, apart: Duration) -> Self {
-        self.spec.apart = apart;
+    pub fn min_interval(mut self, interval: Duration) -> Self {
+        self.spec.min_interval = interval;
         self
     }
 }
@@ -71,8 +71,8 @@ impl Component for AnnouncingQueue {
     type Spec = AnnouncingSpec;
 
     fn assemble(spec: AnnouncingSpec, Common { clock, .. }: Common) -> Self {
-        let AnnouncingSpec { queue, notifier, topic, apart } = spec;
-        Self(Arc::new(Inner { queue, notifier, topic, clock, apart, next: AtomicU64::new(0) }))
+        let AnnouncingSpec { queue, notifier, topic, min_interval } = spec;
+        Self(Arc::new(Inner { queue, notifier, topic, clock, min_interval, next: AtomicU64::new(0) }))
     }
 }
 
@@ -84,20 +84,21 @@ impl AnnouncingQueue {
 
     /// Creates a builder with the arguments of [`new`](Self::new).
     ///
-    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAnnouncingQueue%3E): `apart`.
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAnnouncingQueue%3E):
+    /// `min_interval`.
     pub fn builder(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Builder<Self> {
-        Builder::new(AnnouncingSpec { queue, notifier, topic: topic.into(), apart: APART })
+        Builder::new(AnnouncingSpec { queue, notifier, topic: topic.into(), min_interval: APART })
     }
 
     async fn announce(&self) {
-        let Inner { notifier, topic, clock, apart, next, .. } = &*self.0;
+        let Inner { notifier, topic, clock, min_interval, next, .. } = &*self.0;
         let now = clock.now();
         let due = next.load(Ordering::Relaxed);
         if due > now.as_nanos() {
             return;
         }
         // Only one of several concurrent senders publishes.
-        let after = (now + *apart).as_nanos();
+        let after = (now + *min_interval).as_nanos();
         if next.compare_exchange(due, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }

@@ -118,7 +118,7 @@
 //!     first append is refused as `Invalid`, until they are deleted. Their versions were no
 //!     numbers: guarantee 2 counts from the first append.
 //! 14. **With [`Durable`](crate::port::Capability::Durable)**, a restart of the backend changes
-//!     none of this: records, versions, lives, fences and sequences go on as they were.
+//!     none of this: records, versions, TTLs, fences and sequences go on as they were.
 mod error;
 mod ext;
 mod key;

@@ -53,7 +53,7 @@ impl Parts {
         let mut builder = QueueListener::builder(self.queue.clone(), config.listener());
         builder.common = self.common.clone();
         if let Some(filter) = &self.filter {
-            builder = builder.filter(filter.clone());
+            builder = builder.idempotency_filter(filter.clone());
         }
         builder.build()
     }

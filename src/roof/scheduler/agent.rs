@@ -48,7 +48,7 @@ const KEY: &str = "idempotency-key";
 /// let couriers = Participant::new(Arc::new(InMemoryStore::new()), "couriers")?;
 /// let agent = agent.run(clock.sleep(Duration::from_secs(60)), async |call: AgentCall| {
 ///     match couriers.execute(&call.key, vec![], "courier 7").await? {
-///         Executed::Before(reply) => Ok(reply),
+///         Executed::AlreadyApplied(reply) => Ok(reply),
 ///         _ => Ok::<_, steadfast::store::StoreError>("courier 7".into()),
 ///     }
 /// });

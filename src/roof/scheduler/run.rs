@@ -46,11 +46,13 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     /// their visibility time-out.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<(), PortError> {
         let inner = &*self.0;
+        // A stop waits as long as a step may take, and the saga's settings may have changed. They
+        // were valid, and so are these.
+        let update = || _ = inner.update_listener();
+        update();
         let shutdown = async {
             shutdown.await;
-            // A stop waits as long as a step may take, and the saga's settings may have changed.
-            // They were valid, and so are these.
-            let _ = inner.update_listener();
+            update();
         };
         inner.listener.run(shutdown, |work: Work| inner.handle(work)).await
     }

@@ -79,12 +79,12 @@
 //! use steadfast::{
 //!     lease::StoreLease,
 //!     queue::InMemoryQueue,
-//!     queue_listener::Disposition,
 //!     store::InMemoryStore,
 //!     stream::{
 //!         Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor,
 //!         StreamProcessorConfig,
 //!     },
+//!     work::EventDisposition,
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -111,7 +111,7 @@
 //! processor.run(shutdown, async |event: Delivered| {
 //!     // `event.position` identifies the event; `event.token()` fences the writes of this owner.
 //!     states.lock().unwrap().push(event.event.body.clone());
-//!     Disposition::Complete
+//!     EventDisposition::Complete
 //! }).await?;
 //! assert_eq!(states.into_inner().unwrap(), ["ordered", "packed", "delivered"]);
 //! # Ok(())
@@ -122,7 +122,7 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use steadfast::{backend, queue_listener::Disposition, standard::Standard};
+//! use steadfast::{backend, standard::Standard, work::EventDisposition};
 //! use steadfast::stream::{
 //!     Delivered, Event, Producer, ProducerConfig, StoreTopic, StreamProcessor, Topic,
 //! };
@@ -148,7 +148,7 @@
 //!     .build()?;
 //! let board = Standard::builder(Default::default()).name("board").build()?.into_pipeline();
 //! processor.run(stop(), async |event: Delivered| {
-//!     Disposition::of_call(board.call(|| show(&event.event.body)).await)
+//!     EventDisposition::of_call(board.call(|| show(&event.event.body)).await)
 //! }).await?;
 //!
 //! // 4. Watch the lag of each partition.
@@ -239,7 +239,7 @@
 //! A checkpoint has the low watermark, which is the position up to which all events are finished,
 //! and a bit for each finished event above it. So a slow event holds up neither the checkpoint of
 //! the others nor, after a crash, repeats them. An event is finished when its handler returned
-//! [`Complete`](crate::queue_listener::Disposition::Complete), or when it is a dead letter.
+//! [`Complete`](crate::work::Disposition::Complete), or when it is a dead letter.
 //!
 //! # Poison
 //!
@@ -259,7 +259,7 @@
 //! # Composing
 //!
 //! - **Calls** of a handler go through a [pipeline](crate::Pipeline), and their result through
-//!   [`Disposition::of_call`](crate::queue_listener::Disposition::of_call): a call that an open
+//!   [`EventDisposition::of_call`](crate::work::Disposition::of_call): a call that an open
 //!   breaker rejected is no attempt.
 //! - **Idempotency** ([all ways](crate::_docs::once)): the position identifies an event within its
 //!   topic; write it with the effect, in one [`batch`](crate::store::Store::batch) of the store,

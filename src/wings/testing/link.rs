@@ -16,6 +16,16 @@ pub(super) trait Link: Clone + fmt::Debug + Send + Sync + 'static {
     /// The description of a request, or nothing where none is needed.
     type Name: Send;
 
+    /// Returns the capabilities of a port behind the link.
+    fn capabilities(&self, can: Capabilities) -> Capabilities {
+        can
+    }
+
+    /// Returns the address of a queue behind the link.
+    fn address(&self, address: Option<Address>) -> Option<Address> {
+        address
+    }
+
     /// Describes a request.
     fn name(&self, request: impl FnOnce() -> Request) -> Self::Name;
 
@@ -30,19 +40,30 @@ pub(super) trait Link: Clone + fmt::Debug + Send + Sync + 'static {
 /// A request, as reports describe it.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
-    method: &'static str,
+    pub(super) method: &'static str,
     target: String,
+    /// Row of the key, if there is one.
+    row: Option<String>,
     /// `true` if the request changes the state of the backend. To receive a message hides it.
     pub(super) writes: bool,
 }
 
 impl Request {
     fn read(method: &'static str, target: impl fmt::Display) -> Self {
-        Self { method, target: target.to_string(), writes: false }
+        Self { method, target: target.to_string(), row: None, writes: false }
     }
 
     fn write(method: &'static str, target: impl fmt::Display) -> Self {
-        Self { method, target: target.to_string(), writes: true }
+        Self { method, target: target.to_string(), row: None, writes: true }
+    }
+
+    fn of(self, key: Key<'_>) -> Self {
+        Self { row: Some(key.row.to_owned()), ..self }
+    }
+
+    /// Returns the row of the key, or the target of another request.
+    pub(super) fn into_target(self) -> String {
+        self.row.unwrap_or(self.target)
     }
 
     fn settle(queue: String, settlements: &[(Receipt, Settle)]) -> Self {
@@ -92,10 +113,10 @@ macro_rules! pass {
 
 impl<L: Link> Store for Behind<L, dyn Store> {
     fn capabilities(&self) -> Capabilities {
-        self.port.capabilities()
+        self.link.capabilities(self.port.capabilities())
     }
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        pass!(self, Request::read("get", key),
+        pass!(self, Request::read("get", key).of(key),
             [p = key.partition.to_owned(), r = key.row.to_owned()], port => port.get(Key::new(&p, &r)))
     }
     fn put<'a>(
@@ -104,11 +125,11 @@ impl<L: Link> Store for Behind<L, dyn Store> {
         value: Bytes,
         options: PutOptions,
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        pass!(self, Request::write("put", key), [p = key.partition.to_owned(), r = key.row.to_owned(), v = value],
+        pass!(self, Request::write("put", key).of(key), [p = key.partition.to_owned(), r = key.row.to_owned(), v = value],
             port => port.put(Key::new(&p, &r), v, options))
     }
     fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        pass!(self, Request::write("delete", key), [p = key.partition.to_owned(), r = key.row.to_owned()],
+        pass!(self, Request::write("delete", key).of(key), [p = key.partition.to_owned(), r = key.row.to_owned()],
             port => port.delete(Key::new(&p, &r), options))
     }
     fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
@@ -127,13 +148,13 @@ impl<L: Link> Store for Behind<L, dyn Store> {
 
 impl<L: Link> Queue for Behind<L, dyn Queue> {
     fn capabilities(&self) -> Capabilities {
-        self.port.capabilities()
+        self.link.capabilities(self.port.capabilities())
     }
     fn identity(&self) -> String {
         self.port.identity()
     }
     fn address(&self) -> Option<Address> {
-        self.port.address()
+        self.link.address(self.port.address())
     }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         pass!(self, Request::write("send", self.port.identity()), [m = messages], port => port.send(m))
@@ -177,7 +198,7 @@ impl<L: Link> Queue for Behind<L, dyn Queue> {
 
 impl<L: Link> Lease for Behind<L, dyn Lease> {
     fn capabilities(&self) -> Capabilities {
-        self.port.capabilities()
+        self.link.capabilities(self.port.capabilities())
     }
     fn acquire<'a>(
         &'a self,
@@ -218,7 +239,7 @@ impl<L: Link> Lease for Behind<L, dyn Lease> {
 
 impl<L: Link> Notifier for Behind<L, dyn Notifier> {
     fn capabilities(&self) -> Capabilities {
-        self.port.capabilities()
+        self.link.capabilities(self.port.capabilities())
     }
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
         pass!(self, Request::write("publish", format_args!("{topic:?}")),

@@ -1,6 +1,6 @@
 //! Tools for tests of services that use this crate, and of the crate itself: a manual clock, a
-//! service that follows a script, and harnesses that drop a future at every await point and end a
-//! process at every request to its backends.
+//! service and ports that follow a script, and harnesses that drop a future at every await point
+//! and end a process at every request to its backends.
 //!
 //! ```
 //! use steadfast::{
@@ -35,11 +35,14 @@
 //!    says so.
 //! 6. [`repeated`] runs each step of a saga several times under one key. If the results differ, the
 //!    saga ends with a reason that names the step.
+//! 7. A [`ScriptedPort`] gives each call the answer of its rule, after the times that the answer
+//!    states, and records it with its begin and its end.
 pub mod conformance;
 mod crash;
 mod drops;
 pub mod faults;
 mod link; // ports behind a link that loses requests
+mod port; // ports that follow a script
 #[cfg(feature = "workflow")]
 mod repeated; // steps of a saga, several times under one key
 mod scripted;
@@ -47,6 +50,7 @@ mod scripted;
 pub use crate::time::ManualClock;
 pub use crash::{CrashingProcess, crash_at_every_write, fail_at_every_write};
 pub use drops::drop_at_every_await;
+pub use port::{PortAnswer, PortCall, ScriptedPort};
 #[cfg(feature = "workflow")]
 pub use repeated::repeated;
 pub use scripted::{ScriptError, ScriptedError, ScriptedService};

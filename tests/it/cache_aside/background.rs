@@ -15,10 +15,11 @@ use steadfast::{
     entropy::Entropy,
     notify::InMemoryNotifier,
     store::{Key, Store},
+    testing::{PortAnswer, PortCall, ScriptedPort},
 };
 
 use crate::cache_aside::{
-    tiers::{Answer, NOW, Tier},
+    tiers::after,
     world::{Cache, Error, MIN, MS, S, Task, World, codec, plain},
 };
 
@@ -27,20 +28,20 @@ fn config(most: u32) -> CacheAsideConfig {
 }
 
 /// A tier that answers at once, except that each second write of a row, its value, takes this long.
-fn slow_writes(world: &World, takes: Duration) -> Arc<Tier> {
-    let tier = Tier::new(&world.store, &world.clock);
+fn slow_writes(world: &World, takes: Duration) -> Arc<dyn Store> {
+    let tier = ScriptedPort::new(&world.clock);
     let mut claimed = std::collections::HashSet::new();
-    tier.script.by(move |(kind, row)| {
-        if *kind != "put" || row.starts_with("tag") || row == "sequence" {
-            return NOW;
+    tier.by(move |PortCall { method, target: row, .. }| {
+        if *method != "put" || row.starts_with("tag") || row == "sequence" {
+            return PortAnswer::pass();
         }
         if claimed.insert(row.clone()) {
-            return NOW;
+            return PortAnswer::pass();
         }
         claimed.remove(row);
-        Answer::After(takes)
+        after(takes)
     });
-    tier
+    tier.store(world.store.clone())
 }
 
 /// Returns the number in the row of the key, or `None` for a claim or no row.

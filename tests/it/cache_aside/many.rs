@@ -16,14 +16,14 @@ use steadfast::{
     cache_aside::{CacheAsideConfig, LoadError, LoadOptions, RemoteConfig, StaleConfig, Unattended},
     entropy::Entropy,
     testing::{
-        drop_at_every_await,
+        PortAnswer, ScriptedPort, drop_at_every_await,
         faults::{FaultConfig, FaultNetwork},
     },
     time::{Clock, Instant, TimeSource},
 };
 
 use crate::cache_aside::{
-    tiers::{Answer, NOW, Tier},
+    tiers::{FAILS, after},
     world::{Cache, Error, MIN, MS, S, Source, World, codec, plain},
 };
 
@@ -221,9 +221,9 @@ fn shared() -> CacheAsideConfig {
 #[test]
 fn missing_keys_are_looked_up_in_the_remote_tier_at_once_and_only_the_others_loaded() {
     let world = World::new();
-    let tier = Tier::new(&world.store, &world.clock);
-    tier.script.all(Answer::After(MS(5)));
-    let (a, b) = (world.process(shared(), 1), world.process_on(tier, shared(), 2));
+    let tier = ScriptedPort::new(&world.clock);
+    tier.always("", after(MS(5)));
+    let (a, b) = (world.process(shared(), 1), world.process_on(tier.store(world.store.clone()), shared(), 2));
     let batch = Batch::of(&world);
     batch.get(&world, &a, &[1, 2, 3]).unwrap();
     batch.calls();
@@ -259,11 +259,11 @@ fn a_key_that_another_process_loads_delays_the_others_by_a_tenth_of_a_second_at_
 
 #[test]
 fn a_remote_tier_that_fails_costs_no_call_for_several_keys() {
-    for answer in [Answer::Error, Answer::Never, Answer::After(MS(60))] {
+    for answer in [FAILS, PortAnswer::hang(), after(MS(60))] {
         let world = World::new();
-        let tier = Tier::new(&world.store, &world.clock);
-        let (cache, batch) = (world.process_on(tier.clone(), shared(), 1), Batch::of(&world));
-        tier.script.by(move |(_, row)| if row.starts_with('1') { answer } else { NOW });
+        let tier = ScriptedPort::new(&world.clock);
+        let (cache, batch) = (world.process_on(tier.store(world.store.clone()), shared(), 1), Batch::of(&world));
+        tier.by(move |call| if call.target.starts_with('1') { answer } else { PortAnswer::pass() });
         let keys: Vec<u32> = (0..100).map(|n| 2 * n + 1).collect();
         let start = world.time.now();
         assert!(batch.get(&world, &cache, &keys).unwrap().iter().all(Option::is_some), "{answer:?}");

@@ -1,10 +1,13 @@
 //! A cache whose configuration is replaced while it is in use.
 use std::sync::atomic::Ordering::SeqCst;
 
-use steadfast::cache_aside::{CacheAsideEvent, RemoteConfig, StaleConfig};
+use steadfast::{
+    cache_aside::{CacheAsideEvent, RemoteConfig, StaleConfig},
+    testing::{PortAnswer, ScriptedPort},
+};
 
 use crate::cache_aside::{
-    tiers::{Answer, NOW, Tier},
+    tiers::asked,
     world::{MIN, MS, S, World, codec, plain},
 };
 
@@ -46,27 +49,28 @@ fn a_smaller_capacity_evicts_at_once_and_a_larger_one_holds_more() {
 #[test]
 fn a_load_and_the_requests_to_the_remote_tier_get_the_new_time_limits() {
     let world = World::new();
-    let tier = Tier::new(&world.store, &world.clock);
-    let cache = world.builder(plain()).name("numbers").remote(tier.clone(), codec()).build().unwrap();
+    let tier = ScriptedPort::new(&world.clock);
+    let cache =
+        world.builder(plain()).name("numbers").remote(tier.store(world.store.clone()), codec()).build().unwrap();
     let timed = |key| {
         let start = world.time.now();
         let value = world.get(&cache, key);
         (world.time.now() - start, value.ok())
     };
-    tier.script.all(Answer::Never);
+    tier.always("", PortAnswer::hang());
     assert_eq!(timed(1), (MS(100), Some(1)));
     let remote = RemoteConfig::default().timeout(MS(20)).rest(S(600));
     cache.reconfigure(cache.config().remote(remote).hard_timeout(S(2))).unwrap();
     assert_eq!(timed(2), (MS(20), Some(1)));
     assert_eq!(timed(3), (MS(20), Some(1)));
     // Suspended from now on, for the new cool-down.
-    tier.script.all(NOW);
+    tier.always("", PortAnswer::pass());
     world.pass(S(599));
-    tier.script.asked("get");
-    assert_eq!((timed(4), tier.script.asked("get")), ((MS(0), Some(1)), 0));
+    asked(&tier, "get");
+    assert_eq!((timed(4), asked(&tier, "get")), ((MS(0), Some(1)), 0));
     world.pass(S(2));
     assert_eq!(timed(5), (MS(0), Some(1)));
-    assert!(tier.script.asked("get") > 0);
+    assert!(asked(&tier, "get") > 0);
     world.source.takes(S(5));
     let (took, value) = timed(6);
     assert!(value.is_none() && took <= S(4), "{took:?} {value:?}");

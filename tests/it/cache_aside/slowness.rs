@@ -14,17 +14,17 @@ use steadfast::{
     cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteConfig, StaleConfig},
     entropy::Entropy,
     store::{Key, Scan, Store, StoreExt},
-    testing::drop_at_every_await,
+    testing::{PortAnswer, ScriptedPort, drop_at_every_await},
 };
 
 use crate::{
-    cache_aside::tiers::{Answer, NOW, Plane, Tier},
+    cache_aside::tiers::{FAILS, Plane, after, asked},
     cache_aside::world::{Cache, Error, MIN, MS, S, World, codec, plain},
 };
 
 struct Slow {
     world: World,
-    tier: Arc<Tier>,
+    tier: ScriptedPort,
     plane: Arc<Plane>,
 }
 
@@ -37,14 +37,18 @@ fn short() -> CacheAsideConfig {
 impl Slow {
     fn new() -> Self {
         let world = World::new();
-        let tier = Tier::new(&world.store, &world.clock);
+        let tier = ScriptedPort::new(&world.clock);
         let plane = Plane::new(&world.notifier, &world.clock);
         Self { world, tier, plane }
     }
 
     fn cache(&self, config: CacheAsideConfig, seed: u64) -> Cache {
         let builder = self.world.builder(config).name("numbers").entropy(&Entropy::from_seed(seed));
-        builder.remote(self.tier.clone(), codec()).backplane(self.plane.clone()).build().unwrap()
+        builder
+            .remote(self.tier.store(self.world.store.clone()), codec())
+            .backplane(self.plane.clone())
+            .build()
+            .unwrap()
     }
 
     /// Creates a cache with a running loop.
@@ -76,7 +80,7 @@ fn an_invalidation_whose_notice_fails_is_written_to_the_remote_tier_once() {
     for by_tag in [false, true] {
         let slow = Slow::new();
         let (world, cache) = (&slow.world, slow.process(short(), 1));
-        slow.plane.script.all(Answer::Error);
+        slow.plane.script.always("", FAILS);
         for key in 0..100 {
             assert_eq!(slow.tagged(&cache, key, "t"), 1);
         }
@@ -88,16 +92,16 @@ fn an_invalidation_whose_notice_fails_is_written_to_the_remote_tier_once() {
             for key in 0..100 {
                 assert_eq!(slow.tagged(&cache, key, "t"), 1);
             }
-            told += slow.plane.script.asked("publish");
+            told += asked(&slow.plane.script, "publish");
         }
         assert_eq!(world.source.loads(), 200, "each key was loaded once before and once after it");
         assert!(told >= 30, "the notice was tried again, {told} times");
         // The notice is delivered when it can be, and then no more.
-        slow.plane.script.all(NOW);
+        slow.plane.script.always("", PortAnswer::pass());
         world.pass(S(3));
-        assert_eq!(slow.plane.script.asked("publish"), 1);
+        assert_eq!(asked(&slow.plane.script, "publish"), 1);
         world.pass(S(30));
-        assert_eq!(slow.plane.script.asked("publish"), 0);
+        assert_eq!(asked(&slow.plane.script, "publish"), 0);
         assert_eq!(world.run(cache.run(std::future::ready(()))), 0);
     }
 }
@@ -111,9 +115,9 @@ fn an_interrupted_clear_continues_where_it_was() {
     }
     // The tier fails after three pages.
     let mut scans = 0;
-    slow.tier.script.by(move |request| {
-        scans += u32::from(request.0 == "scan");
-        if scans > 3 { Answer::Error } else { NOW }
+    slow.tier.by(move |request| {
+        scans += u32::from(request.method == "scan");
+        if scans > 3 { FAILS } else { PortAnswer::pass() }
     });
     assert_eq!(world.run(cache.clear()), Reached::ThisProcess);
     let rows = || world.run(world.store.scan_all(Scan::partition("cache numbers"))).unwrap().len();
@@ -123,7 +127,7 @@ fn an_interrupted_clear_continues_where_it_was() {
     for key in 100..110 {
         let _ = world.get(&other, key);
     }
-    slow.tier.script.all(NOW);
+    slow.tier.always("", PortAnswer::pass());
     world.pass(S(3));
     assert_eq!(rows(), 10, "values stored after the clear stay");
 }
@@ -136,11 +140,11 @@ fn no_get_waits_for_pending_invalidations_beyond_the_time_out() {
         let world = &slow.world;
         let cache = if has_loop { slow.process(short(), 1) } else { slow.cache(short(), 1) };
         assert_eq!(slow.timed(&cache, 1), Duration::ZERO);
-        slow.tier.script.all(Answer::Error);
+        slow.tier.always("", FAILS);
         for tag in 0..3000 {
             assert_eq!(world.run(cache.invalidate_tag(&format!("tag {tag}"))), Reached::ThisProcess);
         }
-        slow.tier.script.all(Answer::After(MS(20)));
+        slow.tier.always("", after(MS(20)));
         world.pass(S(1));
         let hits = cache.stats().remote_hits;
         for _ in 0..100 {
@@ -161,10 +165,10 @@ fn no_get_waits_for_pending_invalidations_beyond_the_time_out() {
 fn a_tag_is_invalidated_in_a_remote_tier_whose_round_trip_is_near_the_time_out() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.process(short(), 1));
-    slow.tier.script.all(Answer::After(MS(90)));
+    slow.tier.always("", after(MS(90)));
     assert_eq!(world.run(cache.invalidate_tag("t")), Reached::ThisProcess);
     world.pass(S(3));
-    assert_eq!(slow.plane.script.asked("publish"), 1);
+    assert_eq!(asked(&slow.plane.script, "publish"), 1);
     assert_eq!(world.run(cache.run(std::future::ready(()))), 0);
 }
 
@@ -173,14 +177,14 @@ fn without_a_loop_a_load_delivers_the_invalidation_that_blocks_its_own_key() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(short(), 1));
     let fail_to_deliver = |what: &str| {
-        slow.tier.script.all(Answer::Error);
+        slow.tier.always("", FAILS);
         let reached = match what {
             "row" => world.run(cache.invalidate(&1)),
             "tag" => world.run(cache.invalidate_tag("t")),
             _ => world.run(cache.clear()),
         };
         assert_eq!(reached, Reached::ThisProcess);
-        slow.tier.script.all(NOW);
+        slow.tier.always("", PortAnswer::pass());
         world.pass(S(2));
     };
     for what in ["row", "tag", "all"] {
@@ -207,9 +211,9 @@ fn with_one_slow_answer_in_a_thousand_at_most_1_percent_of_gets_bypass_the_remot
             assert_eq!(slow.tagged(&cache, key, "t"), 1);
         }
         let mut request = first;
-        slow.tier.script.by(move |_| {
+        slow.tier.by(move |_| {
             request += 1;
-            if request % 1000 == 0 { Answer::Never } else { NOW }
+            if request % 1000 == 0 { PortAnswer::hang() } else { PortAnswer::pass() }
         });
         let loads = world.source.loads();
         for get in 0..20_000 {
@@ -237,13 +241,13 @@ fn with_one_slow_answer_in_a_hundred_in_bursts_of_fifty_at_most_2_percent_of_get
         }
         let (mut request, hit) = (0, Arc::new(AtomicU64::new(0)));
         let hits = hit.clone();
-        slow.tier.script.by(move |_| {
+        slow.tier.by(move |_| {
             request += 1;
             if request % 5000 < 50 && request > 5000 {
                 hits.fetch_add(1, SeqCst);
-                return Answer::Never;
+                return PortAnswer::hang();
             }
-            NOW
+            PortAnswer::pass()
         });
         let loads = world.source.loads();
         for first in (0..20_000).step_by(together) {
@@ -278,7 +282,7 @@ fn a_remote_tier_that_is_down_is_suspended_after_few_gets_and_resumed() {
         assert_eq!(slow.timed(&cache, key), Duration::ZERO);
         world.pass(MS(2));
     }
-    slow.tier.script.all(Answer::Never);
+    slow.tier.always("", PortAnswer::hang());
     let start = world.time.now();
     for key in 0..500 {
         let _ = slow.timed(&cache, key);
@@ -291,7 +295,7 @@ fn a_remote_tier_that_is_down_is_suspended_after_few_gets_and_resumed() {
         waited += u32::from(slow.timed(&cache, key) > Duration::ZERO);
     }
     assert!((5..=11).contains(&waited), "{waited}");
-    slow.tier.script.all(NOW);
+    slow.tier.always("", PortAnswer::pass());
     world.pass(S(2));
     let hits = cache.stats().remote_hits;
     for key in 900..1000 {
@@ -308,7 +312,7 @@ fn a_hanging_backplane_keeps_no_key_from_the_remote_tier() {
         assert_eq!(slow.timed(&cache, key), Duration::ZERO);
     }
     assert_eq!(slow.tagged(&cache, 99, "t"), 1);
-    slow.plane.script.all(Answer::Never);
+    slow.plane.script.always("", PortAnswer::hang());
     world.source.set(2);
     let start = world.time.now();
     assert_eq!(world.run(cache.invalidate_tag("t")), Reached::ThisProcess);
@@ -336,7 +340,9 @@ fn a_tag_that_cannot_be_invalidated_keeps_only_its_own_values_from_the_remote_ti
     for key in 0..20 {
         assert_eq!(slow.tagged(&cache, key, if key % 2 == 0 { "good" } else { "bad" }), 1);
     }
-    slow.tier.script.by(|request| if *request == ("put", "tag bad".to_owned()) { Answer::Never } else { NOW });
+    slow.tier.by(|request| {
+        if request.method == "put" && request.target == "tag bad" { PortAnswer::hang() } else { PortAnswer::pass() }
+    });
     assert_eq!(world.run(cache.invalidate_tag("bad")), Reached::ThisProcess);
     let (hits, mut waited) = (cache.stats().remote_hits, Duration::ZERO);
     for _ in 0..20 {
@@ -360,12 +366,13 @@ fn a_value_whose_tag_is_invalidated_while_its_marks_are_read_is_not_served() {
     let (world, cache) = (&slow.world, slow.cache(short(), 1));
     let load = |value: u64| async move { Ok::<_, Error>(Loaded::new(value).tags(["fast", "slow"])) };
     assert_eq!(world.run(cache.get_or_load(&1, || load(1))).unwrap(), 1);
-    slow.tier.script.by(|request| if *request == ("put", "tag fast".to_owned()) { Answer::Error } else { NOW });
+    slow.tier
+        .by(|request| if request.method == "put" && request.target == "tag fast" { FAILS } else { PortAnswer::pass() });
     assert_eq!(world.run(cache.invalidate_tag("fast")), Reached::ThisProcess);
     world.pass(S(1));
 
     // The mark of the first tag is read at once; before that of the second, the invalidation is delivered.
-    slow.tier.script.by(|request| if request.1 == "tag slow" { Answer::After(MS(20)) } else { NOW });
+    slow.tier.by(|request| if request.target == "tag slow" { after(MS(20)) } else { PortAnswer::pass() });
     let mut get = Box::pin(cache.get_or_load(&1, || load(2)));
     let begun = world.begin(&mut get);
     assert_eq!(world.run(cache.run(std::future::ready(()))), 0, "the invalidation is delivered");
@@ -380,7 +387,7 @@ fn a_value_whose_tag_is_invalidated_while_its_marks_are_read_is_not_served() {
 fn the_tag_marks_of_a_value_are_read_concurrently() {
     let slow = Slow::new();
     let (world, a, b) = (&slow.world, slow.process(short(), 1), slow.process(short(), 2));
-    slow.tier.script.all(Answer::After(MS(3)));
+    slow.tier.always("", after(MS(3)));
     let many = || async { Ok::<_, Error>(Loaded::new(1).tags((0..40).map(|tag| format!("tag {tag}")))) };
     for cache in [&a, &b] {
         let start = world.time.now();
@@ -477,10 +484,10 @@ fn the_time_out_of_the_remote_tier_covers_the_whole_call() {
             let mut request = 0;
             let rule = move |_: &_| {
                 request += 1;
-                if slow_one == 0 || request >= slow_one { Answer::After(MS(time)) } else { NOW }
+                if slow_one == 0 || request >= slow_one { after(MS(time)) } else { PortAnswer::pass() }
             };
-            slow.tier.script.by(rule);
-            slow.plane.script.all(Answer::After(MS(time)));
+            slow.tier.by(rule);
+            slow.plane.script.always("", after(MS(time)));
             let took = |future| {
                 let start = world.time.now();
                 world.run(future);
@@ -509,13 +516,13 @@ fn an_undeliverable_invalidation_is_tried_at_most_ten_times_a_second() {
     let slow = Slow::new();
     let config = plain().remote(RemoteConfig::default().rest(Duration::from_nanos(1)));
     let (world, cache) = (&slow.world, slow.process(config, 1));
-    slow.plane.script.all(Answer::Error);
-    slow.tier.script.all(Answer::Error);
+    slow.plane.script.always("", FAILS);
+    slow.tier.always("", FAILS);
     let _ = world.run(cache.invalidate_tag("t"));
     world.pass(S(1));
-    let _ = (slow.plane.script.asked("publish"), slow.tier.script.asked("put"));
+    let _ = (asked(&slow.plane.script, "publish"), asked(&slow.tier, "put"));
     world.pass(S(10));
-    let tried = slow.tier.script.asked("put");
+    let tried = asked(&slow.tier, "put");
     assert!((50..=110).contains(&tried), "{tried}");
 }
 
@@ -591,21 +598,21 @@ fn a_put_with_an_unknown_outcome_restores_no_value_that_was_invalidated_meanwhil
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(plain(), 1));
     for by_clear in [false, true] {
-        slow.tier.script.all(Answer::Never);
+        slow.tier.always("", PortAnswer::hang());
         let mut put = Box::pin(cache.put(&1, 1));
         assert!(world.begin(&mut put).is_pending());
         // The source changes, and the key is invalidated while the put waits.
         world.source.set(2);
-        slow.tier.script.all(NOW);
+        slow.tier.always("", PortAnswer::pass());
         let reached = if by_clear { world.run(cache.clear()) } else { world.run(cache.invalidate(&1)) };
         assert_eq!(reached, Reached::Everywhere);
         assert_eq!(world.run(put), Reached::ThisProcess);
         assert_eq!(world.get(&cache, 1).unwrap(), 2);
         // Without an invalidation, the value stays in this process.
-        slow.tier.script.all(Answer::Never);
+        slow.tier.always("", PortAnswer::hang());
         assert_eq!(world.run(cache.put(&1, 3)), Reached::ThisProcess);
         assert_eq!(world.run(cache.get(&1)), Some(3));
-        slow.tier.script.all(NOW);
+        slow.tier.always("", PortAnswer::pass());
         world.pass(S(2));
     }
 }
@@ -614,13 +621,13 @@ fn a_put_with_an_unknown_outcome_restores_no_value_that_was_invalidated_meanwhil
 fn a_put_superseded_by_an_invalidation_of_its_own_process_is_stored_nowhere() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(plain(), 1));
-    slow.tier.script.all(Answer::After(MS(10)));
+    slow.tier.always("", after(MS(10)));
     let mut put = Box::pin(cache.put(&1, 1));
     assert!(world.begin(&mut put).is_pending());
     world.source.set(2);
     // The invalidation's delete arrives before the put's claim or after it.
     for time in [MS(1), MS(5)] {
-        slow.tier.script.all(Answer::After(time));
+        slow.tier.always("", after(time));
         assert_eq!(world.run(cache.invalidate(&1)), Reached::Everywhere);
     }
     let _ = world.run(put);
@@ -632,12 +639,12 @@ fn a_put_superseded_by_an_invalidation_of_its_own_process_is_stored_nowhere() {
 fn a_put_whose_notice_fails_stays_and_is_not_deleted_when_the_notice_is_delivered() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.process(plain(), 1));
-    slow.plane.script.all(Answer::Error);
+    slow.plane.script.always("", FAILS);
     assert_eq!(world.run(cache.put(&1, 5)), Reached::ThisProcess);
     assert_eq!(world.run(cache.get(&1)), Some(5));
-    slow.plane.script.all(NOW);
+    slow.plane.script.always("", PortAnswer::pass());
     world.pass(S(5));
-    assert_eq!(slow.plane.script.asked("publish"), 2);
+    assert_eq!(asked(&slow.plane.script, "publish"), 2);
     assert_eq!((world.run(cache.get(&1)), world.source.loads()), (Some(5), 0));
     assert_eq!(world.run(slow.cache(plain(), 2).get(&1)), Some(5));
 }
@@ -647,14 +654,14 @@ fn a_loop_dropped_at_any_await_loses_no_pending_invalidation() {
     let slow = Slow::new();
     let (world, a) = (&slow.world, slow.cache(short(), 1));
     let leave_pending = || {
-        slow.tier.script.all(Answer::Error);
+        slow.tier.always("", FAILS);
         for key in 0..3 {
             assert_eq!(world.run(a.invalidate(&key)), Reached::ThisProcess);
         }
         assert_eq!(world.run(a.invalidate_tag("t")), Reached::ThisProcess);
         assert_eq!(world.run(a.clear()), Reached::ThisProcess);
-        slow.tier.script.all(Answer::After(MS(1)));
-        slow.plane.script.all(Answer::After(MS(1)));
+        slow.tier.always("", after(MS(1)));
+        slow.plane.script.always("", after(MS(1)));
         world.pass(S(2));
     };
     let check = |polls: usize| {

@@ -12,9 +12,10 @@ use steadfast::{
     leader_election::LeaderElectionEvent as Event,
     port::PortErrorKind,
     store::{Key, Scan, Store, StoreExt},
+    testing::PortAnswer,
 };
 
-use crate::leader_election::world::{Mode, POLL, S, TERM, World, told};
+use crate::leader_election::world::{POLL, REFUSED, S, TERM, World, told};
 
 #[test]
 fn a_leader_outlives_a_fault_that_passes_and_another_leads_where_it_lasts() {
@@ -23,12 +24,12 @@ fn a_leader_outlives_a_fault_that_passes_and_another_leads_where_it_lasts() {
         let leads = first.run(pending(), async |term| term.lost().await);
         let watches = async {
             world.clock.sleep(S(1)).await;
-            first.line.is(Mode::Refuses);
+            first.line.always("", REFUSED);
             world.clock.sleep(S(5)).await;
-            first.line.is(Mode::Well);
+            first.line.always("", PortAnswer::pass());
             world.clock.sleep(S(30)).await;
             assert!(first.is_leader(), "the fault has passed");
-            first.line.is(Mode::Refuses);
+            first.line.always("", REFUSED);
             drop(second.campaign().await.unwrap());
             assert!(!first.is_leader(), "the fault has lasted");
         };
@@ -43,7 +44,7 @@ fn a_dead_leader_is_followed_within_a_term_and_a_poll() {
     World::each(|world| {
         let (first, second) = (world.node("first"), world.node("second"));
         let leads = world.run(S(60), first.campaign()).unwrap().unwrap();
-        first.line.is(Mode::Refuses); // it dies, and releases nothing
+        first.line.always("", REFUSED); // it dies, and releases nothing
         let died = world.now();
         drop(leads);
         drop(world.run(S(60), second.campaign()).expect("another leads").unwrap());
@@ -72,7 +73,7 @@ fn without_its_store_nobody_leads_and_each_failed_call_is_an_event() {
     World::each(|world| {
         let node = world.node("only");
         let mut events = node.events();
-        node.line.is(Mode::Refuses);
+        node.line.always("", REFUSED);
         assert!(world.run(S(60), node.campaign()).is_none(), "nobody leads");
         let (told, called) = (told(&mut events), node.line.calls("acquire").len() + node.line.calls("read").len());
         let failed = told.iter().filter(|event| matches!(event, Event::CallFailed { .. })).count();

@@ -126,7 +126,7 @@ fn a_message_that_comes_twice_is_handled_once_behind_the_filter() {
     let world = World::new();
     let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let filter = IdempotencyFilter::new(store, "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
-    let listener = world.builder(default(), 1).filter(filter).build().unwrap();
+    let listener = world.builder(default(), 1).idempotency_filter(filter).build().unwrap();
     let twice = || Message::new("pay").header("order", "7");
     world.time.block_on(world.queue.send_one(twice())).unwrap();
     let handled = Cell::new(0);

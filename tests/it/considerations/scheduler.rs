@@ -48,7 +48,7 @@ fn the_interval_of_a_supervisor_trades_requests_for_delay_as_its_table_says() {
         let orders = world.process("a", world.saga.trip());
         (0..100).for_each(|i| world.submit(&orders, order(&i.to_string())));
         world.run(&[&orders], S(60));
-        assert_eq!(world.block_on(orders.saga().open()).unwrap().len(), 100);
+        assert_eq!(world.block_on(orders.saga().list_open()).unwrap().len(), 100);
         let idle = supervisor("idle", interval);
         let before = world.saga.requests();
         world.block_on(idle.supervise(world.clock.sleep(S(3600)))).unwrap();

@@ -8,7 +8,7 @@ use steadfast::{
     testing::drop_at_every_await,
 };
 
-use crate::leader_election::world::{DEADLINE, MS, Mode, S, TERM, WARNING, World, poll, told, within};
+use crate::leader_election::world::{DEADLINE, MS, REFUSED, S, TERM, WARNING, World, poll, takes, told, within};
 
 #[test]
 fn a_dropped_run_drops_its_task_and_ends_its_term_at_once() {
@@ -22,7 +22,7 @@ fn a_dropped_run_drops_its_task_and_ends_its_term_at_once() {
         assert!(world.run(S(7), ran).is_none());
         let term = held.take().unwrap();
         assert!(!term.is_leader() && !node.is_leader() && term.is_ending());
-        let renewed = node.line.calls("renew").last().unwrap().from;
+        let renewed = node.line.calls("renew").last().unwrap().began;
         let _leads = world.run(S(60), other.campaign()).unwrap().unwrap();
         assert!(world.now() - renewed >= TERM, "for others the term has to pass");
     });
@@ -34,7 +34,7 @@ fn a_campaign_dropped_at_every_await_leaves_no_node_that_believes_to_lead() {
         let notifier = Arc::new(InMemoryNotifier::new());
         let (node, other) = (world.node_with("a", |b| b.notifier(notifier.clone())), world.node("b"));
         let held = world.run(S(1), other.campaign()).unwrap().unwrap();
-        node.line.takes(MS(100), MS(100));
+        takes(&node.line, MS(100), MS(100));
         let polls = drop_at_every_await(
             &world.time,
             || node.campaign(),
@@ -57,7 +57,7 @@ fn lost_dropped_at_every_await_counts_no_unanswered_renewal() {
     World::each(|world| {
         let node = world.node("a");
         let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
-        node.line.takes(MS(100), MS(100));
+        takes(&node.line, MS(100), MS(100));
         let leads = tokio::sync::Mutex::new(&mut leads);
         // Each call continues from the state of the last one, until the store stops answering.
         let polls = drop_at_every_await(
@@ -68,12 +68,12 @@ fn lost_dropped_at_every_await_counts_no_unanswered_renewal() {
             },
             |polls| {
                 let calls = node.line.calls("renew");
-                let answered = calls.iter().rfind(|call| call.to.unwrap() - call.from == MS(200));
+                let answered = calls.iter().rfind(|call| call.ended.unwrap() - call.began == MS(200));
                 if let Some(last) = answered {
-                    assert_eq!(leads.try_lock().unwrap().deadline(), last.from + DEADLINE);
+                    assert_eq!(leads.try_lock().unwrap().deadline(), last.began + DEADLINE);
                 }
                 if polls == 12 {
-                    node.line.is(Mode::Refuses);
+                    node.line.always("", REFUSED);
                 }
             },
         );
@@ -86,7 +86,7 @@ fn a_resignation_dropped_at_every_await_has_ended_the_term_and_reports_it_once()
     World::each(|world| {
         let node = world.node_with("a", |b| b.notifier(Arc::new(InMemoryNotifier::new())));
         let mut events = node.events();
-        node.line.takes(MS(100), MS(100));
+        takes(&node.line, MS(100), MS(100));
         let polls = drop_at_every_await(
             &world.time,
             || {
@@ -111,7 +111,7 @@ fn a_resignation_dropped_at_every_await_has_ended_the_term_and_reports_it_once()
 fn a_run_dropped_at_every_await_leaves_no_task_and_no_term() {
     World::each(|world| {
         let node = world.node("a");
-        node.line.takes(MS(100), MS(100));
+        takes(&node.line, MS(100), MS(100));
         let running = Cell::new(0);
         struct Runs<'a>(&'a Cell<i32>);
         impl Drop for Runs<'_> {
@@ -143,7 +143,7 @@ fn requests_waits_and_observers_dropped_at_every_await_lose_nothing() {
     World::each(|world| {
         let (node, asks) = (world.node("a"), world.node("b"));
         let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
-        asks.line.takes(MS(100), MS(100));
+        takes(&asks.line, MS(100), MS(100));
         let polls = drop_at_every_await(&world.time, || asks.request_resign(), |_| assert!(leads.is_leader()));
         assert!(polls >= 3, "{polls}");
         assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));

@@ -13,14 +13,15 @@ use steadfast::{
     leader_election::{
         Call, Elector, Fenced, Leader, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd,
     },
-    lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed},
+    lease::{Acquired, InMemoryLease, Lease},
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     store::{Key, PutOptions, Store},
+    testing::{PortAnswer, ScriptedPort},
     time::Clock,
 };
 
-use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, told};
+use crate::leader_election::world::{DEADLINE, MS, POLL, S, TERM, WARNING, World, takes, told};
 
 #[test]
 fn settings_come_from_a_document_and_unknown_ones_are_refused() {
@@ -87,40 +88,14 @@ fn futures_of_an_election_can_be_spawned() {
     });
 }
 
-/// Leases of a backend that lacks one capability.
-#[derive(Debug)]
-struct Lacks(InMemoryLease, Capability);
-
-impl Lease for Lacks {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities().without(self.1)
-    }
-    fn acquire<'a>(&'a self, n: &'a str, h: &'a str, t: Duration) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
-        self.0.acquire(n, h, t)
-    }
-    fn renew<'a>(
-        &'a self,
-        n: &'a str,
-        h: &'a str,
-        token: FencingToken,
-        t: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
-        self.0.renew(n, h, token, t)
-    }
-    fn release<'a>(&'a self, n: &'a str, h: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
-        self.0.release(n, h, token)
-    }
-    fn read<'a>(&'a self, n: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
-        self.0.read(n)
-    }
-    fn request_release<'a>(&'a self, n: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
-        self.0.request_release(n, token)
-    }
+/// Returns leases that lack one capability.
+fn lacking(leases: InMemoryLease, capability: Capability) -> Arc<dyn Lease> {
+    ScriptedPort::changing(&Clock::tokio(), move |can| can.without(capability)).lease(Arc::new(leases))
 }
 
 #[test]
 fn leases_without_a_needed_capability_are_refused_by_its_name() {
-    let leases = Arc::new(Lacks(InMemoryLease::new(), Capability::Fencing));
+    let leases = lacking(InMemoryLease::new(), Capability::Fencing);
     let refused = LeaderElection::builder(leases, "job", Default::default()).build().unwrap_err();
     assert_eq!(refused.field(), "leases");
     assert!(refused.rule().contains(Capability::Fencing.as_str()), "{refused}");
@@ -131,7 +106,7 @@ fn a_campaign_over_leases_that_a_fail_over_may_forget_begins_with_a_warning() {
     let (clock, time) = Clock::manual();
     time.block_on(async {
         for (lacks, warns) in [(Capability::Linearizable, true), (Capability::Durable, false)] {
-            let leases = Arc::new(Lacks(InMemoryLease::builder().clock(&clock).build(), lacks));
+            let leases = lacking(InMemoryLease::builder().clock(&clock).build(), lacks);
             let election = LeaderElection::builder(leases, "job", Default::default()).clock(&clock).build().unwrap();
             let mut events = election.events();
             drop(election.campaign().await.unwrap());
@@ -274,14 +249,14 @@ fn a_stalled_task_is_dropped_at_its_deadline_when_the_store_fails_too() {
         let cut = async {
             world.clock.sleep(S(33)).await;
             assert!(node.is_leader(), "kept while it stalls");
-            node.line.is(Mode::Hangs);
+            node.line.always("", PortAnswer::hang());
             pending::<()>().await
         };
         let both = async {
             tokio::select! { ran = leads => ran, () = cut => unreachable!() }
         };
         world.run(S(100), both).unwrap().unwrap();
-        let renewed = node.line.calls("renew").iter().rfind(|call| call.to == Some(call.from)).unwrap().from;
+        let renewed = node.line.calls("renew").iter().rfind(|call| call.ended == Some(call.began)).unwrap().began;
         // The release timed out.
         assert_eq!(world.now() - renewed, DEADLINE + S(3));
         assert!(renewed - start > S(25));
@@ -298,7 +273,7 @@ fn reports_of_a_stall_do_not_interrupt_slow_renewals() {
     World::each(|world| {
         let node = world.node("a");
         let mut events = node.events();
-        node.line.takes(MS(0), MS(2500));
+        takes(&node.line, MS(0), MS(2500));
         // The task is told to end after 20 s and ends after 90 s.
         let ran = node.run(world.clock.sleep(S(20)), async |term| {
             world.clock.sleep(S(90)).await;
@@ -307,7 +282,7 @@ fn reports_of_a_stall_do_not_interrupt_slow_renewals() {
         world.run(S(200), ran).unwrap().unwrap();
         let renewals = node.line.calls("renew");
         // Shutdown interrupts the first renewal, and the end of the task the last one.
-        let cut = renewals.iter().filter(|call| call.to.unwrap() - call.from != MS(2500)).count();
+        let cut = renewals.iter().filter(|call| call.ended.unwrap() - call.began != MS(2500)).count();
         assert!(renewals.len() > 15 && cut <= 2, "{cut} of {}", renewals.len());
         let told = told(&mut events);
         assert!(!told.iter().any(|e| matches!(e, Event::TaskDropped { .. })), "{told:?}");
@@ -327,12 +302,12 @@ fn a_leader_whose_lease_was_granted_anew_ends_its_task_at_its_next_renewal_and_r
         let taken = async {
             world.clock.sleep(S(7)).await;
             // Another process acquires it under the same id: only the token differs.
-            let granted = node.line.acquire("job", node.holder(), TERM * 10).await.unwrap();
+            let granted = node.leases.acquire("job", node.holder(), TERM * 10).await.unwrap();
             assert!(matches!(granted, Acquired::Granted(_)));
             world.clock.sleep(S(4)).await;
             assert_eq!(dropped.get(), Some(S(10)), "when the second renewal was refused");
             assert!(!node.is_leader());
-            assert!(node.line.read("job").await.unwrap().is_some(), "the new grant stands");
+            assert!(node.leases.read("job").await.unwrap().is_some(), "the new grant stands");
         };
         let start = world.now();
         assert_eq!(start.as_nanos(), 1_000_000_000);
@@ -413,7 +388,7 @@ fn after_its_record_was_deleted_a_leader_believes_in_its_term_until_it_renews_or
         fenced.with(leads.token(), |written| *written += 1).unwrap();
         world.time.block_on(store.delete(Key::new("leases", "lease job"), Default::default())).unwrap();
         if cut_off {
-            old.line.is(Mode::Hangs);
+            old.line.always("", PortAnswer::hang());
         }
         let successor = world.run(S(1), new.campaign()).unwrap().unwrap();
         assert!(leads.is_leader() && successor.is_leader(), "two believe that they lead");

@@ -17,17 +17,18 @@ use steadfast::{
     leader_election::{Fenced, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd},
     lease::InMemoryLease,
     store::{InMemoryStore, Key, StoreExt},
+    testing::PortAnswer,
     time::{Clock, Instant, TimeSource},
 };
 
-use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, poll, told};
+use crate::leader_election::world::{DEADLINE, MS, POLL, REFUSED, S, TERM, WARNING, World, poll, takes, told};
 
 // Guarantee: leader_election 2.
 #[test]
 fn a_term_counts_from_the_sending_of_the_call_that_was_granted_or_renewed() {
     World::each(|world| {
         let node = world.node("a");
-        node.line.takes(MS(500), MS(1500));
+        takes(&node.line, MS(500), MS(1500));
         let start = world.now();
         let mut leadership = world.run(S(10), node.campaign()).unwrap().unwrap();
         assert_eq!(world.now() - start, S(2));
@@ -45,7 +46,7 @@ fn a_grant_whose_reply_arrives_after_the_term_makes_no_leader() {
     World::each(|world| {
         let node = world.node("a");
         let mut events = node.events();
-        node.line.takes(MS(0), S(1));
+        takes(&node.line, MS(0), S(1));
         {
             let mut campaign = pin!(node.campaign());
             assert!(poll(campaign.as_mut()).is_pending());
@@ -65,7 +66,7 @@ fn a_renewal_whose_reply_arrives_after_the_term_renews_nothing() {
     World::each(|world| {
         let node = world.node("a");
         let mut leadership = world.run(S(10), node.campaign()).unwrap().unwrap();
-        node.line.takes(MS(0), S(1));
+        takes(&node.line, MS(0), S(1));
         let mut lost = Box::pin(leadership.lost());
         assert!(poll(lost.as_mut()).is_pending());
         world.time.advance(S(5));
@@ -85,21 +86,21 @@ fn the_time_out_of_a_renewal_is_clipped_to_what_is_left_of_the_term() {
         let node = world.node("a");
         let start = world.now();
         let mut leadership = world.run(S(10), node.campaign()).unwrap().unwrap();
-        node.line.is(Mode::Hangs);
+        node.line.always("", PortAnswer::hang());
         assert_eq!(world.run(S(60), leadership.lost()), Some(TermEnd::NotRenewed));
         assert_eq!(world.now() - start, WARNING);
-        let took: Vec<_> = node.line.calls("renew").iter().map(|call| call.to.unwrap() - call.from).collect();
+        let took: Vec<_> = node.line.calls("renew").iter().map(|call| call.ended.unwrap() - call.began).collect();
         let [whole @ .., clipped] = &took[..] else { panic!("no renewal") };
         assert!(!whole.is_empty() && whole.iter().all(|took| *took == S(3)), "{took:?}");
         assert!(*clipped < S(3), "{took:?}");
-        assert_eq!(node.line.calls("renew").last().unwrap().to.unwrap() - start, WARNING);
+        assert_eq!(node.line.calls("renew").last().unwrap().ended.unwrap() - start, WARNING);
     });
 }
 
 // Guarantee: leader_election 4.
 #[test]
 fn without_the_store_the_work_has_ended_a_margin_before_the_term_is_over() {
-    for mode in [Mode::Refuses, Mode::Hangs, Mode::LosesReplies] {
+    for mode in [REFUSED, PortAnswer::hang(), PortAnswer::silent()] {
         for obeys in [true, false] {
             World::each(|world| {
                 let node = world.node("a");
@@ -119,7 +120,7 @@ fn without_the_store_the_work_has_ended_a_margin_before_the_term_is_over() {
                 };
                 let cut = async {
                     world.clock.sleep(S(7)).await;
-                    node.line.is(mode);
+                    node.line.always("", mode);
                     pending::<()>().await
                 };
                 world.run(S(30), async { tokio::join!(work, cut) });
@@ -219,7 +220,7 @@ fn wall_clocks_of_two_nodes_have_no_effect() {
             assert!(world.run(S(600), both).is_none());
             assert!(leadership.is_leader());
             // After its death another node does, neither before nor long after its term is over.
-            let died = leader.line.calls("renew").last().unwrap().from;
+            let died = leader.line.calls("renew").last().unwrap().began;
             let _elected = world.run(S(60), other.campaign()).unwrap().unwrap();
             assert!(!leadership.is_leader());
             let after = world.now() - died;

@@ -14,9 +14,10 @@ use steadfast::{
     leader_election::{Call, Leader, LeaderElectionEvent as Event, TermEnd},
     notify::InMemoryNotifier,
     store::{DeleteOptions, Key, Store},
+    testing::PortAnswer,
 };
 
-use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, World, poll, told};
+use crate::leader_election::world::{DEADLINE, MS, POLL, S, TERM, World, poll, told};
 
 // Guarantee: leader_election 8.
 #[test]
@@ -52,12 +53,12 @@ fn a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         let mut events = node.events();
-        node.line.is(Mode::LosesReplies);
+        node.line.always("", PortAnswer::silent());
         let start = world.now();
         let campaign = async {
             world.clock.sleep(S(4)).await;
             assert!(!node.is_leader(), "the node assumes no grant");
-            node.line.is(Mode::Well);
+            node.line.always("", PortAnswer::pass());
             pending::<()>().await
         };
         let both = async {
@@ -67,8 +68,8 @@ fn a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again() {
         let leadership = world.run(TERM, both).unwrap().unwrap();
         assert!(world.now() - start < S(4) + S(3) + POLL);
         let [first, .., last] = &node.line.calls("acquire")[..] else { panic!("the node asked only once") };
-        assert_eq!(leadership.deadline(), last.from + DEADLINE, "counted from the call that was answered");
-        assert_eq!(first.to.unwrap() - first.from, S(3));
+        assert_eq!(leadership.deadline(), last.began + DEADLINE, "counted from the call that was answered");
+        assert_eq!(first.ended.unwrap() - first.began, S(3));
         let told = told(&mut events);
         assert_eq!(told[0], Event::CallFailed { call: Call::Acquire, kind: None, left: None });
         assert!(world.run(S(5), other.campaign()).is_none(), "the name is held");
@@ -80,7 +81,7 @@ fn a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again() {
 fn a_grant_whose_reply_is_never_received_delays_the_next_leader_by_its_term() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
-        node.line.is(Mode::LosesReplies);
+        node.line.always("", PortAnswer::silent());
         let start = world.now();
         assert!(world.run(MS(1), node.campaign()).is_none());
         let _leads = world.run(S(60), other.campaign()).unwrap().unwrap();
@@ -97,15 +98,15 @@ fn a_renewal_whose_reply_was_lost_is_not_counted_and_the_next_one_is() {
         let start = world.now();
         let mut leadership = world.run(S(1), node.campaign()).unwrap().unwrap();
         let token = leadership.token();
-        node.line.is(Mode::LosesReplies);
+        node.line.always("", PortAnswer::silent());
         assert!(world.run(MS(7900), leadership.lost()).is_none());
         assert_eq!(node.line.calls("renew").len(), 1);
         assert_eq!(leadership.deadline() - start, DEADLINE, "as if it had not been applied");
-        node.line.is(Mode::Well);
+        node.line.always("", PortAnswer::pass());
         assert!(world.run(MS(200), leadership.lost()).is_none());
         let renewed = node.line.calls("renew");
         assert_eq!(renewed.len(), 2);
-        assert_eq!(leadership.deadline(), renewed[1].from + DEADLINE);
+        assert_eq!(leadership.deadline(), renewed[1].began + DEADLINE);
         assert_eq!(leadership.token(), token);
     });
 }
@@ -120,7 +121,7 @@ fn an_expired_record_of_the_node_itself_is_acquired_anew_and_never_renewed() {
         world.time.advance(TERM);
         assert_eq!(world.run(S(1), leadership.lost()), Some(TermEnd::NotRenewed));
         assert!(node.line.calls("renew").is_empty());
-        let renewed = steadfast::lease::Lease::renew(&*node.line, "job", node.holder(), expired, TERM);
+        let renewed = steadfast::lease::Lease::renew(&*node.leases, "job", node.holder(), expired, TERM);
         assert!(world.time.block_on(renewed).unwrap_err().is_not_held());
         let anew = world.run(S(1), node.campaign()).unwrap().unwrap();
         assert!(anew.token() > expired && anew.is_leader() && !leadership.is_leader());
@@ -225,10 +226,10 @@ fn a_hundred_candidates_ask_about_once_a_poll_each_and_not_together() {
             let calls = node.line.calls("acquire");
             // Attempts are at least 0.7 polls apart, except the one when the term has passed.
             assert!(calls.len() as u32 <= time.as_millis() as u32 / 1400 + 2, "{}", calls.len());
-            let close = calls.windows(2).filter(|pair| pair[1].from - pair[0].from < POLL.mul_f64(0.7)).count();
+            let close = calls.windows(2).filter(|pair| pair[1].began - pair[0].began < POLL.mul_f64(0.7)).count();
             assert!(close <= 1, "{close}");
             // The first calls are left out: in this test all candidates start at once.
-            starts.extend(calls.iter().skip(1).map(|call| call.from));
+            starts.extend(calls.iter().skip(1).map(|call| call.began));
             all += calls.len() - 1;
         }
         assert!(all > 1500);

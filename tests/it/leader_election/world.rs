@@ -2,9 +2,9 @@
 //! the leases, which can be made to fail.
 use std::{
     cell::Cell,
-    future::{Future, pending},
+    future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -14,10 +14,11 @@ use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     entropy::Entropy,
     leader_election::{LeaderElection, LeaderElectionConfig, LeaderElectionEvent},
-    lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed, StoreLease},
+    lease::{InMemoryLease, Lease, StoreLease},
     observe::Subscription,
-    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
+    port::PortErrorKind,
     store::InMemoryStore,
+    testing::{PortAnswer, ScriptedPort},
     time::{Clock, Instant, ManualClock},
 };
 
@@ -30,134 +31,20 @@ pub(crate) const DEADLINE: Duration = Duration::from_millis(13_985);
 pub(crate) const WARNING: Duration = Duration::from_millis(12_985);
 pub(crate) const POLL: Duration = Duration::from_secs(2);
 
-/// The state of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Well,
-    /// Calls fail at once, not applied.
-    Refuses,
-    /// Calls never come back, not applied.
-    Hangs,
-    /// Calls never come back, applied.
-    LosesReplies,
-}
+/// The connection is cut: calls fail at once, not applied.
+pub(crate) const REFUSED: PortAnswer = PortAnswer::fail(PortErrorKind::Unavailable);
 
-/// One call that a node made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Called {
-    pub(crate) what: &'static str,
-    pub(crate) from: Instant,
-    /// The time at which it returned or was dropped.
-    pub(crate) to: Option<Instant>,
-}
-
-/// One node's connection to the leases.
-#[derive(Debug)]
-pub(crate) struct Line {
-    leases: Arc<dyn Lease>,
-    clock: Clock,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    mode: Mode,
-    request: Duration,
-    reply: Duration,
-    calls: Vec<Called>,
-}
-
-impl Line {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
-    }
-
-    pub(crate) fn is(&self, mode: Mode) {
-        self.state().mode = mode;
-    }
-
-    /// Sets the latency of requests and replies.
-    pub(crate) fn takes(&self, request: Duration, reply: Duration) {
-        let mut state = self.state();
-        (state.request, state.reply) = (request, reply);
-    }
-
-    pub(crate) fn calls(&self, what: &str) -> Vec<Called> {
-        self.state().calls.iter().copied().filter(|call| call.what == what).collect()
-    }
-
-    async fn carry<T>(&self, what: &'static str, call: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
-        let (mode, request, reply, number) = {
-            let mut state = self.state();
-            state.calls.push(Called { what, from: self.clock.now(), to: None });
-            (state.mode, state.request, state.reply, state.calls.len() - 1)
-        };
-        let _ends = Ends(self, number);
-        match mode {
-            Mode::Refuses => return Err(PortError::new(PortErrorKind::Unavailable, "the connection is cut").into()),
-            Mode::Hangs => pending().await,
-            Mode::Well | Mode::LosesReplies => {}
-        }
-        self.clock.sleep(request).await;
-        let result = call.await;
-        if mode == Mode::LosesReplies {
-            pending().await
-        }
-        self.clock.sleep(reply).await;
-        result
-    }
-}
-
-struct Ends<'a>(&'a Line, usize);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        let now = self.0.clock.now();
-        self.0.state().calls[self.1].to = Some(now);
-    }
-}
-
-impl Lease for Line {
-    fn capabilities(&self) -> Capabilities {
-        self.leases.capabilities()
-    }
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
-        Box::pin(self.carry("acquire", self.leases.acquire(name, holder, term)))
-    }
-    fn renew<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
-        Box::pin(self.carry("renew", self.leases.renew(name, holder, token, term)))
-    }
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
-        Box::pin(self.carry("release", self.leases.release(name, holder, token)))
-    }
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
-        Box::pin(self.carry("read", self.leases.read(name)))
-    }
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
-        Box::pin(self.carry("request_release", self.leases.request_release(name, token)))
-    }
+/// Sets the latency of requests and replies.
+pub(crate) fn takes(line: &ScriptedPort, request: Duration, reply: Duration) {
+    line.always("", PortAnswer::pass().request_takes(request).answer_takes(reply));
 }
 
 /// One candidate with its connection.
 pub(crate) struct Node {
     pub(crate) election: LeaderElection,
-    pub(crate) line: Arc<Line>,
+    pub(crate) line: ScriptedPort,
+    /// The leases behind the connection.
+    pub(crate) leases: Arc<dyn Lease>,
 }
 
 impl std::ops::Deref for Node {
@@ -255,11 +142,11 @@ impl World {
         with: impl FnOnce(Builder<LeaderElection>) -> Builder<LeaderElection>,
     ) -> Node {
         self.made.set(self.made.get() + 1);
-        let state = State { mode: Mode::Well, request: MS(0), reply: MS(0), calls: Vec::new() };
-        let line = Arc::new(Line { leases: (self.instance)(clock), clock: self.clock.clone(), state: state.into() });
-        let builder = LeaderElection::builder(line.clone(), "job", config).candidate(id).clock(clock);
+        let line = ScriptedPort::new(&self.clock);
+        let leases = line.lease((self.instance)(clock));
+        let builder = LeaderElection::builder(leases.clone(), "job", config).candidate(id).clock(clock);
         let election = with(builder.entropy(&Entropy::from_seed(self.made.get()))).build().unwrap();
-        Node { election, line }
+        Node { election, line, leases }
     }
 
     pub(crate) fn now(&self) -> Instant {

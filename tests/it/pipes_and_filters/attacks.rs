@@ -8,9 +8,11 @@ use std::{
 
 use steadfast::{
     pipes_and_filters::{Emit, Filter, FilterEvent, LINEAGE},
-    port::{BoxFuture, PortError, PortErrorKind},
-    queue::{Address, Message, MessageId, Queue, QueueError, Receipt, Settle},
+    port::{BoxFuture, PortErrorKind},
+    queue::{Address, Message, Queue, QueueError, Receipt, Settle},
     queue_listener::Work,
+    testing::{PortAnswer, ScriptedPort},
+    time::Clock,
 };
 
 use super::world::{MS, S, Way, World, text, texts};
@@ -75,38 +77,14 @@ fn a_message_in_a_cycle_keeps_an_id_of_its_own_in_each_round() {
     }
 }
 
-/// An output that fails as long as it is told to, with this error.
-#[derive(Debug)]
-struct Failing {
-    queue: Arc<dyn Queue>,
-    fails: Mutex<Vec<(PortErrorKind, bool)>>,
-}
-
-impl Failing {
-    /// Fails once for each of these; `true` applies the request before.
-    fn new(queue: Arc<dyn Queue>, fails: impl IntoIterator<Item = (PortErrorKind, bool)>) -> Arc<Self> {
-        Arc::new(Self { queue, fails: Mutex::new(fails.into_iter().collect()) })
-    }
-}
-
-impl Queue for Failing {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
-
-    fn address(&self) -> Option<Address> {
-        None
-    }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
-        Box::pin(async move {
-            let Some((kind, applies)) = self.fails.lock().unwrap().pop() else {
-                return self.queue.send(messages).await;
-            };
-            if applies {
-                self.queue.send(messages).await?;
-            }
-            let error = PortError::new(kind, "the line is down");
-            Err(if applies { error.outcome_unknown() } else { error }.into())
-        })
-    }
+/// Returns an output of another engine whose first sends have these answers.
+fn failing(queue: Arc<dyn Queue>, answers: impl IntoIterator<Item = PortAnswer>) -> Arc<dyn Queue> {
+    let (script, answers) = (ScriptedPort::elsewhere(&Clock::tokio()), Vec::from_iter(answers));
+    script.by(move |call| {
+        let answer = answers.get(call.number - 1).filter(|_| call.method == "send");
+        answer.copied().unwrap_or(PortAnswer::pass())
+    });
+    script.queue(queue)
 }
 
 // Guarantee: pipes_and_filters 3, 4.
@@ -116,12 +94,12 @@ fn outputs_that_fail_one_by_one_receive_each_result_once() {
     let world = World::new();
     let input = world.queue("in");
     let queues = ["x", "y", "z"].map(|name| world.queue(name));
-    let failing = queues.clone().map(|queue| {
-        let fails = [(Unavailable, false), (TimedOut, true), (Full, false), (Throttled, false), (Unavailable, true)];
-        Failing::new(queue, fails)
+    let outputs = queues.clone().map(|queue| {
+        let (fail, lose) = (PortAnswer::fail, PortAnswer::lose);
+        failing(queue, [lose(Unavailable), fail(Throttled), fail(Full), lose(TimedOut), fail(Unavailable)])
     });
     let mut filter = world.filter("f", &input);
-    for (name, queue) in ["x", "y", "z"].into_iter().zip(&failing) {
+    for (name, queue) in ["x", "y", "z"].into_iter().zip(&outputs) {
         filter = filter.named_output(name, queue.clone());
     }
     let filter = filter.build().unwrap();
@@ -146,8 +124,8 @@ fn outputs_that_fail_one_by_one_receive_each_result_once() {
 fn results_that_an_output_refuses_for_good_make_their_message_a_dead_letter() {
     let world = World::new();
     let (input, output) = (world.queue("in"), world.queue("out"));
-    let denied = std::iter::repeat_n((PortErrorKind::Denied, false), 5);
-    let filter = world.filter("f", &input).output(Failing::new(output, denied)).build().unwrap();
+    let denied = [PortAnswer::fail(PortErrorKind::Denied); 5];
+    let filter = world.filter("f", &input).output(failing(output, denied)).build().unwrap();
     world.send(&input, [Message::new("a")]);
     run(&world, &filter, 100);
     let dead = world.dead(&input);
@@ -171,21 +149,6 @@ fn results_for_an_output_that_does_not_exist_are_failed_attempts() {
     assert_eq!(world.depth(&output), 0, "all results of a message or none");
 }
 
-/// A queue whose settlements never arrive.
-#[derive(Debug)]
-struct Unsettled(Arc<dyn Queue>);
-
-impl Queue for Unsettled {
-    forward_queue! { 0: capabilities, identity, address, send, receive, extend, depth, peek, purge, dead_letters }
-
-    fn settle<'a>(
-        &'a self,
-        _: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        Box::pin(pending())
-    }
-}
-
 /// It was sent, its process died, and all processes were away for longer than the window.
 // Guarantee: pipes_and_filters 3.
 #[test]
@@ -195,7 +158,9 @@ fn a_result_that_may_have_been_sent_long_ago_is_sent_and_reported() {
         let (input, output) = (world.queue("in"), world.queue("out"));
         world.send(&input, [Message::new("a")]);
         let filter = |input: &Arc<dyn Queue>| world.filter("f", input).output(Way::Sent.to(&output)).build().unwrap();
-        let dies = filter(&(Arc::new(Unsettled(input.clone())) as _));
+        let unsettled = ScriptedPort::new(&world.clock);
+        unsettled.always("settle", PortAnswer::hang());
+        let dies = filter(&unsettled.queue(input.clone()));
         world.run(async {
             let killed = world.clock.sleep(MS(100));
             tokio::select! { biased; () = killed => {}, ran = dies.run(pending(), same) => ran.unwrap() }

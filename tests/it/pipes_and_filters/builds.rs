@@ -9,7 +9,7 @@ use steadfast::{
     queue_listener::IdleConfig,
 };
 
-use super::world::{Elsewhere, MS, S, Way, World};
+use super::world::{MS, S, Way, World, elsewhere};
 use crate::engines::Engine;
 
 fn refused(built: Result<Filter, ConfigError>) -> String {
@@ -61,7 +61,7 @@ fn an_output_elsewhere_must_recognize_repeated_messages_for_longer_than_they_are
     let longest = World::config().longest_redelivery().unwrap();
     let window = |window| {
         let queue = InMemoryQueue::builder("out").clock(&world.clock).deduplicating_for(window).build();
-        world.filter("f", &input).output(Arc::new(Elsewhere(Arc::new(queue))))
+        world.filter("f", &input).output(elsewhere(Arc::new(queue)))
     };
     let text = refused(window(longest).build());
     assert!(text.contains("recognizes repeated messages for") && text.contains("allow_duplicates"), "{text}");

@@ -2,17 +2,14 @@
 use std::{
     cell::Cell,
     future::{Ready, ready},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
 };
 
 use steadfast::{
     pipes_and_filters::{Emit, Filter},
-    port::{BoxFuture, PortError, PortErrorKind},
-    queue::{Message, Queue, QueueError, Receipt, Settle},
+    port::PortErrorKind,
+    queue::{Message, Queue},
     queue_listener::{Disposition, Work},
+    testing::{PortAnswer, ScriptedPort},
 };
 
 use super::world::{MS, S, Way, World, texts};
@@ -234,26 +231,8 @@ fn the_time_limit_of_the_handler_is_not_that_of_a_full_output() {
     assert!(dead.len() == 1 && dead[0].contains("the handler timed out"), "{dead:?}");
 }
 
-/// A queue of a server without memory: it refuses each request that forwards, as Redis does at its `maxmemory`.
-#[derive(Debug)]
-struct FullServer(Arc<dyn Queue>, AtomicBool);
-
-impl Queue for FullServer {
-    forward_queue! { 0: capabilities, identity, address, send, receive, extend, depth, peek, purge, dead_letters }
-
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        let forwards = settlements.iter().any(|(_, settle)| matches!(settle, Settle::Forward { .. }));
-        if forwards && self.1.load(Relaxed) {
-            return Box::pin(ready(Err(PortError::new(PortErrorKind::Full, "out of memory").into())));
-        }
-        self.0.settle(settlements)
-    }
-}
-
-/// Each request is refused as a whole, and not each forward.
+/// A server without memory refuses each request that forwards, as Redis does at its `maxmemory`: as a whole, and not each
+/// forward.
 // Guarantee: pipes_and_filters 4.
 #[test]
 #[ignore = "takes seconds: `.ci/run` runs it"]
@@ -261,8 +240,12 @@ fn messages_on_a_full_server_are_held_with_their_leases_or_released_by_a_stop() 
     for stops in [false, true] {
         let world = World::new();
         let (input, output) = (world.queue("in"), world.queue("out"));
-        let server = Arc::new(FullServer(input.clone(), AtomicBool::new(true)));
-        let filter = world.filter("f", &(server.clone() as _)).output(output.clone()).build().unwrap();
+        let server = ScriptedPort::new(&world.clock);
+        server.by(|call| match call.method == "settle" && call.target.contains("forward") {
+            true => PortAnswer::fail(PortErrorKind::Full),
+            false => PortAnswer::pass(),
+        });
+        let filter = world.filter("f", &server.queue(input.clone())).output(output.clone()).build().unwrap();
         world.send(&input, (0..100).map(|i| Message::new(i.to_string())));
         let runs = Cell::new(0);
         let later = async {
@@ -271,7 +254,9 @@ fn messages_on_a_full_server_are_held_with_their_leases_or_released_by_a_stop() 
             let (left, held) = (input.peek(1000).await.unwrap(), filter.listener().state().held);
             assert!(left.iter().all(|left| (left.deliveries <= 1) && left.attempts == 0), "{left:?}");
             assert!((16..=48).contains(&held) && u64::from(runs.get()) == held, "{held} held, {} runs", runs.get());
-            server.1.store(stops, Relaxed);
+            if !stops {
+                server.always("", PortAnswer::pass());
+            }
         };
         let stop = world.clock.sleep(if stops { S(301) } else { S(400) });
         world.run(async { tokio::join!(later, filter.run(stop, counted(&runs))) }).1.unwrap();

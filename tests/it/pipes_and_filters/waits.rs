@@ -2,18 +2,14 @@
 use std::{
     cell::Cell,
     future::{Ready, pending, ready},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
 };
 
 use steadfast::{
     pipes_and_filters::{Emit, FilterEvent},
-    port::{BoxFuture, PortError, PortErrorKind},
-    queue::{Address, Message, MessageId, Queue, QueueError, QueueExt, Receive},
+    port::PortErrorKind,
+    queue::{Message, Queue, QueueExt, Receive},
     queue_listener::Work,
-    time::{Clock, Instant},
+    testing::{PortAnswer, ScriptedPort},
 };
 
 use tokio::sync::Notify;
@@ -55,36 +51,6 @@ fn the_time_for_which_results_are_held_is_subtracted_from_the_remaining_time() {
     }
 }
 
-/// An output whose first reply is lost, and which is then away until a time.
-#[derive(Debug)]
-struct Away {
-    queue: Arc<dyn Queue>,
-    clock: Clock,
-    until: Instant,
-    was_sent: AtomicBool,
-}
-
-impl Queue for Away {
-    forward_queue! { queue: capabilities, identity, receive, extend, depth, peek, purge, dead_letters, settle }
-
-    fn address(&self) -> Option<Address> {
-        None
-    }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
-        Box::pin(async move {
-            let error = PortError::new(PortErrorKind::Unavailable, "the line is down");
-            if !self.was_sent.swap(true, Relaxed) {
-                self.queue.send(messages).await?;
-                return Err(error.outcome_unknown().into());
-            }
-            if self.clock.now() < self.until {
-                return Err(error.into());
-            }
-            self.queue.send(messages).await
-        })
-    }
-}
-
 /// Regression: nothing was reported, because the message was delivered only once.
 // Guarantee: pipes_and_filters 3.
 #[test]
@@ -92,9 +58,14 @@ fn a_result_that_is_sent_again_long_after_a_lost_reply_is_reported() {
     for (away, sent) in [(60, 1), (600, 2)] {
         let world = World::new();
         let (input, queue) = (world.queue("in"), world.queue("out"));
-        let until = world.clock.now() + S(away);
-        let output = Away { queue: queue.clone(), clock: world.clock.clone(), until, was_sent: AtomicBool::new(false) };
-        let filter = world.filter("f", &input).output(Arc::new(output)).build().unwrap();
+        // The first reply is lost, and then the output is away.
+        let (output, until) = (ScriptedPort::elsewhere(&world.clock), world.clock.now() + S(away));
+        output.by(move |call| match call.method {
+            "send" if call.number == 1 => PortAnswer::lose(PortErrorKind::Unavailable),
+            "send" if call.began < until => PortAnswer::fail(PortErrorKind::Unavailable),
+            _ => PortAnswer::pass(),
+        });
+        let filter = world.filter("f", &input).output(output.queue(queue.clone())).build().unwrap();
         let mut events = filter.events();
         world.send(&input, [Message::new("a")]);
         world.run(filter.run(world.clock.sleep(S(700)), same)).unwrap();

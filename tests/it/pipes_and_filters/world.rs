@@ -7,8 +7,9 @@ use steadfast::{
     backoff::BackoffConfig,
     entropy::Entropy,
     pipes_and_filters::Filter,
-    queue::{Address, Delivery, InMemoryQueue, Message, MessageId, Queue, QueueExt, Receive},
+    queue::{Delivery, InMemoryQueue, Message, MessageId, Queue, QueueExt, Receive},
     queue_listener::{IdleConfig, QueueListenerConfig},
+    testing::ScriptedPort,
     time::{Clock, ManualClock},
 };
 
@@ -17,16 +18,9 @@ use crate::engines::Engine;
 pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
 pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// A queue as one of another engine: deliveries cannot be forwarded to it.
-#[derive(Debug)]
-pub(crate) struct Elsewhere(pub(crate) Arc<dyn Queue>);
-
-impl Queue for Elsewhere {
-    forward_queue! { 0: capabilities, identity, send, receive, extend, depth, peek, purge, dead_letters, settle }
-
-    fn address(&self) -> Option<Address> {
-        None
-    }
+/// Returns the queue as one of another engine: deliveries cannot be forwarded to it.
+pub(crate) fn elsewhere(queue: Arc<dyn Queue>) -> Arc<dyn Queue> {
+    ScriptedPort::elsewhere(&Clock::tokio()).queue(queue)
 }
 
 /// The way of the results.
@@ -43,7 +37,7 @@ impl Way {
     pub(crate) fn to(self, queue: &Arc<dyn Queue>) -> Arc<dyn Queue> {
         match self {
             Self::Forwarded => queue.clone(),
-            Self::Sent => Arc::new(Elsewhere(queue.clone())),
+            Self::Sent => elsewhere(queue.clone()),
         }
     }
 }

@@ -3,86 +3,34 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     future::{Future, pending},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     notify::InMemoryNotifier,
-    port::{BoxFuture, PortError, PortErrorKind},
-    queue::{AnnouncingQueue, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt},
+    port::PortErrorKind,
+    queue::{AnnouncingQueue, InMemoryQueue, Message, MessageId, Queue, QueueExt},
     queue_listener::{
         Disposition, Level, QueueCall, QueueControl, QueueListener, QueueListenerConfig, QueueListenerEvent as Event,
         Work,
     },
-    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Scan, Store, StoreError, Version},
-    testing::drop_at_every_await,
+    store::{InMemoryStore, Store},
+    testing::{PortAnswer, ScriptedPort, drop_at_every_await},
     time::{Clock, ManualClock},
 };
 
-use crate::queue_listener::world::{MS, NeverWakes, S, answer, text, told};
+use crate::queue_listener::world::{MS, S, answer, never_wakes, text, told};
 
-/// A store that counts scans, and is slow or away on demand.
-#[derive(Debug)]
-pub(crate) struct Records {
-    store: InMemoryStore,
-    clock: Clock,
-    scans: AtomicU64,
-    is_away: AtomicBool,
-    takes: Duration,
-}
-
-impl Records {
-    async fn pass(&self) -> Result<(), StoreError> {
-        if !self.takes.is_zero() {
-            self.clock.sleep(self.takes).await;
-        }
-        match self.is_away.load(SeqCst) {
-            true => Err(PortError::new(PortErrorKind::Unavailable, "the store is away").into()),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Store for Records {
-    forward_store! { store: capabilities, get, batch }
-
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: bytes::Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        Box::pin(async move {
-            self.pass().await?;
-            let version = self.store.put(key, value, options).await?;
-            self.pass().await.map(|()| version)
-        })
-    }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            self.pass().await?;
-            self.store.delete(key, options).await
-        })
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        Box::pin(async move {
-            self.scans.fetch_add(1, SeqCst);
-            self.pass().await?;
-            self.store.scan(scan).await
-        })
-    }
-}
+const AWAY: PortAnswer = PortAnswer::fail(PortErrorKind::Unavailable);
 
 pub(crate) struct Place {
     pub(crate) clock: Clock,
     pub(crate) time: ManualClock,
     pub(crate) queue: Arc<InMemoryQueue>,
-    records: Arc<Records>,
+    records: Arc<dyn Store>,
+    script: ScriptedPort,
     pub(crate) notifier: Arc<InMemoryNotifier>,
 }
 
@@ -93,11 +41,19 @@ impl Place {
 
     fn with_slow_store(takes: Duration) -> Self {
         let (clock, time) = Clock::manual();
-        let store = InMemoryStore::builder().clock(&clock).build();
-        let (scans, is_away) = (AtomicU64::new(0), AtomicBool::new(false));
-        let records = Arc::new(Records { store, clock: clock.clone(), scans, is_away, takes });
+        let script = ScriptedPort::new(&clock);
+        script.by(move |call| match call.method {
+            "put" => PortAnswer::pass().request_takes(takes).answer_takes(takes),
+            "delete" | "scan" => PortAnswer::pass().request_takes(takes),
+            _ => PortAnswer::pass(),
+        });
+        let records = script.store(Arc::new(InMemoryStore::builder().clock(&clock).build()));
         let queue = Arc::new(InMemoryQueue::builder("jobs").clock(&clock).build());
-        Self { clock, time, queue, records, notifier: Arc::new(InMemoryNotifier::new()) }
+        Self { clock, time, queue, records, script, notifier: Arc::new(InMemoryNotifier::new()) }
+    }
+
+    fn scans(&self) -> u64 {
+        self.script.calls("scan").len() as u64
     }
 
     /// A control whose notices are lost.
@@ -259,9 +215,8 @@ fn of_two_queues_the_paused_one_waits_and_the_other_is_handled() {
         let place = Place::new();
         let control = place.control();
         let other = Arc::new(InMemoryQueue::builder("other").clock(&place.clock).build());
-        let queue = |queue: &Arc<InMemoryQueue>| -> Arc<dyn Queue> {
-            if wakes { queue.clone() } else { Arc::new(NeverWakes(queue.clone())) }
-        };
+        let queue =
+            |queue: &Arc<InMemoryQueue>| -> Arc<dyn Queue> { if wakes { queue.clone() } else { never_wakes(queue) } };
         let (first, second) = (queue(&place.queue), queue(&other));
         let builder = QueueListener::builder(first, QueueListenerConfig::default()).source(second, Level::default());
         let listener = builder.control(&control).clock(&place.clock).build().unwrap();
@@ -294,14 +249,14 @@ fn a_run_takes_nothing_before_its_first_read_and_continues_without_the_store_lat
     let listener = place.listener(&place.control(), QueueListenerConfig::default());
     let mut events = listener.events();
     place.send("first");
-    place.records.is_away.store(true, SeqCst);
+    place.script.always("", AWAY);
     place.beside(&listener, completes, async {
         place.clock.sleep(S(120)).await;
         assert_eq!((listener.state().polls, listener.state().paused), (0, false));
-        place.records.is_away.store(false, SeqCst);
+        place.script.always("", PortAnswer::pass());
         place.clock.sleep(S(11)).await;
         assert_eq!(listener.state().handled, 1);
-        place.records.is_away.store(true, SeqCst);
+        place.script.always("", AWAY);
         place.clock.sleep(S(300)).await;
         place.queue.send_one(Message::new("second")).await.unwrap();
         place.clock.sleep(S(61)).await;
@@ -321,7 +276,7 @@ fn a_cancelled_message_that_waits_becomes_a_dead_letter_without_its_handler() {
     let (id, handled) = (place.send("cancelled"), RefCell::new(Vec::new()));
     place.send("other");
     place.time.block_on(control.cancel(&place.queue, &id)).unwrap();
-    let pending = |control: &QueueControl| place.time.block_on(control.pending_cancellations(&place.queue)).unwrap();
+    let pending = |control: &QueueControl| place.time.block_on(control.list_cancellations(&place.queue)).unwrap();
     assert_eq!(pending(&control), [id.to_string()]);
     let handler = async |work: Work| {
         handled.borrow_mut().push(text(&work.body));
@@ -391,7 +346,7 @@ fn a_handler_of_a_cancelled_message_is_asked_to_stop_and_its_message_is_not_trie
         let state = listener.state();
         assert_eq!((state.cancelled, state.handled), (5, 2));
         assert_eq!((state.failed, state.snoozed, state.refused, state.released), (0, 0, 0, 0), "{state:?}");
-        let left = place.time.block_on(operator.pending_cancellations(&place.queue)).unwrap();
+        let left = place.time.block_on(operator.list_cancellations(&place.queue)).unwrap();
         assert_eq!(left, [""; 0], "also those that completed");
     }
 }
@@ -481,7 +436,7 @@ fn a_control_adds_no_request_to_the_queue_and_reads_at_most_once_per_interval() 
         let builder = if with { builder.control(&place.control()) } else { builder };
         let listener = builder.build().unwrap();
         place.beside(&listener, is_never_called, place.clock.sleep(day));
-        (listener.state().requests, listener.state().control_reads, place.records.scans.load(SeqCst))
+        (listener.state().requests, listener.state().control_reads, place.scans())
     };
     let ((idle, none, _), (with, reads, scans)) = (polls(false), polls(true));
     assert_eq!((with, none, reads), (idle, 0, scans));
@@ -496,9 +451,9 @@ fn a_control_adds_no_request_to_the_queue_and_reads_at_most_once_per_interval() 
         // A look at the state costs a request for the depth, at most each minute.
         listener.state();
         place.clock.sleep(S(1)).await;
-        let before = (listener.state().requests, place.records.scans.load(SeqCst));
+        let before = (listener.state().requests, place.scans());
         place.clock.sleep(day).await;
-        assert_eq!((listener.state().requests, place.records.scans.load(SeqCst)), before);
+        assert_eq!((listener.state().requests, place.scans()), before);
     });
     println!("22 idle hours: {idle} polls, {reads} reads of the control, and none with notices");
     // Under load the reads follow the time, not the messages.
@@ -512,7 +467,7 @@ fn a_control_adds_no_request_to_the_queue_and_reads_at_most_once_per_interval() 
     };
     place.beside(&listener, completes, sends);
     assert_eq!(listener.state().handled, 10_000);
-    assert!((10..=11).contains(&place.records.scans.load(SeqCst)), "{:?}", place.records.scans);
+    assert!((10..=11).contains(&place.scans()), "{:?}", place.scans());
 }
 
 #[test]
@@ -555,7 +510,7 @@ fn operations_of_a_control_dropped_at_any_await_can_be_repeated() {
                 control.resume(queue).await.unwrap();
                 place.clock.sleep(S(70)).await;
                 assert!(!control.is_paused(queue).await.unwrap());
-                assert_eq!(control.pending_cancellations(queue).await.unwrap(), [""; 0]);
+                assert_eq!(control.list_cancellations(queue).await.unwrap(), [""; 0]);
             })));
             cancelled.set(cancelled.get() + 1);
             assert_eq!((place.total(), place.dead().len()), (0, 1));
@@ -638,34 +593,14 @@ fn a_resumed_queue_is_polled_at_once_also_beside_another_queue() {
     });
 }
 
-/// A queue whose renewals take 3 s.
-#[derive(Debug)]
-struct SlowRenewals(Arc<InMemoryQueue>, Clock);
-
-impl Queue for SlowRenewals {
-    forward_queue! { 0: capabilities, identity, address, send, receive, depth, peek, purge, dead_letters, settle }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        Box::pin(async move {
-            self.1.sleep(S(3)).await;
-            self.0.extend(receipt, visibility).await
-        })
-    }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
-        self.0.mark_begun(receipt, visibility, begun)
-    }
-}
-
 /// A waiting message is outside the backlog during its renewal, and was put back after the pause.
 #[test]
 fn a_pause_also_releases_messages_whose_leases_are_being_renewed() {
     let place = Place::new();
     let control = place.control();
-    let queue = Arc::new(SlowRenewals(place.queue.clone(), place.clock.clone()));
+    let script = ScriptedPort::new(&place.clock);
+    script.always("extend", PortAnswer::pass().request_takes(S(3)));
+    let queue = script.queue(place.queue.clone());
     let other = Arc::new(InMemoryQueue::builder("other").clock(&place.clock).build());
     let builder = QueueListener::builder(queue, QueueListenerConfig::default().tasks(1, 1).batch(8));
     let listener = builder.source(other, Level::default()).control(&control).clock(&place.clock).build().unwrap();
@@ -704,14 +639,14 @@ fn the_record_of_an_ended_message_whose_deletion_failed_is_deleted_later() {
         place.clock.sleep(S(1)).await;
         control.cancel(&place.queue, &id).await.unwrap();
         place.clock.sleep(MS(500)).await;
-        place.records.is_away.store(true, SeqCst);
+        place.script.always("", AWAY);
         place.clock.sleep(S(2)).await;
         assert_eq!(listener.state().cancelled, 1);
         // Before the next read, which therefore succeeds.
-        place.records.is_away.store(false, SeqCst);
-        assert_eq!(control.pending_cancellations(&place.queue).await.unwrap(), [id.to_string()]);
+        place.script.always("", PortAnswer::pass());
+        assert_eq!(control.list_cancellations(&place.queue).await.unwrap(), [id.to_string()]);
         place.clock.sleep(S(120)).await;
-        assert_eq!(control.pending_cancellations(&place.queue).await.unwrap(), Vec::<String>::new());
+        assert_eq!(control.list_cancellations(&place.queue).await.unwrap(), Vec::<String>::new());
     });
 }
 

@@ -317,7 +317,7 @@ fn a_message_that_the_filter_knows_is_completed_without_its_handler() {
     let world = World::new();
     let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
     let filter = IdempotencyFilter::new(store.clone(), "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
-    let listener = world.builder(QueueListenerConfig::default(), 1).filter(filter).build().unwrap();
+    let listener = world.builder(QueueListenerConfig::default(), 1).idempotency_filter(filter).build().unwrap();
     let handled = RefCell::new(Vec::new());
     let run = listener.run(world.clock.sleep(S(2000)), async |work: Work| {
         handled.borrow_mut().push(work.headers["order"].clone());

@@ -145,7 +145,8 @@ fn a_message_whose_results_were_not_sent_is_handled_again_despite_the_filter() {
     let world = World::new();
     let (queue, target) = results(&world, 1000);
     let filter = IdempotencyFilter::new(Arc::new(InMemoryStore::new()), "handled", Duration::from_secs(3600));
-    let listener = |seed| world.builder(QueueListenerConfig::default(), seed).filter(filter.clone()).build().unwrap();
+    let listener =
+        |seed| world.builder(QueueListenerConfig::default(), seed).idempotency_filter(filter.clone()).build().unwrap();
     let _ = world.send("a");
     let runs = Cell::new(0);
     world.line.is("settle", Mode::Refuses);

@@ -6,15 +6,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use bytes::Bytes;
 use steadfast::{
     entropy::Entropy,
-    notify::{InMemoryNotifier, Notices, Notifier},
-    port::{BoxFuture, Capabilities, PortError},
+    notify::InMemoryNotifier,
     queue::{AnnouncingQueue, Depth, InMemoryQueue, Message, Queue, QueueExt, RequestError, Requester, redrive},
     queue_listener::{Disposition, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
     testing::faults::{FaultConfig, FaultNetwork},
-    time::Clock,
+    testing::{PortAnswer, ScriptedPort},
 };
 
 use crate::queue_listener::world::{MS, Mode, S, World, text};
@@ -49,30 +47,13 @@ fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
     );
 }
 
-/// A notifier whose subscriptions take some time.
-#[derive(Debug)]
-struct SlowToSubscribe(InMemoryNotifier, Clock);
-
-impl Notifier for SlowToSubscribe {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
-        self.0.publish(topic, notice)
-    }
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
-        Box::pin(async move {
-            self.1.sleep(MS(4_500)).await;
-            self.0.subscribe(topic).await
-        })
-    }
-}
-
 #[test]
 fn a_message_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
     for seed in 0..10 {
         let world = World::polled();
-        let notifier = Arc::new(SlowToSubscribe(InMemoryNotifier::new(), world.clock.clone()));
+        let script = ScriptedPort::new(&world.clock);
+        script.always("subscribe", PortAnswer::pass().request_takes(MS(4_500)));
+        let notifier = script.notifier(Arc::new(InMemoryNotifier::new()));
         let builder = world.builder(QueueListenerConfig::default(), seed).notifier(notifier.clone(), "jobs");
         let listener = builder.build().unwrap();
         let jobs = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs");

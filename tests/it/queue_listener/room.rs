@@ -3,17 +3,17 @@ use std::{
     cell::{Cell, RefCell},
     future::{Future, pending, poll_fn},
     pin::pin,
-    sync::Arc,
     task::Poll,
 };
 
 use steadfast::{
-    port::{BoxFuture, Capabilities},
-    queue::{Message, Queue, QueueError, QueueExt, Receipt, Settle},
+    port::BoxFuture,
+    queue::{Message, QueueExt},
     queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
+    testing::ScriptedPort,
 };
 
-use crate::queue_listener::world::{Line, MS, Mode, S, World, text};
+use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 /// Tasks that a run passed to its spawner.
 type Tasks = RefCell<Vec<Option<BoxFuture<'static, ()>>>>;
@@ -65,31 +65,14 @@ fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
     }
 }
 
-/// A queue that settles at most two messages per request.
-#[derive(Debug)]
-struct Narrow(Arc<Line>);
-
-impl Queue for Narrow {
-    forward_queue! { 0: identity, address, send, receive, extend, depth, peek, purge, dead_letters }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities().largest_batch(2)
-    }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        assert!(settlements.len() <= 2);
-        self.0.settle(settlements)
-    }
-}
-
 #[test]
 fn a_task_aborted_during_a_partial_settlement_returns_its_capacity() {
     for at in 0..12 {
         let world = World::new();
         let config = QueueListenerConfig::default().batch(6).tasks(2, 2).visibility(S(10));
-        let queue = Arc::new(Narrow(world.line.clone()));
+        // At most two settlements per request.
+        let narrow = ScriptedPort::changing(&world.clock, |can| can.largest_batch(2));
+        let queue = narrow.queue(world.line.clone());
         let listener = QueueListener::builder(queue, config).clock(&world.clock).build().unwrap();
         world.line.takes("settle", MS(3));
         let tasks: Tasks = RefCell::default();
@@ -102,6 +85,7 @@ fn a_task_aborted_during_a_partial_settlement_returns_its_capacity() {
             beside(&tasks, &mut run, world.clock.sleep(S(300))).await;
         });
         assert_eq!(world.depth().total(), 0, "aborted after {at} ms: {:?}", listener.state());
+        assert!(narrow.calls("settle").iter().all(|call| call.target.matches("complete").count() <= 2));
     }
 }
 

@@ -75,7 +75,7 @@ fn a_filter_over_a_slow_or_hanging_store_costs_no_message_its_lease() {
         let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
         let store = network(&world, MS(latency)).client("node").store(store);
         let filter = IdempotencyFilter::new(store, "seen", S(36_000));
-        let listener = world.builder(QueueListenerConfig::default(), 1).filter(filter).build().unwrap();
+        let listener = world.builder(QueueListenerConfig::default(), 1).idempotency_filter(filter).build().unwrap();
         let began = Began::default();
         let stop = async {
             while world.depth_now().await > 0 {
@@ -396,7 +396,7 @@ fn a_message_whose_lease_ends_during_the_filter_request_is_not_begun() {
     let store = network(&world, S(29)).client("node").store(store);
     let filter = IdempotencyFilter::new(store, "seen", S(600));
     let config = QueueListenerConfig::default().call_timeout(S(40));
-    let listener = world.builder(config, 1).filter(filter).build().unwrap();
+    let listener = world.builder(config, 1).idempotency_filter(filter).build().unwrap();
     world.line.is("extend", Mode::Refuses);
     let began = Cell::new(0);
     // Continues after the answer: a stopping run begins nothing anyway.

@@ -13,7 +13,7 @@ use steadfast::{
 
 use crate::queue_listener::{
     control::Place,
-    world::{MS, Mode, NeverWakes, S, World, text},
+    world::{MS, Mode, S, World, never_wakes, text},
 };
 
 const DEFAULT: fn() -> QueueListenerConfig = QueueListenerConfig::default;
@@ -246,8 +246,7 @@ fn a_suspect_message_that_a_wait_took_is_handled_alone() {
 fn a_wait_in_one_queue_leaves_the_capacity_to_the_others() {
     let polls = |world: World| {
         let other = Arc::new(InMemoryQueue::builder("other").clock(&world.clock).build());
-        let never_wakes = Arc::new(NeverWakes(other.clone()));
-        let listener = world.builder(DEFAULT(), 1).source(never_wakes, Level::default()).build().unwrap();
+        let listener = world.builder(DEFAULT(), 1).source(never_wakes(&other), Level::default()).build().unwrap();
         beside(&world, &listener, async |_: Work| world.clock.sleep(MS(100)).await, async {
             world.clock.sleep(S(100)).await;
             other.send((0..320).map(|i| Message::new(format!("{i}"))).collect()).await.unwrap();

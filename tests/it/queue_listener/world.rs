@@ -16,6 +16,7 @@ use steadfast::{
         Delivery, Depth, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
     },
     queue_listener::{QueueListener, QueueListenerConfig, QueueListenerEvent},
+    testing::ScriptedPort,
     time::{Clock, Instant, ManualClock},
 };
 
@@ -214,16 +215,9 @@ impl Queue for Line {
     }
 }
 
-/// A queue that does not wake its receivers.
-#[derive(Debug)]
-pub(crate) struct NeverWakes(pub(crate) Arc<InMemoryQueue>);
-
-impl Queue for NeverWakes {
-    forward_queue! { 0: identity, address, send, receive, extend, depth, peek, purge, dead_letters, settle }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities().without(Capability::Push)
-    }
+/// Returns a queue that does not wake its receivers.
+pub(crate) fn never_wakes(queue: &Arc<InMemoryQueue>) -> Arc<dyn Queue> {
+    ScriptedPort::changing(&Clock::tokio(), |can| can.without(Capability::Push)).queue(queue.clone())
 }
 
 pub(crate) struct World {

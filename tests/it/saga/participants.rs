@@ -38,7 +38,7 @@ fn an_action_is_applied_once_and_its_reply_is_repeated() {
         let seats = participant(world.store.clone());
         assert_eq!(world.run(seats.execute(KEY, take(), "12A")).unwrap(), Executed::Applied);
         for _ in 0..2 {
-            assert_eq!(world.run(seats.execute(KEY, take(), "13B")).unwrap(), Executed::Before("12A".into()));
+            assert_eq!(world.run(seats.execute(KEY, take(), "13B")).unwrap(), Executed::AlreadyApplied("12A".into()));
         }
         assert_eq!(world.run(seats.reply(KEY)).unwrap(), Some("12A".into()));
         assert_eq!(log(&world), ["taken"]);
@@ -53,8 +53,8 @@ fn a_compensation_is_applied_once_and_bars_the_action() {
         let seats = participant(world.store.clone());
         world.run(seats.execute(KEY, take(), "12A")).unwrap();
         assert_eq!(world.run(seats.compensate(KEY, free())).unwrap(), Compensated::Applied);
-        assert_eq!(world.run(seats.compensate(KEY, free())).unwrap(), Compensated::Before);
-        assert_eq!(world.run(seats.execute(KEY, take(), "12A")).unwrap(), Executed::Barred);
+        assert_eq!(world.run(seats.compensate(KEY, free())).unwrap(), Compensated::AlreadyCompensated);
+        assert_eq!(world.run(seats.execute(KEY, take(), "12A")).unwrap(), Executed::TooLate);
         assert_eq!((log(&world), world.run(seats.reply(KEY)).unwrap()), (vec!["taken".into(), "freed".into()], None));
         // Another key is another action.
         assert_eq!(world.run(seats.execute("trip/43/seat", take(), "12A")).unwrap(), Executed::Applied);
@@ -68,8 +68,8 @@ fn an_action_that_arrives_after_its_compensation_has_no_effect() {
         let world = engine.world();
         let seats = participant(world.store.clone());
         assert_eq!(world.run(seats.compensate(KEY, free())).unwrap(), Compensated::NeverExecuted);
-        assert_eq!(world.run(seats.compensate(KEY, free())).unwrap(), Compensated::Before);
-        assert_eq!(world.run(seats.execute(KEY, take(), "12A")).unwrap(), Executed::Barred);
+        assert_eq!(world.run(seats.compensate(KEY, free())).unwrap(), Compensated::AlreadyCompensated);
+        assert_eq!(world.run(seats.execute(KEY, take(), "12A")).unwrap(), Executed::TooLate);
         assert_eq!(log(&world), Vec::<String>::new());
     }
 }
@@ -104,7 +104,7 @@ fn crash_test(engine: Engine, process: &CrashingProcess) {
     let other = participant(world.store.clone());
     world.run(other.execute(KEY, take(), "12A")).unwrap();
     world.run(other.compensate(KEY, free())).unwrap();
-    assert_eq!(world.run(other.execute(KEY, take(), "12A")).unwrap(), Executed::Barred);
+    assert_eq!(world.run(other.execute(KEY, take(), "12A")).unwrap(), Executed::TooLate);
     assert_eq!(log(&world), ["taken", "freed"]);
 }
 

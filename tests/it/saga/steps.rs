@@ -277,7 +277,7 @@ fn a_stuck_compensation_is_an_event_and_is_retried_or_skipped() {
     // It is kept, listed, and `run` returns it, however long ago it was.
     world.time.advance(S(100 * 24 * 3600));
     assert!(matches!(world.block_on(node.run("42")), Ok(SagaOutcome::Stuck { .. })));
-    assert_eq!(world.block_on(node.saga.open()).unwrap(), [("42".to_owned(), true)]);
+    assert_eq!(world.block_on(node.saga.list_open()).unwrap(), [("42".to_owned(), true)]);
     let before = world.services.calls().len();
     world.services.undo("room", [Answer::Unknown]);
     compensated(world.block_on(node.saga.retry("42")).unwrap());
@@ -285,7 +285,7 @@ fn a_stuck_compensation_is_an_event_and_is_retried_or_skipped() {
     let attempts: Vec<_> = calls[before..].iter().map(|call| (call.name.as_str(), call.attempt)).collect();
     assert_eq!(attempts, [("room", 1), ("room", 2), ("seat", 1)]);
     assert!(matches!(world.block_on(node.saga.retry("42")), Err(SagaError::NotStuck)));
-    assert_eq!(world.block_on(node.saga.open()).unwrap(), []);
+    assert_eq!(world.block_on(node.saga.list_open()).unwrap(), []);
 
     let (world, node) = stuck();
     let calls = world.services.calls().len();

@@ -221,32 +221,10 @@ fn a_saga_ends_with_each_effect_once_or_none_whichever_request_fails() {
 
 #[test]
 fn a_store_without_what_a_saga_needs_is_refused() {
-    use steadfast::{
-        port::{BoxFuture, Capabilities, Capability},
-        store::{InMemoryStore, Key, PutOptions, Store, StoreError, Version},
-    };
-    #[derive(Debug)]
-    struct Lacks {
-        store: InMemoryStore,
-        lacks: Capability,
-    }
-    impl Store for Lacks {
-        forward_store! { store: get, delete, scan, batch }
-        fn capabilities(&self) -> Capabilities {
-            self.store.capabilities().without(self.lacks)
-        }
-        fn put<'a>(
-            &'a self,
-            key: Key<'a>,
-            value: bytes::Bytes,
-            options: PutOptions,
-        ) -> BoxFuture<'a, Result<Version, StoreError>> {
-            self.store.put(key, value, options)
-        }
-    }
+    use steadfast::port::Capability;
     let world = World::new();
     for lacks in [Capability::AtomicBatch, Capability::Linearizable, Capability::TimeToLive] {
-        let store = Arc::new(Lacks { store: InMemoryStore::new(), lacks });
+        let store = crate::capabilities::lacking(lacks);
         let refused = steadfast::saga::Saga::new("trip", store, codec(), world.trip(), SagaConfig::default());
         assert_eq!(refused.unwrap_err().rule(), format!("needs `{lacks}`, which the backend `memory` lacks"));
     }

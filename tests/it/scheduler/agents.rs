@@ -164,7 +164,7 @@ impl Couriers {
         let courier: Bytes = format!("courier {}", self.calls.borrow().len()).into();
         match self.participant.execute(&call.key, row("sent"), courier.clone()).await? {
             Executed::Applied => Ok(courier),
-            Executed::Before(earlier) => Ok(earlier),
+            Executed::AlreadyApplied(earlier) => Ok(earlier),
             _ => Ok("too late".into()),
         }
     }
@@ -218,5 +218,5 @@ fn a_compensation_through_an_agent_undoes_an_action_once_and_bars_its_late_reque
     assert_eq!(*couriers.calls.borrow(), ["send", "send", "recall", "send"]);
     assert_eq!(couriers.effects(&world), ["sent", "recalled"]);
     let again = world.block_on(couriers.participant.compensate("trip/42/courier", vec![])).unwrap();
-    assert_eq!(again, Compensated::Before);
+    assert_eq!(again, Compensated::AlreadyCompensated);
 }

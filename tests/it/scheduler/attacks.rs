@@ -185,7 +185,7 @@ fn a_saga_that_was_given_up_before_its_pivot_is_cancelled_by_an_operator() {
     let cancelled = world.block_on(orders.saga().cancel("42", "by an operator"));
     let Ok(SagaOutcome::Compensated { step: None, reason }) = cancelled else { panic!("{cancelled:?}") };
     assert_eq!((reason.as_str(), &*world.saga.services.log()), ("by an operator", "seat room -room -seat"));
-    assert_eq!(world.block_on(orders.saga().open()).unwrap(), []);
+    assert_eq!(world.block_on(orders.saga().list_open()).unwrap(), []);
 }
 
 /// Regression: their status messages had the same de-duplication ids, and the second caller heard nothing.

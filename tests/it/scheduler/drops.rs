@@ -223,7 +223,7 @@ fn requests_to_a_participant_that_are_dropped_are_applied_as_a_whole_or_not_at_a
             let reply = world.block_on(quick.reply(&key())).unwrap();
             let taken = effects(&world).iter().filter(|effect| *effect == "taken").count();
             assert_eq!(taken, n.get() - usize::from(reply.is_none()), "{polls}");
-            let expected = if reply.is_some() { Executed::Before("12A".into()) } else { Executed::Applied };
+            let expected = if reply.is_some() { Executed::AlreadyApplied("12A".into()) } else { Executed::Applied };
             assert_eq!(world.block_on(quick.execute(&key(), take(), "12A")).unwrap(), expected, "{polls}");
             assert_eq!(world.block_on(quick.compensate(&key(), free())).unwrap(), Compensated::Applied);
             assert_eq!(effects(&world), ["taken", "freed"].repeat(n.get()), "{polls}");
@@ -252,8 +252,8 @@ fn requests_to_a_participant_that_are_dropped_are_applied_as_a_whole_or_not_at_a
                 }
                 let again = world.block_on(quick.compensate(&key(), free())).unwrap();
                 let first = if was_executed { Compensated::Applied } else { Compensated::NeverExecuted };
-                assert!(again == first || again == Compensated::Before, "{polls}: {again:?}");
-                assert_eq!(world.block_on(quick.execute(&key(), take(), "12A")).unwrap(), Executed::Barred);
+                assert!(again == first || again == Compensated::AlreadyCompensated, "{polls}: {again:?}");
+                assert_eq!(world.block_on(quick.execute(&key(), take(), "12A")).unwrap(), Executed::TooLate);
                 assert_eq!(effects(&world), expected, "{polls}");
             },
         );
@@ -274,7 +274,7 @@ fn requests_to_a_participant_that_are_dropped_are_applied_as_a_whole_or_not_at_a
 
 async fn answer(seats: &Participant, call: AgentCall) -> Result<Bytes, StoreError> {
     match seats.execute(&call.key, vec![Write::append("log/", call.key.clone())], "12A").await? {
-        Executed::Before(reply) => Ok(reply),
+        Executed::AlreadyApplied(reply) => Ok(reply),
         _ => Ok("12A".into()),
     }
 }

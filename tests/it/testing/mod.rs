@@ -5,17 +5,67 @@ use std::{
     cell::Cell,
     future::{pending, ready},
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::FutureExt;
 use steadfast::{
     FailureKind, Verdict,
-    testing::{ScriptedError, ScriptedService, drop_at_every_await},
+    port::{Capability, Failure, PortErrorKind},
+    queue::{InMemoryQueue, Queue},
+    store::{InMemoryStore, Key, Store},
+    testing::{PortAnswer, ScriptedError, ScriptedPort, ScriptedService, drop_at_every_await},
     time::Clock,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
+
+// Guarantee: testing 7.
+#[test]
+fn a_scripted_port_answers_by_its_rule_and_records_each_call() {
+    let (clock, time) = Clock::manual();
+    let script = ScriptedPort::new(&clock);
+    let store = script.store(Arc::new(InMemoryStore::builder().clock(&clock).build()));
+    let start = clock.now();
+    script.by(|call| match (call.method, call.number) {
+        ("put", 1) => PortAnswer::fail(PortErrorKind::Throttled),
+        ("put", 2) => PortAnswer::lose(PortErrorKind::TimedOut).request_takes(MS(5)).answer_takes(MS(7)),
+        ("put", 3) => PortAnswer::silent(),
+        ("put", 4) => PortAnswer::hang(),
+        ("put", _) => PortAnswer::pass().held(),
+        _ => PortAnswer::pass(),
+    });
+    let put = |row: &'static str| {
+        let store = store.clone();
+        async move { store.put(Key::new("p", row), "x".into(), Default::default()).await }
+    };
+    let exists = |row| time.block_on(store.get(Key::new("p", row))).unwrap().is_some();
+    let failed = time.block_on(put("a")).unwrap_err();
+    assert!(!failed.may_have_been_applied() && !exists("a"), "{failed}");
+    let lost = time.block_on(put("b")).unwrap_err();
+    assert!(lost.may_have_been_applied() && exists("b"), "{lost}");
+    assert!(put("c").now_or_never().is_none() && exists("c"));
+    assert!(put("d").now_or_never().is_none() && !exists("d"));
+    let mut held = Box::pin(put("e"));
+    assert!((&mut held).now_or_never().is_none() && !exists("e"));
+    assert!(script.calls("put")[4].ended.is_none());
+    script.release();
+    held.now_or_never().unwrap().unwrap();
+    assert!(exists("e"));
+
+    let calls = script.calls("put");
+    assert_eq!(calls.iter().map(|call| call.target.as_str()).collect::<String>(), "abcde");
+    assert_eq!(calls.iter().map(|call| call.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!((calls[1].began, calls[1].ended), (start, Some(start + MS(12))));
+    assert!(calls.iter().all(|call| call.ended.is_some()));
+    script.forget();
+    assert!(script.calls("").is_empty());
+    let poor = ScriptedPort::changing(&clock, |can| can.without(Capability::Fencing));
+    assert!(!poor.store(store.clone()).capabilities().has(Capability::Fencing));
+    let queue = Arc::new(InMemoryQueue::new("jobs"));
+    assert!(ScriptedPort::elsewhere(&clock).queue(queue.clone()).address().is_none() && queue.address().is_some());
+}
 
 // Guarantee: testing 1.
 #[test]

@@ -237,7 +237,7 @@ impl QueueControl {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub async fn pending_cancellations(&self, queue: &dyn Queue) -> Result<Vec<String>, StoreError> {
+    pub async fn list_cancellations(&self, queue: &dyn Queue) -> Result<Vec<String>, StoreError> {
         let mut ids: Vec<_> = self.read(&partition(queue)).await?.cancelled.into_iter().collect();
         ids.sort_unstable();
         Ok(ids)

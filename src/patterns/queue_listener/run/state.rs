@@ -1,10 +1,10 @@
 //! The state that the tasks of one run share: parts that own their fields, and what concerns
 //! several of them.
 //!
-//! A message crosses seven files: a poll receives it ([`poll`](super::super::poll)); it gets its
-//! lease and waits ([`lease`](super::super::lease)); a task takes it ([`worker`](super::worker))
-//! and runs its handler ([`caught`](super::caught)) with the delivery and the signal to stop
-//! ([`work`](super::super::work)); the listener decides by the result
+//! A message crosses six files of this room: a poll receives it ([`poll`](super::super::poll)); it
+//! gets its lease and waits ([`lease`](super::super::lease)); a task takes it
+//! ([`worker`](super::worker)) and runs its handler with it ([`work`](super::super::work)), in a
+//! [`Caught`](crate::work::Caught); the listener decides by the result
 //! ([`decision`](super::super::settle::decision)) and settles ([`settle`](super::super::settle)).
 //! Before it exists, [`run`](super) starts the task and [`intake`](super::intake) counts it.
 use std::{

@@ -142,7 +142,7 @@ impl Tasks {
         move || self.handling.get().saturating_add(1).min(most)
     }
 
-    /// Decides whether a task that knows `calls` and found nothing for a long time may end.
+    /// Decides whether a task that knew this number of calls and found nothing for long may end.
     pub(crate) fn may_end(&self, knew: u64, expects_returns: bool) -> bool {
         let least = self.least(expects_returns);
         let (ends, tasks) = self.scaler(|scaler| (scaler.may_end(self.calls() == knew, least()), scaler.tasks));

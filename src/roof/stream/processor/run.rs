@@ -38,9 +38,9 @@ impl StreamProcessor {
     /// within [`drain_timeout`](super::StreamProcessorConfig::drain_timeout), writes the last
     /// checkpoints and releases the partitions. Run a processor in any number of processes.
     ///
-    /// The handler returns a [`Disposition`], `()`, or a `Result<(), E>`, whose error is a failed
-    /// attempt. All partitions of this member are polled by this future: a handler that blocks its
-    /// thread blocks them all, and their renewals.
+    /// The handler returns an [`EventDisposition`], `()`, or a `Result<(), E>`, whose error is a
+    /// failed attempt. All partitions of this member are polled by this future: a handler that
+    /// blocks its thread blocks them all, and their renewals.
     ///
     /// # Errors
     /// Permanent failures of the leases and the store, such as a missing permission; `Other` if a

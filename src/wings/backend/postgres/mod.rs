@@ -112,7 +112,7 @@
 //! # Time
 //!
 //! Lives, terms and delays are measured by the server's clock, read by each statement after it has
-//! its locks. No clock of a client is used. If the server's clock is set forward, lives and terms
+//! its locks. No clock of a client is used. If the server's clock is set forward, TTLs and terms
 //! end earlier by that step, and if it is set back, later: let the server's clock be slewed, not
 //! stepped. A fail-over is such a step by the difference of two servers' clocks. Fencing tokens do
 //! not depend on time, and protect also then.

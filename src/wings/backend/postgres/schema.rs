@@ -9,7 +9,7 @@ use super::{
 use crate::port::{PortError, PortErrorKind};
 
 /// Version of the tables and functions. A handle refuses a schema with a higher one.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// A migration may wait for another one, and for the locks of running requests.
 const MIGRATION: Duration = Duration::from_secs(60);

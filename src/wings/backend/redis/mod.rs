@@ -21,7 +21,7 @@
 //!
 //! | port | promises | not |
 //! |---|---|---|
-//! | [`store`](Redis::store) | batches, fences, sequences, lives, versions that grow | `Push` |
+//! | [`store`](Redis::store) | batches, fences, sequences, TTLs, versions that grow | `Push` |
 //! | [`queue`](Redis::queue) | groups, order, delays, de-duplication, forwards, error history; receivers are woken at once | |
 //! | [`lease`](Redis::lease) | terms by the server's clock: a challenger need not watch a whole term | |
 //! | [`notifier`](Redis::notifier) | pushed, in order, up to 1 MiB | notices are not stored |
@@ -90,7 +90,7 @@
 //! # Time
 //!
 //! Lives, terms and delays are measured by the server's clock, read in the script that uses it. No
-//! clock of a client is used. If the server's clock is set forward, lives and terms end earlier by
+//! clock of a client is used. If the server's clock is set forward, TTLs and terms end earlier by
 //! that step, and if it is set back, later: let the server's clock be slewed, not stepped. A
 //! fail-over is such a step by the difference of two servers' clocks.
 //!

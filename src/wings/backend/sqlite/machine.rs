@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// Returns the system's wall time. Unlike [`Clock::wall`](crate::time::Clock::wall) it ignores virtual
-/// time.
+/// Returns the system's wall time. Unlike [`Clock::wall`](crate::time::Clock::wall) it ignores
+/// virtual time.
 pub(crate) fn wall() -> Timestamp {
     Timestamp::now()
 }

@@ -6,9 +6,9 @@ use steadfast::{
     backoff::BackoffConfig,
     leader_election::LeaderElectionConfig,
     lease::InMemoryLease,
-    port::{Capabilities, Capability},
+    port::Capability,
     queue_listener::IdleConfig,
-    store::{InMemoryStore, Key, PutOptions, Store, StoreError},
+    store::{InMemoryStore, Key, PutOptions, Store},
     stream::{StreamProcessor, StreamProcessorConfig, StreamProcessorEvent as Event},
 };
 
@@ -44,30 +44,10 @@ fn a_setting_that_breaks_a_rule_is_refused_by_name() {
     assert!(build("dispatch", "a", config()).is_ok());
 }
 
-#[derive(Debug)]
-struct Lacking(InMemoryStore, Capability);
-
-impl Store for Lacking {
-    forward_store! { 0: get, delete, scan, batch }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities().without(self.1)
-    }
-
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: bytes::Bytes,
-        how: PutOptions,
-    ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Version, StoreError>> {
-        self.0.put(key, value, how)
-    }
-}
-
 #[test]
 fn backends_that_lack_a_capability_are_refused() {
     for capability in [Capability::Fencing, Capability::Linearizable] {
-        let store = Arc::new(Lacking(InMemoryStore::new(), capability));
+        let store = crate::capabilities::lacking(capability);
         let leases = Arc::new(InMemoryLease::new());
         let refused = StreamProcessor::new(Log::new(1), "dispatch", leases, store, Default::default()).unwrap_err();
         assert_eq!(refused.field(), "checkpoints");

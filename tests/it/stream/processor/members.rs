@@ -1,16 +1,11 @@
 //! Members that join, leave, die and stall: each partition has one owner, and each member its share.
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use steadfast::{
     notify::InMemoryNotifier,
     store::{Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt},
     stream::StreamProcessorEvent as Event,
+    testing::ScriptedPort,
     testing::faults::{FaultConfig, FaultNetwork},
     time::{Clock, Instant, ManualClock, TimeSource, Timestamp},
     work::EventDisposition,
@@ -244,44 +239,17 @@ fn clocks_an_hour_apart_change_nothing() {
 #[test]
 #[ignore = "takes seconds: `.ci/run` runs it"]
 fn an_idle_member_makes_few_requests() {
-    #[derive(Debug)]
-    struct Counting(Arc<dyn Store>, Arc<Mutex<u64>>);
-    impl Store for Counting {
-        forward_store! { 0: capabilities, delete, batch }
-        fn get<'a>(
-            &'a self,
-            key: Key<'a>,
-        ) -> steadfast::port::BoxFuture<'a, Result<Option<steadfast::store::Record>, StoreError>> {
-            *self.1.lock().unwrap() += 1;
-            self.0.get(key)
-        }
-        fn put<'a>(
-            &'a self,
-            key: Key<'a>,
-            value: bytes::Bytes,
-            how: PutOptions,
-        ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Version, StoreError>> {
-            *self.1.lock().unwrap() += 1;
-            self.0.put(key, value, how)
-        }
-        fn scan<'a>(
-            &'a self,
-            scan: &'a Scan,
-        ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Page, StoreError>> {
-            *self.1.lock().unwrap() += 1;
-            self.0.scan(scan)
-        }
-    }
     for partitions in [1, 32] {
         let world = World::new(partitions);
-        let count = Arc::new(Mutex::new(0));
-        let store = Arc::new(Counting(world.store.clone(), count.clone()));
+        let script = ScriptedPort::new(&world.clock);
+        let store = script.store(world.store.clone());
         let member = world.builder_on("a", World::config(), store, &world.clock).build().unwrap();
         world.start_built("a", member, |_| complete());
         world.pass(S(60));
-        let (before, reads) = (*count.lock().unwrap(), world.topic.requests.load(std::sync::atomic::Ordering::Relaxed));
+        script.forget();
+        let reads = world.topic.requests.load(std::sync::atomic::Ordering::Relaxed);
         world.pass(S(3600));
-        let requests = *count.lock().unwrap() - before;
+        let requests = script.calls("").len() as u64;
         let reads = world.topic.requests.load(std::sync::atomic::Ordering::Relaxed) - reads;
         println!("{partitions} idle partitions: {requests} requests to the store and {reads} reads an hour");
         let n = u64::from(partitions);

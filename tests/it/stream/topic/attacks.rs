@@ -14,7 +14,7 @@ use steadfast::{
 };
 
 use super::{
-    opening::Limited,
+    opening::limited,
     requests::{Fate, bodies, event, open, run},
 };
 
@@ -119,8 +119,7 @@ fn an_event_with_many_headers_disturbs_no_other_one() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let can = InMemoryStore::new().capabilities().largest_value(8_192);
-        let store = Arc::new(Limited(InMemoryStore::new(), can));
-        let topic = StoreTopic::open(store, "t", 1).await.unwrap();
+        let topic = StoreTopic::open(limited(can), "t", 1).await.unwrap();
         let most = topic.capabilities().max_value();
         let producer = Producer::new(topic, ProducerConfig::default()).unwrap();
         let body = Event::new(vec![7; most - 300 * 5]);

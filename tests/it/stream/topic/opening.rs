@@ -7,6 +7,7 @@ use steadfast::{
     port::{Capabilities, Capability, PortErrorKind},
     store::{InMemoryStore, Key, Precondition, PutOptions, Store, Write},
     stream::{Event, Read, StoreTopic, Topic},
+    testing::ScriptedPort,
     time::{Clock, block_on},
 };
 
@@ -16,16 +17,9 @@ async fn open(store: &InMemoryStore, partitions: u16) -> Result<StoreTopic, stea
     StoreTopic::open(Arc::new(store.clone()), "deliveries", partitions).await
 }
 
-/// A store that lacks some capabilities, or has others.
-#[derive(Debug)]
-pub(super) struct Limited(pub(super) InMemoryStore, pub(super) Capabilities);
-
-impl Store for Limited {
-    forward_store! { 0: get, put, delete, scan, batch }
-
-    fn capabilities(&self) -> Capabilities {
-        self.1
-    }
+/// Returns a store that lacks some capabilities, or has others.
+pub(super) fn limited(can: Capabilities) -> Arc<dyn Store> {
+    ScriptedPort::changing(&Clock::tokio(), move |_| can).store(Arc::new(InMemoryStore::new()))
 }
 
 // Guarantee: stream 13.
@@ -82,20 +76,19 @@ fn topics_of_one_store_are_apart_whatever_their_names() {
 fn a_store_must_have_batches_and_see_its_own_writes() {
     let can = InMemoryStore::new().capabilities();
     for lacks in [Capability::AtomicBatch, Capability::Linearizable] {
-        let store = Limited(InMemoryStore::new(), can.without(lacks));
-        let refused = block_on(StoreTopic::open(Arc::new(store), "t", 1)).unwrap_err();
+        let refused = block_on(StoreTopic::open(limited(can.without(lacks)), "t", 1)).unwrap_err();
         assert_eq!(refused.kind(), PortErrorKind::Unsupported);
         assert!(refused.to_string().contains(lacks.as_str()), "{refused}");
     }
-    let store = Limited(InMemoryStore::new(), can.largest_batch(4));
-    assert!(block_on(StoreTopic::open(Arc::new(store), "t", 1)).unwrap_err().to_string().contains("batches of 5"));
+    let store = limited(can.largest_batch(4));
+    assert!(block_on(StoreTopic::open(store, "t", 1)).unwrap_err().to_string().contains("batches of 5"));
 }
 
 #[test]
 fn a_store_without_a_time_to_live_takes_no_ids() {
     let can = InMemoryStore::new().capabilities().without(Capability::TimeToLive);
     block_on(async {
-        let topic = StoreTopic::open(Arc::new(Limited(InMemoryStore::new(), can)), "t", 1).await.unwrap();
+        let topic = StoreTopic::open(limited(can), "t", 1).await.unwrap();
         assert_eq!(topic.capabilities().deduplicates_for(), None);
         let refused = topic.append(0, vec![Event::new("a"), Event::new("b").id("1")]).await.unwrap_err();
         assert_eq!(refused.kind(), PortErrorKind::Unsupported);
