@@ -211,7 +211,7 @@
 //! And queues are polled in turn then, so that lower priorities are found. When the breaker admits
 //! a probe and the probe fails, that is not an attempt either, if this listener refused the message
 //! before in the same outage: a single message in the queue may be the probe of a whole night. A
-//! run remembers 1,024 refused messages; a failure of another one is an attempt. A probe is then
+//! run remembers 16,384 refused messages; a failure of another one is an attempt. A probe is then
 //! delivered again after the delay of the [schedule](QueueListenerConfig::retry). An outage ends
 //! when a message that was refused succeeds, and lasts six hours at most. A message that failed in
 //! an outage and fails again in a later one fails by itself, so that attempt is counted. So a

@@ -150,10 +150,10 @@ impl Lease {
     /// attempts.
     pub(crate) fn explains(&mut self, explained: u32) {
         let tried = self.expiries - untried(self.expiries, self.crashes);
-        self.expiries -= explained;
+        self.expiries = self.expiries.saturating_sub(explained);
         self.crashes = self.crashes.saturating_sub(explained);
-        let no_attempts = tried - (self.expiries - untried(self.expiries, self.crashes));
-        self.attempt -= no_attempts;
+        let no_attempts = tried.saturating_sub(self.expiries - untried(self.expiries, self.crashes));
+        self.attempt = self.attempt.saturating_sub(no_attempts).max(1);
         self.untried += no_attempts;
     }
 

@@ -100,7 +100,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Maximum number of messages of which a run knows that they were refused, or lost deliveries. It
 /// counts the failures of other messages.
-const MOST_KNOWN: usize = 1024;
+const MOST_KNOWN: usize = 16_384;
 
 /// An outage of a service behind the handlers. It begins with a refusal and ends when a message
 /// that was refused succeeds. Other successes say nothing: they may concern another service.
