@@ -19,7 +19,7 @@
 //! | `sliding` | off | expires entries after this time without access |
 //! | `negative_ttl` | off | remembers that the source has nothing |
 //! | `stale` | off | serves expired values while the source fails: up to `max_age`, asking at most every `throttle` (10 s) |
-//! | `soft_timeout` | off | serves an expired value after this wait; the load continues in the background |
+//! | `soft_timeout` | off | serves an expired value after this wait; the load continues in the background. Zero, with `stale`, is stale-while-revalidate |
 //! | `hard_timeout` | 30 s | ends a load; no get takes longer than this, plus `remote.timeout` and `remote.wait` with a remote tier |
 //! | `refresh_ahead` | off | a hit after this share of `ttl` starts a load in the background, once per value |
 //! | `xfetch` | off | the same at random, the likelier the slower the load and the nearer the expiry |

@@ -120,6 +120,10 @@
 //! time.advance(error.retry_after().unwrap()); //          the error says when to try again
 //! time.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap(); // the first probe
 //! assert_eq!(breaker.state(), State::HalfOpen);
+//! while breaker.state() == State::HalfOpen {
+//!     time.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap(); // the other probes
+//! }
+//! assert_eq!(breaker.state(), State::Closed);
 //! ```
 //!
 //! # How it works

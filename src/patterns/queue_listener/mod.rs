@@ -102,9 +102,11 @@
 //!     Disposition::of_call(bank.call(|| pay(&work.body)).await)
 //! }).await?;
 //!
-//! // 2. Come back later, or give up.
+//! // 2. Come back later, try again (three times in all), or give up.
+//! let listener = QueueListener::new(invoices.clone(), config.max_attempts(3))?;
 //! listener.run(stop(), async |work: Work| match &work.body[..] {
 //!     b"tomorrow" => Disposition::snooze(Duration::from_secs(24 * 3600)),
+//!     b"again" => Disposition::retry("the file is not there yet"),
 //!     b"" => Disposition::dead_letter("empty"),
 //!     _ => Disposition::Complete,
 //! }).await?;

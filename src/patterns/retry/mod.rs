@@ -52,8 +52,8 @@
 //! # The five commonest uses
 //!
 //! ```
-//! use std::io::{Error, ErrorKind};
-//! use steadfast::{Pipeline, call::{idempotent, on_retry}};
+//! use std::{io::{Error, ErrorKind}, time::Duration};
+//! use steadfast::{Pipeline, backoff::BackoffConfig, call::{idempotent, on_retry}};
 //! use steadfast::retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig};
 //!
 //! # async fn read() -> Result<u32, Error> { Ok(7) }
@@ -68,7 +68,9 @@
 //! // 2. A write without a key: repeated only if it was certainly not sent.
 //! retry.call(|| write("")).await?;
 //!
-//! // 3. Say which errors are worth a repetition.
+//! // 3. Say how often and how fast, and which errors are worth a repetition.
+//! let delays = BackoffConfig::default().between(Duration::from_millis(50), Duration::from_secs(2));
+//! let retry = Retry::new(RetryConfig::default().max_attempts(5).backoff(delays))?;
 //! let calls = Pipeline::new().then(retry).retry_if(|e: &Error| e.kind() != ErrorKind::NotFound);
 //! calls.call(idempotent(|| read())).await?;
 //!

@@ -297,10 +297,10 @@ mod participant;
 mod plan;
 mod records; // the record in the store
 mod recover;
-mod settle; // the machine: the steps that follow
 mod signals; // the machine: requests of callers
 mod state; // the machine: the table of transitions, and outcomes of attempts
 mod status;
+mod transitions; // the machine: the steps that follow
 mod turn; // on behalf of a request
 mod wire; // the stored form
 

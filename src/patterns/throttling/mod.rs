@@ -28,7 +28,8 @@
 //! | setting | rate limit | concurrency limit |
 //! |---|---|---|
 //! | limit | 100 a second, burst of 100 | 32 at once |
-//! | waiting | none | 128 calls wait for at most 1 s |
+//! | waiting | none (`max_wait`); `acquire` waits | 128 calls wait for at most 1 s |
+//! | a window | even flow after a burst; `strict()` for never more in any window | |
 //! | order | first in, first out | first in, first out; or newest first |
 //! | a server's hint | pauses the limit, at most 15 min | ignored |
 //! | keys ([`KeyedRateLimiter`]) | at most 1,048,576 | |
@@ -85,7 +86,7 @@
 //! # fn processor() -> f64 { 0.2 }
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // 1. At most ten calls a second; a call waits for its turn.
+//! // 1. Ten calls a second after a burst of ten (`.burst(1)` for none); a call waits for its turn.
 //! let rate = RateLimiter::new(Quota::per_second(10))?;
 //! rate.acquire().await;
 //! send().await?;

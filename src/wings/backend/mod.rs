@@ -13,7 +13,9 @@
 //! // Or `sqlite:state.db`, `postgres://..`, `redis://..`, `nats://..`, each by feature.
 //! let backend = backend::open("memory:").await?;
 //! let (leases, notices) = (backend.lease(), backend.notifier());
-//! backend.store().insert(Key::new("orders", "42"), "placed").await?;
+//! let store = backend.store();
+//! store.insert(Key::new("orders", "42"), "placed").await?;
+//! assert_eq!(store.get(Key::new("orders", "42")).await?.unwrap().value, "placed");
 //! backend.queue("invoices").await?.send_one(Message::new("pay 42")).await?;
 //! # Ok(())
 //! # }

@@ -166,10 +166,12 @@
 //! Without [`error_for_value`](crate::Pipeline::error_for_value) an `Ok` response that is judged a
 //! failure is still `Ok` after the last attempt: the caller gets the 503 and must check its status.
 //! A call that returns the response ends with the headers: time-outs, retries and the breaker do
-//! not see its body. Read the body inside the operation if it must end in time, or if a broken one
-//! must count as a failure. A hint comes from an
-//! untrusted server: [`RetryConfig::max_hint`](crate::retry::RetryConfig::max_hint) bounds the wait
-//! of a retry, the breaker's `open.max_hint` its open time, and the limits' `max_hint` their pause.
+//! not see its body. If that must end in time, or if a broken one must count as a failure, read it
+//! inside the operation and return an `http::Response` of the text, judged by
+//! [`ByStatus::errors`]: the [first steps](crate::_docs::first_steps) show it. A hint comes from an
+//! untrusted server:
+//! [`RetryConfig::max_hint`](crate::retry::RetryConfig::max_hint) bounds the wait of a retry, the
+//! breaker's `open.max_hint` its open time, and the limits' `max_hint` their pause.
 //!
 //! # Source
 //!
