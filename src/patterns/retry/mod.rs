@@ -69,7 +69,8 @@
 //! retry.call(|| write("")).await?;
 //!
 //! // 3. Say how often and how fast, and which errors are worth a repetition.
-//! let delays = BackoffConfig::default().between(Duration::from_millis(50), Duration::from_secs(2));
+//! let (first, longest) = (Duration::from_millis(50), Duration::from_secs(2));
+//! let delays = BackoffConfig::default().between(first, longest);
 //! let retry = Retry::new(RetryConfig::default().max_attempts(5).backoff(delays))?;
 //! let calls = Pipeline::new().then(retry).retry_if(|e: &Error| e.kind() != ErrorKind::NotFound);
 //! calls.call(idempotent(|| read())).await?;
