@@ -78,7 +78,7 @@ fn all() -> Vec<Config> {
         config!(CacheAsideConfig, "patterns/cache_aside", "config.rs"),
         config!(RemoteConfig, "patterns/cache_aside", "config.rs"),
         config!(QueueListenerConfig, "patterns/queue_listener", "config.rs"),
-        config!(IdleConfig, "patterns/queue_listener", "poll/idle.rs"),
+        config!(IdleConfig, "work", "idle.rs"),
         config!(ClaimCheckConfig, "patterns/claim_check", "config.rs"),
         config!(LeaderElectionConfig, "patterns/leader_election", "config.rs"),
         config!(MessageElectionConfig, "patterns/leader_election/by_message", "config.rs"),
