@@ -41,7 +41,7 @@ impl<T, F: AsyncFn() -> T> Hook<T> for F {
 
 /// Real time that a case on manual time spends on a wait that seems to be in vain: a backend with
 /// threads of its own needs some.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(10);
 
 impl<P: ?Sized> Fixture<P> {
     /// Creates a fixture with one handle, in real time.
