@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{Fixture, fixture::runtime};
+use crate::time::Clock;
 
 /// One case of a suite: its name and its check.
 ///
@@ -107,18 +108,58 @@ impl<P: ?Sized + 'static> Case<P> {
         }
     }
 
-    /// Runs the case as a test.
+    /// Runs the case as a test. A case that fails while the machine stalls has shown nothing about
+    /// the backend, since a message may be due by then: it is run again, three times in all.
     ///
     /// # Panics
     /// If the case does not pass.
     #[doc(hidden)]
+    #[expect(clippy::print_stderr, reason = "a test says what it saw")]
     pub fn test<M>(&self, make: M)
     where
-        M: AsyncFnOnce() -> Fixture<P> + Send + 'static,
+        M: AsyncFnOnce() -> Fixture<P> + Clone + Send + 'static,
     {
-        if let Err(error) = self.run(LIMIT, make) {
-            panic!("`{}`: {error}", self.name);
+        for run in 1..=3 {
+            let stalls = Stalls::watch();
+            let Err(error) = self.run(LIMIT, make.clone()) else { return };
+            let longest = stalls.longest();
+            assert!(longest >= STALL && run < 3, "`{}`: {error}", self.name);
+            eprintln!("`{}`: {error}; it is run again, since the machine stalled for {longest:?}", self.name);
         }
+    }
+}
+
+/// Time for which no thread may run before a machine is taken to stall: less than the margin of any
+/// case on real time.
+const STALL: Duration = Duration::from_millis(50);
+
+/// Measures by a thread of its own how late a machine runs threads.
+struct Stalls {
+    stop: mpsc::Sender<()>,
+    longest: thread::JoinHandle<Duration>,
+}
+
+impl Stalls {
+    fn watch() -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let clock = Clock::tokio();
+        let measure = move || {
+            let (wait, mut longest) = (Duration::from_millis(10), Duration::ZERO);
+            loop {
+                let began = clock.now();
+                if stopped.recv_timeout(wait) != Err(mpsc::RecvTimeoutError::Timeout) {
+                    return longest;
+                }
+                longest = longest.max((clock.now() - began).saturating_sub(wait));
+            }
+        };
+        Self { stop, longest: thread::spawn(measure) }
+    }
+
+    /// Ends the measurement, and returns the longest delay.
+    fn longest(self) -> Duration {
+        drop(self.stop);
+        self.longest.join().unwrap_or_default()
     }
 }
 
