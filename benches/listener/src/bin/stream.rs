@@ -12,9 +12,9 @@ use futures::future::join_all;
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     lease::StoreLease,
-    work::EventDisposition,
     store::{InMemoryStore, Key, Precondition, PutOptions, Store, Version},
     stream::{Event, Read, Recorded, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
+    work::EventDisposition,
 };
 use tokio::sync::Notify;
 
