@@ -183,8 +183,9 @@ impl<P: ?Sized> Fixture<P> {
             }
             if self.time.is_some() {
                 // Requests of a backend with threads take real time, and begin their waits later.
-                for _ in 0..STEPS {
-                    Clock::tokio().sleep(GRACE / STEPS).await;
+                // Each wait of a loser of a race is short, and there may be many.
+                for _ in 0..10 * STEPS {
+                    Clock::tokio().sleep(GRACE / STEPS / 10).await;
                     self.pass(limit / STEPS).await;
                 }
             }
