@@ -183,9 +183,8 @@ impl<P: ?Sized> Fixture<P> {
             }
             if self.time.is_some() {
                 // Requests of a backend with threads take real time, and begin their waits later.
-                // Each wait of a loser of a race is short, and there may be many.
-                for _ in 0..10 * STEPS {
-                    Clock::tokio().sleep(GRACE / STEPS / 10).await;
+                for _ in 0..STEPS {
+                    Clock::tokio().sleep(GRACE / STEPS).await;
                     self.pass(limit / STEPS).await;
                 }
             }
@@ -193,6 +192,27 @@ impl<P: ?Sized> Fixture<P> {
         match race(future, passes).await {
             First::One(done) => done,
             First::Other(()) => panic!("{what} did not end within {limit:?}"),
+        }
+    }
+
+    /// Waits for requests that race: whoever loses waits shortly by the backend's clock and tries
+    /// again, perhaps often, so that much real time may pass, and some of that clock.
+    ///
+    /// # Panics
+    /// If the future does not end, with `what` as the subject of the message.
+    pub async fn within_patience<T>(&self, what: &str, future: impl Future<Output = T>) -> T {
+        const STEP: Duration = Duration::from_millis(20);
+        let passes = async {
+            for _ in 0..1000 {
+                Clock::tokio().sleep(STEP).await;
+                if self.time.is_some() {
+                    self.pass(STEP * 2).await;
+                }
+            }
+        };
+        match race(future, passes).await {
+            First::One(done) => done,
+            First::Other(()) => panic!("{what} did not end within {:?}", STEP * 1000),
         }
     }
 

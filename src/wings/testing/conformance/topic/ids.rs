@@ -66,7 +66,7 @@ pub async fn concurrent_events_with_one_id_are_appended_once(fixture: &Fixture<d
             }
             answers
         };
-        let answers = fixture.within(patience(fixture), "the appends of several tasks", all).await;
+        let answers = fixture.within_patience("the appends of several tasks", all).await;
         let accepted: Vec<_> = answers.iter().filter(|appended| !appended.is_duplicate).collect();
         assert_eq!(accepted.len(), 1, "{answers:?}");
         assert!(answers.iter().all(|appended| appended.position == accepted[0].position), "{answers:?}");

@@ -58,11 +58,6 @@ suite! {
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Returns the limit of concurrent requests. On manual time less passes than a request may take.
-fn patience(fixture: &Fixture<dyn Topic>) -> Duration {
-    if fixture.is_on_manual_time() { SHORT * 20 } else { SHORT * 300 }
-}
-
 fn ok<T>(result: Result<T, PortError>) -> T {
     result.unwrap_or_else(|error| panic!("the topic failed: {error}"))
 }
@@ -201,7 +196,7 @@ pub async fn concurrent_requests_leave_no_hole_and_are_not_mixed(fixture: &Fixtu
         }
         placed
     };
-    let placed = fixture.within(patience(fixture), "the appends of several tasks", all).await;
+    let placed = fixture.within_patience("the appends of several tasks", all).await;
     let read = read_all(fixture.port(), 0, 1).await;
     let read: BTreeMap<_, _> = read.iter().map(|event| event.position.offset).zip(bodies(&read)).collect();
     assert_eq!(placed, read);

@@ -69,7 +69,7 @@ pub async fn a_reader_misses_no_event_while_others_append(fixture: &Fixture<dyn 
             task.await.unwrap_or_else(|error| panic!("a task: {error}"));
         }
     };
-    fixture.within(patience(fixture), "readers and writers", all).await;
+    fixture.within_patience("readers and writers", all).await;
     assert_eq!(bounds(fixture.port(), 0).await, Bounds::new(1, EVENTS + 1));
 }
 

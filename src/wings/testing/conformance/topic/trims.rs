@@ -84,7 +84,7 @@ pub async fn a_trim_beside_appends_loses_nothing(fixture: &Fixture<dyn Topic>) {
         appends.await.unwrap_or_else(|error| panic!("the appends: {error}"));
         trims.await.unwrap_or_else(|error| panic!("the trims: {error}"))
     };
-    assert_eq!(fixture.within(patience(fixture), "appends and trims", both).await, EVENTS / 2);
+    assert_eq!(fixture.within_patience("appends and trims", both).await, EVENTS / 2);
     assert_eq!(bounds(fixture.port(), 0).await, Bounds::new(EVENTS / 2 + 1, EVENTS + 1));
     assert_eq!(read_all(fixture.port(), 0, 1).await.len() as u64, EVENTS / 2);
 }
