@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
     builder::Health,
-    count::Count,
     hints::{FREE, RESIGN},
+    term_times::TermTimes,
     transitions::Transitions,
 };
 use crate::{
@@ -166,7 +166,7 @@ impl LeaderElection {
 
 /// Result of one attempt to acquire the lease.
 enum Asked {
-    Elected(Term, Count),
+    Elected(Term, TermTimes),
     /// Not elected; the time to wait before the next attempt.
     Again(Duration),
 }
@@ -178,7 +178,7 @@ impl ElectionInner {
         match ask(&self.clock, config.call_timeout, asked).await {
             Ok(Acquired::Granted(token)) => {
                 let now = self.clock.now();
-                let Some(count) = Count::granted(config, began, now) else {
+                let Some(count) = TermTimes::granted(config, began, now) else {
                     self.event(|| Event::GrantedTooLate { token, took: now - began });
                     return Ok(Asked::Again(self.some_of_a_poll()));
                 };

@@ -2,6 +2,7 @@
 mod alarm; // the partitions of a member, and notices of new events
 mod balance; // the machine: which member owns how many
 mod checkpoint; // the stored form of the progress
+mod checkpoint_store; // claims and writes it in the store
 mod checkpointer; // what the next checkpoint has, and when it is due
 mod component;
 mod config;
@@ -13,7 +14,6 @@ mod lanes; // the machine: the order of keys
 mod members; // announcements, and the view of the others
 mod owner; // the term of an owner, and its hand-over
 mod reader; // reads ahead of the handlers
-mod records; // the checkpoint in the store
 mod run;
 mod settle; // the end of an attempt
 mod state;

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::{
     Delivered, StreamProcessorEvent as Event,
     alarm::Alarm,
+    checkpoint_store::Unclaimed,
     component::ProcessorCore,
-    records::Unclaimed,
     worker::{Worker, WorkerEnd},
 };
 use crate::{

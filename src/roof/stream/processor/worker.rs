@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    Delivered, StreamCall, StreamProcessorEvent as Event, alarm::Alarm, checkpointer::Checkpointer,
-    component::ProcessorCore, config::OutOfRange, delivered::OfRead, handlers::Handlers, lanes::Lanes, reader::Reader,
-    records::Claimed, state::lag,
+    Delivered, StreamCall, StreamProcessorEvent as Event, alarm::Alarm, checkpoint_store::Claimed,
+    checkpointer::Checkpointer, component::ProcessorCore, config::OutOfRange, delivered::OfRead, handlers::Handlers,
+    lanes::Lanes, reader::Reader, state::lag,
 };
 use crate::{
     port::{FencingToken, PortErrorKind},
