@@ -218,6 +218,19 @@ fn the_readme_has_a_screen_and_a_half() {
 }
 
 #[test]
+fn the_readme_the_documentation_and_the_package_open_with_one_sentence() {
+    let manifest: toml::Table = include_str!("../Cargo.toml").parse().unwrap();
+    let sentence = manifest["package"]["description"].as_str().unwrap();
+    let opens = |page: &str| {
+        let text = page.lines().map(|line| line.trim_start_matches("//!").trim()).skip_while(|line| line.starts_with('#'));
+        let text = text.collect::<Vec<_>>().join(" ").replace('*', "");
+        text.trim_start().starts_with(sentence)
+    };
+    assert!(opens(include_str!("../README.md")), "README opens with another sentence than Cargo.toml: {sentence}");
+    assert!(opens(include_str!("../src/lib.rs")), "lib.rs opens with another sentence than Cargo.toml: {sentence}");
+}
+
+#[test]
 fn the_readme_states_the_counts_that_its_pictures_show() {
     let readme = include_str!("../README.md");
     let counts = |svg: &str| {

@@ -10,9 +10,9 @@ pub mod claim_check;
 pub mod coalesce;
 pub mod fallback;
 pub mod hedge;
-#[cfg(feature = "work")]
+#[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
-#[cfg(feature = "work")]
+#[cfg(any(feature = "work", feature = "workflow"))]
 pub mod queue_listener;
 pub mod retry;
 #[cfg(feature = "workflow")]
