@@ -222,7 +222,8 @@ fn the_readme_the_documentation_and_the_package_open_with_one_sentence() {
     let manifest: toml::Table = include_str!("../Cargo.toml").parse().unwrap();
     let sentence = manifest["package"]["description"].as_str().unwrap();
     let opens = |page: &str| {
-        let text = page.lines().map(|line| line.trim_start_matches("//!").trim()).skip_while(|line| line.starts_with('#'));
+        let text =
+            page.lines().map(|line| line.trim_start_matches("//!").trim()).skip_while(|line| line.starts_with('#'));
         let text = text.collect::<Vec<_>>().join(" ").replace('*', "");
         text.trim_start().starts_with(sentence)
     };

@@ -1,4 +1,5 @@
-//! Being the leader: the value that an elected node holds, and giving it up. `renewal.rs` renews it.
+//! Being the leader: the value that an elected node holds, and giving it up. Its renewal is in
+//! `renewal.rs`.
 use std::fmt;
 
 use super::{Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd, hints::FREE, term_times::TermTimes};

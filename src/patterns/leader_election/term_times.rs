@@ -1,4 +1,5 @@
-//! The times of one term: its deadline, the warning before it, and the next renewal. The state machine takes `now` as an argument and knows neither async nor tokio.
+//! The times of one term: its deadline, the warning before it, and the next renewal. It takes `now`
+//! as an argument and knows neither async nor tokio.
 use std::time::Duration;
 
 use super::LeaderElectionConfig;

@@ -10,7 +10,7 @@ use std::{
 
 use steadfast::{
     lease::StoreLease,
-    port::{BoxFuture, Capabilities, PortError},
+    port::{Capabilities, PortFuture},
     store::{InMemoryStore, Key, PutOptions, Store},
     stream::{
         Appended, Bounds, Event, Read, Recorded, StoreTopic, StreamProcessor, StreamProcessorConfig,
@@ -154,19 +154,19 @@ impl Topic for Slow {
     fn partitions(&self) -> u16 {
         self.0.partitions()
     }
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         self.0.append(partition, events)
     }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         self.0.read(partition, read)
     }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(async move {
             self.1.sleep(S(1)).await;
             self.0.bounds(partition).await
         })
     }
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
         self.0.trim(partition, before)
     }
 }

@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex};
 
 use steadfast::{
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{Capabilities, PortError, PortErrorKind, PortFuture},
     store::InMemoryStore,
     stream::{Appended, Bounds, Event, Producer, ProducerConfig, Read, Recorded, StoreTopic, Topic, partition_of},
     time::block_on,
@@ -45,7 +45,7 @@ impl Topic for Gated {
     fn partitions(&self) -> u16 {
         self.topic.partitions()
     }
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         Box::pin(async move {
             let bodies = events.iter().map(|event| String::from_utf8(event.body.to_vec()).unwrap()).collect();
             self.requests.lock().unwrap().push((partition, bodies));
@@ -56,13 +56,13 @@ impl Topic for Gated {
             self.topic.append(partition, events).await
         })
     }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         self.topic.read(partition, read)
     }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         self.topic.bounds(partition)
     }
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
         self.topic.trim(partition, before)
     }
 }
