@@ -13,6 +13,7 @@ pub mod hedge;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
 #[cfg(any(feature = "work", feature = "workflow"))]
+#[cfg_attr(not(feature = "work"), allow(dead_code))] // `pipes_and_filters` alone uses a part
 pub mod queue_listener;
 pub mod retry;
 #[cfg(feature = "workflow")]

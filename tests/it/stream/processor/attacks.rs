@@ -142,32 +142,13 @@ fn the_state_of_a_partition_that_halted_at_its_claim_is_that_of_its_checkpoint()
 struct Slow(Arc<Log>, Clock);
 
 impl Topic for Slow {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.0.identity()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn partitions(&self) -> u16 {
-        self.0.partitions()
-    }
-    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
-        self.0.append(partition, events)
-    }
-    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
-        self.0.read(partition, read)
-    }
+    forward_topic! { 0: constants, append, read, trim }
+
     fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(async move {
             self.1.sleep(S(1)).await;
             self.0.bounds(partition).await
         })
-    }
-    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
-        self.0.trim(partition, before)
     }
 }
 

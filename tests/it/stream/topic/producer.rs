@@ -33,18 +33,8 @@ impl Gated {
 }
 
 impl Topic for Gated {
-    fn capabilities(&self) -> Capabilities {
-        self.topic.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.topic.identity()
-    }
-    fn name(&self) -> &str {
-        self.topic.name()
-    }
-    fn partitions(&self) -> u16 {
-        self.topic.partitions()
-    }
+    forward_topic! { topic: constants, read, bounds, trim }
+
     fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         Box::pin(async move {
             let bodies = events.iter().map(|event| String::from_utf8(event.body.to_vec()).unwrap()).collect();
@@ -55,15 +45,6 @@ impl Topic for Gated {
             }
             self.topic.append(partition, events).await
         })
-    }
-    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
-        self.topic.read(partition, read)
-    }
-    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
-        self.topic.bounds(partition)
-    }
-    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
-        self.topic.trim(partition, before)
     }
 }
 
