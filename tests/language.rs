@@ -125,7 +125,7 @@ const FORMS: [(&str, &str, &str); 14] = [
     ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
     ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
     ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "entries of a queue on NATS | form {} |"),
-    ("patterns/saga/wire.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
+    ("patterns/saga/stored.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
     ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
     ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),
     ("roof/stream/processor/members.rs", "const FORM: &str = \"member {}\";", "`member {}` |"),
@@ -138,7 +138,7 @@ const FORMS: [(&str, &str, &str); 14] = [
     ("ports/lease/record.rs", "const FORM: &str = \"lease {}\";", "`lease {}` |"),
     ("patterns/throttling/shared/row.rs", "const FORM: &str = \"rate {}\";", "`rate {}` |"),
     ("patterns/circuit_breaker/shared/report.rs", "strip_prefix(\"{} open \")", "`circuit {}` |"),
-    ("patterns/sharding/wire.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
+    ("patterns/sharding/stored.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
 ];
 
 /// The rows of the table with this head, each with its cells.

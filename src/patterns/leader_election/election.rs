@@ -5,8 +5,8 @@ use super::{
     Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
     builder::Health,
     hints::{FREE, RESIGN},
+    observers::Transitions,
     term_times::TermTimes,
-    transitions::Transitions,
 };
 use crate::{
     config::Name,

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use super::{
     PlannedMove, ShardDirectory, ShardingError, ShardingEvent as Event,
     map::{ShardId, ShardMap},
-    step::{Move, Step},
+    move_steps::{Move, Step},
 };
 use crate::port::{PortError, PortFuture};
 

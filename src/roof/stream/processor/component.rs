@@ -1,7 +1,7 @@
 //! The processor, and its builder.
 use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool, time::Duration};
 
-use super::{StreamProcessorConfig, StreamProcessorEvent as Event, alarm::Holdings};
+use super::{StreamProcessorConfig, StreamProcessorEvent as Event, wake_ups::Holdings};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
     config::{ConfigError, Effect, Live, Name, Reconfigure, require},

@@ -1,5 +1,4 @@
 //! Members of a group that share the partitions of a topic.
-mod alarm; // the partitions of a member, and notices of new events
 mod balance; // the machine: which member owns how many
 mod checkpoint; // the stored form of the progress
 mod checkpoint_store; // claims and writes it in the store
@@ -17,6 +16,7 @@ mod reader; // reads ahead of the handlers
 mod run;
 mod settle; // the end of an attempt
 mod state;
+mod wake_ups; // the partitions of a member, and notices of new events
 mod worker; // polls its reader, handlers and checkpointer
 
 #[cfg(all(test, not(steadfast_loom)))]

@@ -10,12 +10,9 @@ use std::{
 
 use steadfast::{
     lease::StoreLease,
-    port::{Capabilities, PortFuture},
+    port::PortFuture,
     store::{InMemoryStore, Key, PutOptions, Store},
-    stream::{
-        Appended, Bounds, Event, Read, Recorded, StoreTopic, StreamProcessor, StreamProcessorConfig,
-        StreamProcessorEvent, Topic,
-    },
+    stream::{Bounds, Event, StoreTopic, StreamProcessor, StreamProcessorConfig, StreamProcessorEvent, Topic},
     time::Clock,
     work::EventDisposition,
 };

@@ -2,9 +2,9 @@
 use std::sync::{Arc, Mutex};
 
 use steadfast::{
-    port::{Capabilities, PortError, PortErrorKind, PortFuture},
+    port::{PortError, PortErrorKind, PortFuture},
     store::InMemoryStore,
-    stream::{Appended, Bounds, Event, Producer, ProducerConfig, Read, Recorded, StoreTopic, Topic, partition_of},
+    stream::{Appended, Event, Producer, ProducerConfig, StoreTopic, Topic, partition_of},
     time::block_on,
 };
 use tokio::sync::Semaphore;
