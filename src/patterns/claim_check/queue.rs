@@ -1,6 +1,5 @@
 //! The queue that stores and restores large bodies.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -315,8 +314,4 @@ impl Queue for ClaimCheck {
     }
 }
 
-impl fmt::Debug for ClaimCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClaimCheck").field("queue", &self.0.queue).field("store", &self.0.store).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(ClaimCheck, |this| queue: this.0.queue, store: this.0.store);

@@ -1,5 +1,5 @@
 //! Campaigning, and a node's view of the leader.
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
@@ -270,12 +270,4 @@ impl ElectionInner {
     }
 }
 
-impl fmt::Debug for LeaderElection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaderElection")
-            .field("name", &self.0.name)
-            .field("holder", &self.0.holder)
-            .field("leader", &self.leader())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(LeaderElection, |this| name: this.0.name, holder: this.0.holder, leader: this.leader());

@@ -1,6 +1,5 @@
 //! Being the leader: the value that an elected node holds, and giving it up. Its renewal is in
 //! `renewal.rs`.
-use std::fmt;
 
 use super::{Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd, hints::FREE, term_times::TermTimes};
 use crate::{
@@ -119,8 +118,4 @@ impl Drop for Leadership {
     }
 }
 
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership").field("term", &self.term).field("over", &self.over).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Leadership, |this| term: this.term, over: this.over);

@@ -11,7 +11,7 @@
 //!
 //! Source: Cary Gray and David Cheriton, "Leases", 1989. Kubernetes' client-go also observes a
 //! version instead of a time stamp.
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     Acquired, Held, Lease, LeaseError, LeaseFuture, Renewed, check_grant, check_holder,
@@ -330,11 +330,4 @@ impl Lease for StoreLease {
     }
 }
 
-impl fmt::Debug for StoreLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreLease")
-            .field("store", &self.store)
-            .field("partition", &self.partition)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(StoreLease, |this| store: this.store, partition: this.partition);

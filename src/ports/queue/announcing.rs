@@ -1,6 +1,5 @@
 //! A queue that publishes a notice after each `send`.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -158,11 +157,4 @@ impl Queue for AnnouncingQueue {
     }
 }
 
-impl fmt::Debug for AnnouncingQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnnouncingQueue")
-            .field("queue", &self.0.queue)
-            .field("topic", &self.0.topic)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(AnnouncingQueue, |this| queue: this.0.queue, topic: this.0.topic);

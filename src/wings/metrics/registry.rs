@@ -301,14 +301,6 @@ impl Default for Metrics {
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("watched", &self.0.watched.lock().names).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Metrics, |this| watched: this.0.watched.lock().names);
 
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Scope, |this| name: this.name);
