@@ -15,7 +15,8 @@ use crate::{
 
 /// Settings of a [`Nats`](super::Nats).
 ///
-/// `Debug` shows no secret: of the URL the servers alone, of credentials and an NKey at most a path.
+/// `Debug` shows no secret: of the URL the servers alone, of credentials and an NKey at most a
+/// path.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

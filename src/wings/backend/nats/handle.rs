@@ -104,15 +104,16 @@ impl Nats {
         NatsNotifier::new(self.core.clone())
     }
 
-    /// Returns the rights that a user needs for this prefix with these queues, for the administrator
-    /// who gives them: `{"publish": [..], "subscribe": [..]}`, as `permissions` of a user in the
-    /// server's configuration, or `pub.allow` and `sub.allow` of a user's JWT. Other prefixes of
-    /// the account stay closed.
+    /// Returns the rights that a user needs for this prefix with these queues, for the
+    /// administrator who gives them: `{"publish": [..], "subscribe": [..]}`, as `permissions` of a
+    /// user in the server's configuration, or `pub.allow` and `sub.allow` of a user's JWT. Other
+    /// prefixes of the account stay closed.
     ///
     /// ```
     /// use steadfast::backend::nats::{Nats, NatsConfig};
     ///
-    /// let rights = Nats::permissions(&NatsConfig::at("nats://one.internal").prefix("shop"), &["jobs"])?;
+    /// let config = NatsConfig::at("nats://one.internal").prefix("shop");
+    /// let rights = Nats::permissions(&config, &["jobs"])?;
     /// assert!(rights.contains(r#""$JS.API.STREAM.*.shop_store""#));
     /// # Ok::<(), steadfast::port::PortError>(())
     /// ```

@@ -116,8 +116,9 @@
 //!
 //! # TLS
 //!
-//! `sslmode` of a URL has libpq's meaning where nothing else is set. [`tls`](field@PostgresConfig::tls)
-//! demands TLS and a verified server, unless `sslmode` contradicts.
+//! `sslmode` of a URL has libpq's meaning where nothing else is set.
+//! [`tls`](field@PostgresConfig::tls) demands TLS and a verified server, unless `sslmode`
+//! contradicts.
 //!
 //! | `sslmode` | without `tls` | with `tls` |
 //! |---|---|---|

@@ -128,8 +128,9 @@
 //!
 //! The [`url`](field@RedisConfig::url) names a user of the server's access list, or a password
 //! alone; `rediss:` adds TLS. If the server refuses the password of a handle that was connected,
-//! requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the reason until it lets the
-//! handle in again, and [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//! requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the reason until it lets
+//! the handle in again, and [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells
+//! once.
 //!
 //! A connection without TLS that leaves the machine is told by the event
 //! [`Exposed`](crate::backend::ConnectionEvent::Exposed) when it is made, a warning of `tracing`,
