@@ -15,13 +15,14 @@ use crate::{
 
 /// Settings of a [`Redis`](super::Redis).
 ///
-/// `Debug` shows no password.
+/// `Debug` shows no password: of the URL the server alone.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RedisConfig {
     /// The server, the user and the database: `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`.
-    /// `rediss://` connects with TLS.
+    /// `rediss://` connects with TLS. Special characters of the user and password are
+    /// percent-encoded, such as `%40` for `@`.
     ///
     /// With sentinels:
     /// `redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]..]/SERVICE[/DATABASE]`, or
@@ -205,6 +206,15 @@ impl Target {
         matches!(self.place, Place::Watched { .. })
     }
 
+    /// Returns the hosts that the URL names.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
+        let addresses = match &self.place {
+            Place::Server(address) => std::slice::from_ref(address),
+            Place::Watched { sentinels, .. } => sentinels,
+        };
+        addresses.iter().map(|address| address.host.as_str())
+    }
+
     /// Returns the server as error messages show it, or the service with its sentinels.
     pub(super) fn address(&self) -> String {
         match &self.place {
@@ -230,13 +240,15 @@ fn parse_server(rest: &str) -> Result<(Address, RedisConnectionInfo), ConfigErro
     let user = parsed.redis_settings().clone();
     require(user.username().is_none() || user.password().is_some(), "url", "must have a password for its user")?;
     require((0..=i64::from(u16::MAX)).contains(&user.db()), "url", "must have a database number of at least 0")?;
+    settings::check_port(*port, "url")?;
     Ok((Address { host: host.clone(), port: *port }, user))
 }
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("RedisConfig");
-        out.field("url", &Hidden(&self.url)).field("prefix", &self.prefix);
+        out.field("url", &Hidden(Target::parse(&self.url).ok().map(|target| target.address())));
+        out.field("prefix", &self.prefix);
         out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
         out.field("tls", &self.tls).field("reconnect", &self.reconnect).field("replicas", &self.replicas);
         out.field("poll", &self.poll).field("deduplication_window", &self.deduplication_window);

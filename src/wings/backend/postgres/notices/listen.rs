@@ -189,7 +189,7 @@ impl ListenerCore {
                 core.dispatch(notice.channel(), notice.payload());
             }
         };
-        let connection = self.connector.open(Some(Box::new(on_message))).await?;
+        let connection = self.connector.open(Some(Box::new(on_message)), |warning| self.say(warning)).await?;
         Ok((connection, ended))
     }
 
