@@ -83,6 +83,13 @@
 //! three seconds. With [`replicas`](field@RedisConfig::replicas) set to the number of all replicas
 //! a promotion loses none. The ports never state `Linearizable` with sentinels.
 //!
+//! | ten promotions under load, five crashes and five orders | accepted messages | lost |
+//! |---|---|---|
+//! | `replicas` 0 | 283,749 | 40,759 |
+//! | `replicas` 2, of two | 8,627 | 0 |
+//!
+//! Three further crashes alone lost none of 10,076.
+//!
 //! # No cluster
 //!
 //! A node of a cluster is refused. Keys of one partition, lease or queue have one hash tag, but a
