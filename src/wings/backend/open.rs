@@ -55,6 +55,7 @@ struct Memory {
 /// | `nats://HOST`, `tls://HOST` (TLS) | the streams `steadfast_...` of NATS JetStream, connected as by `Nats::connect` | `nats` |
 /// | `postgres://USER@HOST/DATABASE` | the schema `steadfast` of a PostgreSQL server, connected as by `Postgres::connect` | `postgres` |
 /// | `redis://HOST`, `rediss://HOST` (TLS) | the keys `steadfast:` of a Redis server, connected as by `Redis::connect` | `redis` |
+/// | `redis+sentinel://HOST,HOST/SERVICE`, `rediss+sentinel://..` | the same on the primary that sentinels name | `redis` |
 /// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
 ///
 /// ```
@@ -96,9 +97,13 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => return Err(invalid("`postgres:` needs the feature `postgres` of the crate")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => Engine::Redis(Box::pin(Redis::connect(RedisConfig::at(url))).await?),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            Engine::Redis(Box::pin(Redis::connect(RedisConfig::at(url))).await?)
+        }
         #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" => return Err(invalid("`redis:` needs the feature `redis` of the crate")),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            return Err(invalid("`redis:` needs the feature `redis` of the crate"));
+        }
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let sqlite = Sqlite::open(SqliteConfig::at(rest))?;

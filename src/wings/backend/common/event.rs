@@ -68,6 +68,18 @@ pub enum ConnectionEvent {
         /// The capability.
         capability: Capability,
     },
+    /// The server does not tell its settings, so the ports do not state this capability.
+    Unverified {
+        /// The capability.
+        capability: Capability,
+    },
+    /// A stored message could not be read, and was set aside: its neighbours are delivered.
+    SetAside {
+        /// The message, as the server names it.
+        message: String,
+        /// The place on the server that holds what is left of it.
+        place: String,
+    },
 }
 
 impl Traced for ConnectionEvent {
@@ -92,6 +104,12 @@ impl Traced for ConnectionEvent {
             }
             Self::Weakened { capability } => {
                 tracing::warn!(target: TARGET, name, %capability, "the server lacks a stated capability");
+            }
+            Self::Unverified { capability } => {
+                tracing::warn!(target: TARGET, name, %capability, "the server does not tell its settings");
+            }
+            Self::SetAside { message, place } => {
+                tracing::error!(target: TARGET, name, message, place, "a message that cannot be read was set aside");
             }
         }
     }
