@@ -6,6 +6,7 @@ use steadfast::{
     backend::postgres::{PostgresConfig, PostgresStore},
     notify::Notifier,
     port::{Failure, PortErrorKind},
+    queue::{Message, Queue, QueueExt, Receive},
     store::{Key, Scan, Store, StoreExt},
 };
 use tokio_postgres::{Client, NoTls};
@@ -121,6 +122,20 @@ async fn eleven_processes_with_the_defaults_fit_into_a_server_with_the_defaults(
     let left = take_the_rest(&url).await.len();
     let open = server.psql("select count(*) from pg_stat_activity where application_name = 'steadfast'");
     assert!(left >= 10, "{open} connections of eleven processes leave {left} for others");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_whose_connection_for_notices_is_refused_looks_at_intervals_of_seconds() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let (_server, url) = small(10);
+    let config = PostgresConfig::at(&url).poll(MINUTE * 5);
+    let (postgres, other) = (connect(&config).await, connect(&config).await);
+    let (queue, sender) = (postgres.queue("q").await.unwrap(), other.queue("q").await.unwrap());
+    let _others = take_the_rest(&url).await;
+    let waits = tokio::spawn(async move { queue.receive(Receive::new(1, MINUTE).wait(MINUTE * 10)).await });
+    server::pass(Duration::from_millis(500)).await;
+    sender.send_one(Message::new("a")).await.unwrap();
+    assert_eq!(server::ends(waits).await.unwrap().unwrap().len(), 1);
 }
 
 /// Returns settings of the shared server through a proxy, with a further line.

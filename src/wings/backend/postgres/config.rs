@@ -71,8 +71,9 @@ pub struct PostgresConfig {
     #[serde(default)]
     pub prepare: Option<bool>,
     /// Interval at which a waiting receiver looks for messages without having been notified, and at
-    /// most a second where notices do not arrive. 30 s by default. Notices arrive earlier; the interval matters only for those that were lost, such
-    /// as that of a sender that was killed behind its send.
+    /// most a second as long as notices do not arrive. 30 s by default. Notices arrive earlier; the
+    /// interval matters only for those that were lost, such as that of a sender that was killed
+    /// behind its send.
     #[serde(default = "settings::poll", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a

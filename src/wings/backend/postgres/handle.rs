@@ -54,8 +54,8 @@ impl Postgres {
     ///   committed`.
     /// - `TooNew`: a newer release created the schema.
     /// - `Corrupt`: a table of the schema was dropped.
-    /// - `Unavailable`, `TimedOut`: the server of `url` or of `notices_url` was not reached in time, or
-    ///   is a standby.
+    /// - `Unavailable`, `TimedOut`: the server of `url` or of `notices_url` was not reached in
+    ///   time, or is a standby.
     ///
     /// # Cancel safety
     /// If the future is dropped, the schema is created or not; nothing else happened.

@@ -93,13 +93,14 @@
 //! commit, each with its own answer. So do reads of single records. A lone request waits for
 //! nobody. Two to six connections therefore serve most processes. A connection that is idle for
 //! [`idle_timeout`](field@PostgresConfig::idle_timeout) is closed, except for the one that was used
-//! last, and each one at the age of [`max_lifetime`](field@PostgresConfig::max_lifetime).
+//! last, and each one at the age of [`max_lifetime`](field@PostgresConfig::max_lifetime). The one
+//! for notices stays.
 //!
-//! **A server without a free connection** (`53300`) is still used: requests wait for the connections
-//! that the handle has, for as long as [`request_timeout`](field@PostgresConfig::request_timeout),
-//! and one request at a time tries to open another one, after 100 ms to 5 s. By default a handle has
-//! up to 7 connections, so that 13 handles fit into the 97 that a server with its default settings
-//! leaves to programs.
+//! **A server without a free connection** (`53300`) is still used: requests wait for the
+//! connections that the handle has, for as long as
+//! [`request_timeout`](field@PostgresConfig::request_timeout), and one request at a time tries to
+//! open another one, after 100 ms to 5 s. By default a handle has up to 7 connections, so that 13
+//! handles fit into the 97 that a server with its default settings leaves to programs.
 //!
 //! **A connection that falls silent**, because a machine or a network vanished, ends with the first
 //! request that times out, and so do all idle connections that were as silent: the next request
@@ -125,9 +126,9 @@
 //! If one does not arrive within a second, neither the notifier nor a queue states
 //! [`Push`](crate::port::Capability::Push), a subscription is refused as
 //! [`Unsupported`](crate::port::PortErrorKind::Unsupported), and a receiver that waits looks each
-//! second. [`ConnectionEvent::NoNotices`](crate::backend::ConnectionEvent::NoNotices) tells it, to
-//! `tracing` alone, because no subscriber of the handle is there yet. A pooler in session mode passes
-//! notices on.
+//! second, as it does until its connection for notices is open.
+//! [`NoNotices`](crate::backend::ConnectionEvent::NoNotices) tells it, to `tracing` alone, because
+//! no subscriber of the handle is there yet. A pooler in session mode passes notices on.
 //!
 //! # Time
 //!
@@ -165,7 +166,7 @@
 //! - `pg_stat_activity`: transactions that are open for minutes.
 //! - `pg_stat_user_tables` of the schema: `n_dead_tup` should fall after each autovacuum.
 //! - [`ConnectionEvent`](crate::backend::ConnectionEvent), and the rate of `Throttled` errors.
-//! - Messages that were set aside: `SELECT queue, id FROM steadfast.messages WHERE visible_at = -1`.
+//! - Messages that were set aside: `SELECT id FROM steadfast.messages WHERE visible_at = -1`.
 //!
 //! # Damaged rows
 //!
@@ -187,11 +188,13 @@
 //! program whose user may not do that sets [`migrate`](field@PostgresConfig::migrate) to `false`;
 //! an administrator runs the statements of [`Postgres::statements`], and grants the user `USAGE` on
 //! the schema, `USAGE`, `SELECT` and `UPDATE` on its sequences, and `SELECT`, `INSERT`, `UPDATE`
-//! and `DELETE` on its tables. A release that meets a newer schema is refused as
-//! [`TooNew`](crate::port::PortErrorKind::TooNew), when it connects, and by each later request once a
-//! newer release has changed the schema under it: such a request does nothing. Replace the processes
-//! of the older release soon then. Each statement asks for the version, which costs the server some
-//! 5 µs, and those of a queue whether it is there, which costs as much again.
+//! and `DELETE` on its tables.
+//!
+//! A release that meets a newer schema is refused as
+//! [`TooNew`](crate::port::PortErrorKind::TooNew): when it connects, and at each later request once
+//! a newer release has changed the schema under it. Such a request does nothing. Replace the
+//! processes of the older release soon then. Each statement asks for the version, which costs the
+//! server some 5 µs, and those of a queue whether it is there, which costs as much again.
 //!
 //! A schema whose tables are not all there is refused as `Corrupt`, also with `migrate`: an empty
 //! table in the place of a lost one would look like data.
@@ -200,7 +203,8 @@
 //!
 //! | PostgreSQL | pgbouncer | run by |
 //! |---|---|---|
-//! | 15 | 1.18, in transaction and session mode | all tests |
+//! | 15.18 | 1.18, in transaction and session mode | all tests |
+//! | 17.12 | the same | all tests |
 //!
 //! The statements use what release 13 has.
 //!

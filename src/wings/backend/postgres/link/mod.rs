@@ -119,7 +119,7 @@ impl Link {
     /// the class of its advisory locks. Build it once for each port.
     ///
     /// `{fits}` is a condition that holds unless a newer release changed the schema: the statement
-    /// then fails, and changes nothing. So does that of [`knows`] if the queue is not there any more.
+    /// then fails, and changes nothing. So does that of [`knows`] if the queue is gone.
     pub(crate) fn sql(&self, template: &str) -> String {
         // The lower half of the number: locks of a class have 32 bits for themselves.
         let class = (self.id as u32).cast_signed();

@@ -33,7 +33,7 @@ use crate::{
     race::{First, race},
     spawn::Spawner,
     sync::Mutex,
-    time::{Clock, Instant},
+    time::{Clock, Instant, scaled},
 };
 
 /// The connections for requests.
@@ -358,7 +358,7 @@ impl PoolCore {
         let prepared = self.prepares.unwrap_or(server.is_direct).then(HashMap::new);
         let heard = self.connector.clock.now();
         // The connections of many processes that begin at once do not end at once.
-        let life = self.max_lifetime - (self.max_lifetime / 10).mul_f64(self.entropy.unit());
+        let life = self.max_lifetime - scaled(self.max_lifetime / 10, self.entropy.unit());
         self.state.lock().pause = None;
         Ok((Pooled { connection, prepared, heard, ends: heard + life }, server))
     }

@@ -54,9 +54,9 @@ use crate::{
 /// [`send_within`](Self::send_within), is divided after 200 ms: only those of its groups wait on.
 ///
 /// A receiver that waits is woken by a notice soon after a send in any process, and looks by itself
-/// each [`poll`](field@super::PostgresConfig::poll), or each second where [notices do not
-/// arrive](super#connections). Notices cost a commit each. They are at least
-/// 10 ms apart, and begin with the first receiver that waits.
+/// each [`poll`](field@super::PostgresConfig::poll), or each second as long as [notices do not
+/// arrive](super#connections). Notices cost a commit each. They are at least 10 ms apart, and begin
+/// with the first receiver that waits.
 ///
 /// A message that another receiver is about to take, or to give back, is locked for a moment. A
 /// receive that finds locked messages alone looks again, also after its wait, and does not return

@@ -17,7 +17,7 @@ const LOOKS: u32 = 10;
 /// Shortest and longest pause between two of these looks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
-/// Interval at which a waiting receiver looks for messages if no notice arrives.
+/// Interval at which a waiting receiver looks for messages as long as no notice arrives.
 const UNHEARD: Duration = Duration::from_secs(1);
 
 impl PostgresQueue {
@@ -45,8 +45,7 @@ impl PostgresQueue {
     }
 
     pub(crate) async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
-        let clock = &self.0.core.clock;
-        let poll = self.0.core.config.poll.min(if self.0.core.hears { Duration::MAX } else { UNHEARD });
+        let (clock, poll) = (&self.0.core.clock, self.0.core.config.poll);
         let end = clock.now() + receive.wait;
         let (mut notices, mut busy) = (self.0.notices.get(), 0_u32);
         let mut notifies_next = NotifiesNextReceiver(Some(&self.0.available));
@@ -55,7 +54,7 @@ impl PostgresQueue {
                 // Earlier ones are of messages that this look finds.
                 while notices.try_recv().is_some() {}
             }
-            let wait = match self.0.receives.send((max, receive.visibility, busy)).await?? {
+            let mut wait = match self.0.receives.send((max, receive.visibility, busy)).await?? {
                 Taken::Some(taken) => return Ok(taken),
                 Taken::None(_) if clock.now() >= end => {
                     notifies_next.0 = None;
@@ -88,6 +87,7 @@ impl PostgresQueue {
                     // A message may have arrived before the connection listened.
                     continue;
                 }
+                wait = wait.min(UNHEARD);
             }
             let sleep = clock.sleep_until(end.min(now + wait));
             let heard = async {
