@@ -4,7 +4,8 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     path::PathBuf,
-    sync::OnceLock,
+    process::Command,
+    sync::{Mutex, OnceLock},
     time::Duration,
 };
 
@@ -14,13 +15,23 @@ use super::{
     wait_until,
 };
 
+/// A release of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// 2.12 or later: it has atomic batches, and lives of messages.
+    Newest,
+    /// 2.10, the oldest that is supported.
+    Old,
+}
+
 /// A NATS server of its own.
 #[derive(Debug)]
 pub(crate) struct Nats {
+    release: Release,
     process: Process,
     folder: Folder,
     port: u16,
-    settings: String,
+    settings: Mutex<String>,
     /// `true` if it serves without the others of a cluster.
     is_alone: bool,
 }
@@ -34,7 +45,7 @@ impl Nats {
 
     /// Returns the way to install the server as an error, if it is missing.
     pub(crate) fn installed() -> Result<(), String> {
-        program().map(drop)
+        program(Release::Newest).map(drop)
     }
 
     /// Starts a server. It syncs its files every two minutes.
@@ -42,15 +53,25 @@ impl Nats {
         Self::with("")
     }
 
+    /// Starts a server of release 2.10, the oldest that is supported.
+    pub(crate) fn old() -> Self {
+        Self::of(Release::Old, free_port(), "", "", true)
+    }
+
+    /// Returns the server of release 2.10 that the tests of this process share.
+    pub(crate) fn shared_old() -> &'static Self {
+        static SHARED: OnceLock<Nats> = OnceLock::new();
+        SHARED.get_or_init(Self::old)
+    }
+
     /// Starts a server that syncs each write before its answer.
     pub(crate) fn durable() -> Self {
-        let (folder, port) = (Folder::new("nats"), free_port());
-        Self::of(folder, port, "", "sync_interval: always", true)
+        Self::of(Release::Newest, free_port(), "", "sync_interval: always", true)
     }
 
     /// Starts a server with further settings.
     pub(crate) fn with(settings: &str) -> Self {
-        Self::of(Folder::new("nats"), free_port(), settings, "", true)
+        Self::of(Release::Newest, free_port(), settings, "", true)
     }
 
     /// Starts a server that takes TLS with these certificates, and demands the client's.
@@ -61,14 +82,16 @@ impl Nats {
         ))
     }
 
-    fn of(folder: Folder, port: u16, settings: &str, jetstream: &str, is_alone: bool) -> Self {
+    fn of(release: Release, port: u16, settings: &str, jetstream: &str, is_alone: bool) -> Self {
+        let folder = Folder::new("nats");
         let process = Process::new("nats-server", folder.path());
         let store = folder.path().join("jetstream");
         let jetstream = format!("jetstream {{ store_dir: {store:?}\n {jetstream}\n }}\n");
         // A test of JetStream's absence brings settings of its own.
         let jetstream = if settings.contains("jetstream") { String::new() } else { jetstream };
         let settings = format!("listen: \"127.0.0.1:{port}\"\nserver_name: n{port}\n{jetstream}{settings}\n");
-        let server = Self { process, folder, port, settings, is_alone };
+        let settings = Mutex::new(settings);
+        let server = Self { release, process, folder, port, settings, is_alone };
         server.start_again();
         server
     }
@@ -86,14 +109,28 @@ impl Nats {
         format!("nats://127.0.0.1:{port}")
     }
 
+    /// Ends the server, and starts the newest release on its port and data, as an operator does.
+    pub(crate) fn upgrade(&mut self) {
+        self.shut_down();
+        self.release = Release::Newest;
+        self.start_again();
+    }
+
     /// Starts the server on its port and data; it must not run. Returns when it takes requests.
     #[track_caller]
     pub(crate) fn start_again(&self) {
         let file = self.folder.path().join("nats.conf");
-        fs::write(&file, &self.settings).unwrap();
-        let mut command = command(program());
+        fs::write(&file, &*self.settings.lock().unwrap()).unwrap();
+        let mut command = command(program(self.release));
         command.arg("-c").arg(&file);
         self.process.start(&mut command, || self.is_ready());
+    }
+
+    /// Replaces a text of its settings; it takes effect when the server starts again.
+    pub(crate) fn change(&self, from: &str, to: &str) {
+        let mut settings = self.settings.lock().unwrap();
+        assert!(settings.contains(from), "{settings}");
+        *settings = settings.replace(from, to);
     }
 
     fn is_ready(&self) -> bool {
@@ -215,7 +252,7 @@ impl NatsCluster {
             // A name of its own: servers of another cluster try the ports of their dead for long.
             let settings =
                 format!("cluster {{ name: C{}\n {listen}\n routes: [{routes}]\n {settings}\n }}\n", ports[0].1);
-            Nats::of(Folder::new("nats"), port, &settings, "", false)
+            Nats::of(Release::Newest, port, &settings, "", false)
         };
         Self { servers: [server(0), server(1), server(2)] }
     }
@@ -279,8 +316,45 @@ impl NatsCluster {
     }
 }
 
-fn program() -> Result<PathBuf, String> {
-    let install =
-        "2.10 or later; Debian 13: `apt-get install nats-server`, else github.com/nats-io/nats-server/releases";
-    find("nats-server", "STEADFAST_NATS_SERVER", &[], install)
+/// Returns the path of a release's program, or the way to install it if it is missing or of another release.
+fn program(release: Release) -> Result<PathBuf, String> {
+    static FOUND: [OnceLock<Result<PathBuf, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    FOUND[release as usize].get_or_init(|| find_release(release)).clone()
+}
+
+fn find_release(release: Release) -> Result<PathBuf, String> {
+    let (name, variable, wanted, install) = match release {
+        Release::Newest => {
+            let install = "2.12 or later: the package `nats-server` of Debian 14 (forky)";
+            ("nats-server", "STEADFAST_NATS_SERVER", "2.12 or later", install)
+        }
+        Release::Old => {
+            let install = "2.10, under this name: the package `nats-server` of Debian 13 (trixie)";
+            ("nats-server-2.10", "STEADFAST_NATS_SERVER_OLD", "2.10", install)
+        }
+    };
+    let install = format!("{install}; `.ci/run` fetches it, as does github.com/nats-io/nats-server/releases");
+    let path = find(name, variable, &[], &install)?;
+    let output =
+        Command::new(&path).arg("--version").output().map_err(|error| format!("{}: {error}", path.display()))?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let fits = match (release, number(&version)) {
+        (Release::Newest, Some(number)) => number >= (2, 12),
+        (Release::Old, Some(number)) => number == (2, 10),
+        (_, None) => false,
+    };
+    if !fits {
+        let path = path.display();
+        return Err(format!(
+            "`{path}` is {version:?}, not {wanted}: install it ({install}), or set {variable} to its path"
+        ));
+    }
+    Ok(path)
+}
+
+/// Returns the first two numbers of `nats-server: v2.15.1`.
+fn number(version: &str) -> Option<(u32, u32)> {
+    let numbers = version.rsplit('v').next()?;
+    let mut parts = numbers.split('.').map_while(|part| part.parse().ok());
+    Some((parts.next()?, parts.next()?))
 }

@@ -44,6 +44,24 @@ pub enum ConnectionEvent {
         /// Number of attempts that it took.
         attempts: u32,
     },
+    /// An attempt to restore the connection failed in another way than the failures before it: the
+    /// server is there again and refuses the password, for example.
+    NotRestored {
+        /// The connections that are affected.
+        role: ConnectionRole,
+        /// Kind of the failure.
+        kind: PortErrorKind,
+        /// The failure, without a password.
+        reason: String,
+    },
+    /// The connection leads to another machine, and a third party on the way can read or change
+    /// its content: it is not encrypted, or the server's certificate is not verified.
+    Exposed {
+        /// The server.
+        server: String,
+        /// The weakness, and the setting that ends it.
+        reason: String,
+    },
     /// The server that is reached again lacks a capability that the ports state: its settings were
     /// changed, or another server took over.
     Weakened {
@@ -78,6 +96,12 @@ impl Traced for ConnectionEvent {
             }
             Self::Restored { role, attempts } => {
                 tracing::info!(target: TARGET, name, role = role.as_str(), attempts, "connection restored");
+            }
+            Self::NotRestored { role, kind, reason } => {
+                tracing::warn!(target: TARGET, name, role = role.as_str(), ?kind, reason, "connection not restored");
+            }
+            Self::Exposed { server, reason } => {
+                tracing::warn!(target: TARGET, name, server, reason, "the connection can be read or changed on its way");
             }
             Self::Weakened { capability } => {
                 tracing::warn!(target: TARGET, name, %capability, "the server lacks a stated capability");

@@ -99,6 +99,12 @@ impl Postgres {
         Ok(schema::statements(&Link::new(config, &Clock::tokio(), Events::new())?))
     }
 
+    /// Describes the connection in a line: the server, the schema, and the protection on the way.
+    pub fn explain(&self) -> String {
+        let exposure = self.0.link.exposure();
+        format!("{}, schema `{}`: {exposure}", exposure.server(), self.0.config.schema)
+    }
+
     /// Subscribes to the losses and restorations of this handle's connections.
     pub fn events(&self) -> Subscription<ConnectionEvent> {
         self.0.events.subscribe()

@@ -130,6 +130,34 @@
 //! [`NoNotices`](crate::backend::ConnectionEvent::NoNotices) tells it, to `tracing` alone, because
 //! no subscriber of the handle is there yet. A pooler in session mode passes notices on.
 //!
+//! If the server refuses the password of a handle that was connected, and the handle has no open
+//! connection left, requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the
+//! server's words until it lets the handle in again, and
+//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//!
+//! # TLS
+//!
+//! `sslmode` of a URL has libpq's meaning where nothing else is set. [`tls`](field@PostgresConfig::tls)
+//! demands TLS and a verified server, unless `sslmode` contradicts.
+//!
+//! | `sslmode` | without `tls` | with `tls` |
+//! |---|---|---|
+//! | none, `prefer` | TLS if the server has it, whoever it is; otherwise plain text | as `verify-full` |
+//! | `disable` | plain text | `Invalid` |
+//! | `allow` | `Invalid`: write `prefer` | `Invalid` |
+//! | `require` | TLS with whoever answers | as `verify-full`, which is stricter than libpq |
+//! | `verify-ca` | `Invalid`: write `verify-full` | an authority of `tls.roots` signed the certificate; the host name may differ |
+//! | `verify-full` | certificate and host name are verified with the operating system's authorities | with those of `tls.roots`, if it is set |
+//!
+//! A socket in a folder has no TLS, whatever `sslmode` says. `channel_binding=require` demands that
+//! the password is bound to the server's certificate (`SCRAM-SHA-256-PLUS`), which no third party
+//! can relay; by default a server that offers this is used so. Certificates with Ed25519
+//! signatures cannot be bound.
+//!
+//! A connection in plain text, or with a server that is not verified, is told by the event
+//! [`Exposed`](crate::backend::ConnectionEvent::Exposed) when it is made, a warning of `tracing`,
+//! and by [`Postgres::explain`], unless it stays on this machine: loopback, or a socket.
+//!
 //! # Time
 //!
 //! Lives, terms and delays are measured by the server's clock, read by each statement after it has

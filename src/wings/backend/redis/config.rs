@@ -15,13 +15,14 @@ use crate::{
 
 /// Settings of a [`Redis`](super::Redis).
 ///
-/// `Debug` shows no password.
+/// `Debug` shows no password: of the URL the server alone.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RedisConfig {
     /// The server, the user and the database: `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`.
-    /// `rediss://` connects with TLS.
+    /// `rediss://` connects with TLS. Special characters of the user and password are
+    /// percent-encoded, such as `%40` for `@`.
     pub url: String,
     /// First part of the names of all keys and channels: 1 to 64 bytes without `{`, `}` and `:`.
     /// `steadfast` by default. Several prefixes of one database are independent.
@@ -127,6 +128,7 @@ impl Target {
         let user = parsed.redis_settings().clone();
         require(user.username().is_none() || user.password().is_some(), "url", "must have a password for its user")?;
         require((0..=i64::from(u16::MAX)).contains(&user.db()), "url", "must have a database number of at least 0")?;
+        settings::check_port(*port, "url")?;
         Ok(Self { host: host.clone(), port: *port, user, is_tls })
     }
 
@@ -139,7 +141,8 @@ impl Target {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("RedisConfig");
-        out.field("url", &Hidden(&self.url)).field("prefix", &self.prefix);
+        out.field("url", &Hidden(Target::parse(&self.url).ok().map(|target| target.address())));
+        out.field("prefix", &self.prefix);
         out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
         out.field("tls", &self.tls).field("reconnect", &self.reconnect).field("replicas", &self.replicas);
         out.field("poll", &self.poll).field("deduplication_window", &self.deduplication_window).finish()

@@ -141,7 +141,9 @@ fn refused(target: &Target, error: &RedisError) -> PortError {
     if is_denied {
         let user = target.user.username().unwrap_or("default");
         let rule = match target.user.password() {
-            Some(_) => format!("the server refuses the user `{user}` with this password: check `url`"),
+            Some(_) => {
+                format!("authentication failed: the server refuses the user `{user}` with this password: check `url`")
+            }
             None => "the server requires a password: add it to `url`".to_owned(),
         };
         return failure(target, PortErrorKind::Denied, rule);

@@ -95,6 +95,12 @@ impl Redis {
         RedisNotifier::new(self.0.clone())
     }
 
+    /// Describes the connection in a line: the server, the prefix, and the protection on the way.
+    pub fn explain(&self) -> String {
+        let exposure = self.0.link.base().exposure();
+        format!("{}, prefix `{}`: {exposure}", exposure.server(), self.0.config().prefix)
+    }
+
     /// Subscribes to losses and restorations of the connection.
     pub fn events(&self) -> Subscription<ConnectionEvent> {
         self.0.link.base().events.subscribe()

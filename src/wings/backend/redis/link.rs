@@ -13,7 +13,10 @@ use super::{
     share::{Sharing, Waiting, Way},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, common::early_timer::EarlyTimer},
+    backend::{
+        ConnectionEvent, ConnectionRole,
+        common::{early_timer::EarlyTimer, exposure::Exposure},
+    },
     backoff::Backoff,
     config::Name,
     entropy::Entropy,
@@ -55,8 +58,8 @@ pub(super) struct Base {
 
 enum State {
     Up(Current),
-    /// Reason of the loss, or of the last failed attempt to connect.
-    Down(String),
+    /// Kind and reason of the loss, or of the last failed attempt to connect.
+    Down(PortErrorKind, String),
 }
 
 /// A connection in use.
@@ -104,6 +107,15 @@ impl Base {
         self.events.send(Some(&self.source), self.clock.now(), event);
     }
 
+    /// Returns the protection of the connections.
+    pub(super) fn exposure(&self) -> Exposure {
+        let target = &self.connector.target;
+        let is_tls = target.is_tls || self.config.tls.is_some();
+        let advice = "begin `url` with `rediss:`, or set `tls`";
+        let server = format!("redis {}", target.address());
+        Exposure::of(server, [target.host.as_str()].into_iter(), is_tls.then_some(true), advice)
+    }
+
     pub(super) fn backoff(&self) -> Backoff {
         Backoff::checked(self.config.reconnect, &self.entropy)
     }
@@ -115,10 +127,13 @@ impl Link {
         let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
         let (connection, driver, server) = base.connect(&identity).await?;
         let early = EarlyTimer::new(&base.clock, base.config.request_timeout);
-        let state = Mutex::new(State::Down(String::new()));
+        let state = Mutex::new(State::Down(PortErrorKind::Unavailable, String::new()));
         let core = LinkCore { base, server, state, sharing: Sharing::default(), early };
         let link = Self(Arc::new(core));
         LinkCore::set_up(&link.0, connection, driver, 1);
+        if let Some(exposed) = link.base().exposure().event() {
+            link.base().send(|| exposed);
+        }
         Ok(link)
     }
 
@@ -294,9 +309,11 @@ impl LinkCore {
     fn current(&self) -> Result<(MultiplexedConnection, u64), PortError> {
         match &*self.state.lock() {
             State::Up(current) => Ok((current.connection.clone(), current.number)),
-            State::Down(reason) => {
+            State::Down(kind, reason) => {
                 let message = format_args!("not connected, and trying again: {reason}");
-                Err(failure(&self.base.connector.target, PortErrorKind::Unavailable, message))
+                // A server that refuses the login is reached: the caller need not wait for it.
+                let kind = if *kind == PortErrorKind::Denied { *kind } else { PortErrorKind::Unavailable };
+                Err(failure(&self.base.connector.target, kind, message))
             }
         }
     }
@@ -349,7 +366,7 @@ impl LinkCore {
             let mut state = core.state.lock();
             match &*state {
                 State::Up(current) if current.number == number => {
-                    std::mem::replace(&mut *state, State::Down(reason.clone()))
+                    std::mem::replace(&mut *state, State::Down(kind, reason.clone()))
                 }
                 _ => return,
             }
@@ -357,16 +374,16 @@ impl LinkCore {
         // Ends the driver, outside the lock.
         drop(lost);
         core.base.send(|| ConnectionEvent::Lost { role: ConnectionRole::Requests, kind, reason });
-        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), number + 1));
+        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), (number + 1, kind)));
     }
 
     /// Connects again, until it succeeds or the handle is dropped.
-    async fn restore(core: Weak<Self>, base: Base, number: u64) {
+    async fn restore(core: Weak<Self>, base: Base, (number, mut told): (u64, PortErrorKind)) {
         for (delay, attempts) in base.backoff().zip(1..) {
             base.clock.sleep(delay).await;
             let Some(core) = core.upgrade() else { return };
             // A server that was emptied keeps the name of its data.
-            let reason = match base.connect(&core.server.identity).await {
+            let (kind, reason) = match base.connect(&core.server.identity).await {
                 // Without `Durable` a restart may have emptied it, and another handle have named it.
                 Ok((connection, driver, server))
                     if server.identity == core.server.identity || !core.server.is_durable =>
@@ -378,11 +395,16 @@ impl LinkCore {
                     }
                     return;
                 }
-                Ok(_) => "the server holds other data than before: connect anew".to_owned(),
-                Err(error) => error.to_string(),
+                Ok(_) => {
+                    (PortErrorKind::Unavailable, "the server holds other data than before: connect anew".to_owned())
+                }
+                Err(error) => (error.kind(), error.to_string()),
             };
-            if let State::Down(last) = &mut *core.state.lock() {
-                *last = reason;
+            if let State::Down(last, why) = &mut *core.state.lock() {
+                (*last, *why) = (kind, reason.clone());
+            }
+            if kind != std::mem::replace(&mut told, kind) {
+                base.send(|| ConnectionEvent::NotRestored { role: ConnectionRole::Requests, kind, reason });
             }
         }
     }

@@ -124,6 +124,17 @@
 //! | `client-output-buffer-limit pubsub` | a subscriber that is too slow loses its connection, and receives a gap |
 //! | `ACL SETUSER` | `~PREFIX:* &PREFIX:* +@read +@write +@scripting +@pubsub +@connection +info +time`, and `+config|get` for `Durable`, `+wait` for `replicas` |
 //!
+//! # Identification
+//!
+//! The [`url`](field@RedisConfig::url) names a user of the server's access list, or a password
+//! alone; `rediss:` adds TLS. If the server refuses the password of a handle that was connected,
+//! requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the reason until it lets the
+//! handle in again, and [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//!
+//! A connection without TLS that leaves the machine is told by the event
+//! [`Exposed`](crate::backend::ConnectionEvent::Exposed) when it is made, a warning of `tracing`,
+//! and by [`Redis::explain`].
+//!
 //! # What to watch
 //!
 //! - `INFO memory`: `used_memory` against `maxmemory`.

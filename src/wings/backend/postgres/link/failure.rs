@@ -16,7 +16,10 @@
 //! | any other | `Other` | no |
 use std::{error::Error as _, io::ErrorKind};
 
-use tokio_postgres::{Error, error::SqlState};
+use tokio_postgres::{
+    Error,
+    error::{DbError, SqlState},
+};
 
 use crate::port::{PortError, PortErrorKind};
 
@@ -36,9 +39,24 @@ pub(crate) fn failure(place: &str, error: Error, effect: Effect) -> PortError {
     if unanswered && effect == Effect::Write { converted.outcome_unknown() } else { converted }
 }
 
-/// Converts the failure of a connection attempt.
-pub(crate) fn connect_failure(place: &str, error: Error) -> PortError {
+/// Converts the failure of a connection attempt. `is_plain` tells that it did without TLS.
+pub(crate) fn connect_failure(place: &str, error: Error, is_plain: bool) -> PortError {
     let text = error.to_string();
+    if has_no_rule(&error) {
+        let advice = if is_plain {
+            "`pg_hba.conf` has no rule for this user without TLS: set `sslmode=require` or `tls`, or add a rule"
+        } else {
+            "add a rule for this user, database and address to the server's `pg_hba.conf`"
+        };
+        return PortError::new(PortErrorKind::Denied, message(place, advice, &error)).with_source(error);
+    }
+    if error.source().is_some_and(|source| source.to_string().contains("did not use channel binding")) {
+        let message = format!(
+            "postgres: {place}: the server did not bind the login to its certificate, as `channel_binding=require` \
+             demands: it must ask for a password by `scram-sha-256` (`pg_hba.conf`) over TLS, with no pooler between"
+        );
+        return PortError::new(PortErrorKind::Denied, message).with_source(error);
+    }
     if let Some(source) = error.source()
         && text.contains("TLS")
     {
@@ -62,6 +80,18 @@ pub(crate) fn connect_failure(place: &str, error: Error) -> PortError {
         return PortError::new(PortErrorKind::Unavailable, message).with_source(error);
     }
     failure(place, error, Effect::Read)
+}
+
+/// Returns `true` if the server's file of rules lets nobody like this in. The text is in any
+/// language; the name of the file is in each.
+fn has_no_rule(error: &Error) -> bool {
+    let invalid = |db: &&DbError| *db.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION;
+    error.as_db_error().filter(invalid).is_some_and(|db| db.message().contains("pg_hba.conf"))
+}
+
+/// Returns `true` if an attempt without TLS may succeed where this one failed.
+pub(crate) fn wants_plain(error: &Error) -> bool {
+    has_no_rule(error) || error.to_string().contains("TLS")
 }
 
 /// Returns `true` if the server answered a connection attempt, and refused its user or password.

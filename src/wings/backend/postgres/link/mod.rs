@@ -4,6 +4,7 @@ pub(super) mod direct;
 pub(super) mod failure;
 pub(super) mod pool;
 pub(super) mod server;
+mod tls;
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -22,7 +23,10 @@ use self::{
 };
 use super::{PostgresConfig, config::check_schema, schema::VERSION};
 use crate::{
-    backend::{ConnectionEvent, common::early_timer::EarlyTimer},
+    backend::{
+        ConnectionEvent,
+        common::{early_timer::EarlyTimer, exposure::Exposure},
+    },
     observe::Events,
     port::{PortError, PortErrorKind, within},
     time::Clock,
@@ -108,6 +112,11 @@ impl Link {
     /// Opens the first connection, and checks the server.
     pub(crate) async fn begin(&self) -> Result<Server, PortError> {
         self.pool.core().begin().await
+    }
+
+    /// Returns the protection of the connections.
+    pub(crate) fn exposure(&self) -> Exposure {
+        self.pool.core().connector.exposure()
     }
 
     /// Returns the hosts and the database, as errors name them.

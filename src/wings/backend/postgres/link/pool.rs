@@ -271,6 +271,8 @@ impl PoolCore {
     /// Refuses a request that needs a new connection while there is none to be had.
     fn check_reachable(&self) -> Result<(), PortError> {
         match &self.state.lock().down {
+            // The server is there: a caller need not wait for it.
+            Some(error) if refuses_login(error) => Err(error.clone()),
             // Whatever the reason, it may be mended meanwhile.
             Some(error) => Err(PortError::new(PortErrorKind::Unavailable, error.to_string())),
             None => Ok(()),
@@ -351,7 +353,7 @@ impl PoolCore {
 
     /// Opens a connection and checks the server behind it, which may be another one than before.
     async fn open(&self) -> Result<(Pooled, Server), PortError> {
-        let connection = self.connector.open(None).await?;
+        let connection = self.connector.open(None, |warning| self.tell(warning)).await?;
         let server = server::inspect(&connection, &self.connector).await?;
         let first = *self.state.lock().server.get_or_insert(server);
         server.check_against(&first, &self.connector.place)?;
@@ -376,7 +378,7 @@ impl PoolCore {
         let lost =
             ConnectionEvent::Lost { role: ConnectionRole::Requests, kind: error.kind(), reason: error.to_string() };
         self.tell(lost);
-        let pool = Arc::downgrade(self);
+        let (pool, mut told) = (Arc::downgrade(self), error.kind());
         let delays = BackoffConfig::default().between(RECONNECT.0, RECONNECT.1);
         let (delays, clock) = (Backoff::checked(delays, &self.entropy), self.connector.clock.clone());
         Spawner::Tokio.spawn(async move {
@@ -398,7 +400,13 @@ impl PoolCore {
                         pool.tell(ConnectionEvent::Restored { role: ConnectionRole::Requests, attempts });
                         return;
                     }
-                    Err(error) => pool.state.lock().down = Some(error),
+                    Err(error) => {
+                        let (role, kind, reason) = (ConnectionRole::Requests, error.kind(), error.to_string());
+                        pool.state.lock().down = Some(error);
+                        if kind != std::mem::replace(&mut told, kind) {
+                            pool.tell(ConnectionEvent::NotRestored { role, kind, reason });
+                        }
+                    }
                 }
             }
         });

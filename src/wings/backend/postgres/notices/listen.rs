@@ -106,7 +106,8 @@ impl Listener {
                 hears.notify_one();
             }
         };
-        let connection = connector.open(Some(Box::new(on_message))).await?;
+        // The connection that stays tells of its weaknesses.
+        let connection = connector.open(Some(Box::new(on_message)), drop).await?;
         // It is the connection's own session unless a pooler is between. One in session mode passes notices on.
         let patience = if is_direct(&connection.client).await { *limit } else { PATIENCE.min(*limit) };
         self.0.execute(&connection, &format!("LISTEN \"{channel}\"")).await?;
@@ -226,7 +227,7 @@ impl ListenerCore {
                 core.dispatch(notice.channel(), notice.payload());
             }
         };
-        let connection = self.connector.open(Some(Box::new(on_message))).await?;
+        let connection = self.connector.open(Some(Box::new(on_message)), |warning| self.say(warning)).await?;
         Ok((connection, ended))
     }
 
