@@ -73,6 +73,12 @@ pub enum ConnectionEvent {
         /// The capability.
         capability: Capability,
     },
+    /// No notice arrives, so that a subscription is refused, and waiting receivers look at
+    /// intervals.
+    NoNotices {
+        /// The cause, and the setting that ends it.
+        reason: String,
+    },
     /// A stored message could not be read, and was set aside: its neighbours are delivered.
     SetAside {
         /// The message, as the server names it.
@@ -107,6 +113,9 @@ impl Traced for ConnectionEvent {
             }
             Self::Unverified { capability } => {
                 tracing::warn!(target: TARGET, name, %capability, "the server does not tell its settings");
+            }
+            Self::NoNotices { reason } => {
+                tracing::warn!(target: TARGET, name, reason, "notices do not arrive");
             }
             Self::SetAside { message, place } => {
                 tracing::error!(target: TARGET, name, message, place, "a message that cannot be read was set aside");

@@ -36,14 +36,23 @@ pub struct PostgresConfig {
     /// schemas of one database are independent.
     #[serde(default = "settings::name")]
     pub schema: String,
-    /// Maximum number of connections for requests. 8 by default. One more connection waits for
-    /// notices, as soon as there is a subscriber or a waiting receiver.
+    /// Maximum number of connections for requests. 6 by default. One more connection waits for
+    /// notices, as soon as there is a subscriber or a waiting receiver. A server with its default
+    /// of 100 connections hence has room for 13 handles with the defaults.
     #[serde(default = "PostgresConfig::connections_default")]
     pub connections: usize,
     /// Maximum number of requests that wait for a connection; further ones fail as throttled. 1,024
     /// by default.
     #[serde(default = "PostgresConfig::max_waiting_default")]
     pub max_waiting: usize,
+    /// Time after which an idle connection is closed, except for the one that was used last. 30 s
+    /// by default.
+    #[serde(default = "PostgresConfig::idle_timeout_default", with = "human")]
+    pub idle_timeout: Duration,
+    /// Maximum age of a connection, which is closed once it is idle, up to a tenth earlier. 30
+    /// minutes by default.
+    #[serde(default = "PostgresConfig::max_lifetime_default", with = "human")]
+    pub max_lifetime: Duration,
     /// Time limit of a connection attempt to one host of the URL. 2 s by default.
     #[serde(default = "settings::connect_timeout", with = "human")]
     pub connect_timeout: Duration,
@@ -55,7 +64,7 @@ pub struct PostgresConfig {
     #[serde(default)]
     pub tls: Option<TlsConfig>,
     /// URL for the connection that waits for notices, if [`url`](field@Self::url) names a pooler in
-    /// transaction mode. [`url`](field@Self::url) by default.
+    /// transaction mode. It must lead to the same database. [`url`](field@Self::url) by default.
     #[serde(default)]
     pub notices_url: Option<String>,
     /// If set, creates or updates the schema when connecting. On by default. If off, the schema
@@ -67,9 +76,10 @@ pub struct PostgresConfig {
     /// prepares unless a pooler is between it and the server.
     #[serde(default)]
     pub prepare: Option<bool>,
-    /// Interval at which a waiting receiver looks for messages without having been notified. 30 s
-    /// by default. Notices arrive earlier; the interval matters only for those that were lost, such
-    /// as that of a sender that was killed behind its send.
+    /// Interval at which a waiting receiver looks for messages without having been notified, and at
+    /// most a second as long as notices do not arrive. 30 s by default. Notices arrive earlier; the
+    /// interval matters only for those that were lost, such as that of a sender that was killed
+    /// behind its send.
     #[serde(default = "settings::poll", with = "human")]
     pub poll: Duration,
     /// Time for which a queue remembers a de-duplication id. Five minutes by default. With zero, a
@@ -84,6 +94,8 @@ setters! {
         schema: impl Into<String>,
         connections: usize,
         max_waiting: usize,
+        idle_timeout: Duration,
+        max_lifetime: Duration,
         connect_timeout: Duration,
         request_timeout: Duration,
         tls: impl Into<Option<TlsConfig>>,
@@ -103,6 +115,8 @@ impl PostgresConfig {
             schema: settings::name(),
             connections: Self::connections_default(),
             max_waiting: Self::max_waiting_default(),
+            idle_timeout: Self::idle_timeout_default(),
+            max_lifetime: Self::max_lifetime_default(),
             connect_timeout: settings::connect_timeout(),
             request_timeout: settings::request_timeout(),
             tls: None,
@@ -115,11 +129,19 @@ impl PostgresConfig {
     }
 
     const fn connections_default() -> usize {
-        8
+        6
     }
 
     const fn max_waiting_default() -> usize {
         1024
+    }
+
+    const fn idle_timeout_default() -> Duration {
+        Duration::from_secs(30)
+    }
+
+    const fn max_lifetime_default() -> Duration {
+        Duration::from_secs(30 * 60)
     }
 
     const fn migrate_default() -> bool {
@@ -136,6 +158,8 @@ impl PostgresConfig {
         check_schema(&self.schema)?;
         require((1..=1000).contains(&self.connections), "connections", "must be from 1 to 1000")?;
         settings::check_timeouts(self.connect_timeout, self.request_timeout)?;
+        require_some_time(self.idle_timeout, "idle_timeout")?;
+        require_some_time(self.max_lifetime, "max_lifetime")?;
         require_some_time(self.poll, "poll")
     }
 }
@@ -337,6 +361,7 @@ impl fmt::Debug for PostgresConfig {
         let mut out = f.debug_struct("PostgresConfig");
         out.field("url", &shown(&self.url)).field("schema", &self.schema);
         out.field("connections", &self.connections).field("max_waiting", &self.max_waiting);
+        out.field("idle_timeout", &self.idle_timeout).field("max_lifetime", &self.max_lifetime);
         out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
         out.field("tls", &self.tls).field("notices_url", &self.notices_url.as_deref().map(shown));
         out.field("migrate", &self.migrate).field("prepare", &self.prepare).field("poll", &self.poll);

@@ -240,6 +240,11 @@ fn each_host(all: &tokio_postgres::Config) -> Vec<tokio_postgres::Config> {
 }
 
 impl Connection {
+    /// Ends the connection at once.
+    pub(crate) fn end(self) {
+        self.kill.notify_one();
+    }
+
     /// Ends the connection at once, and asks the server to cancel its request.
     pub(crate) fn abandon(self, connector: &Connector) {
         let (cancel, tls) = (self.client.cancel_token(), connector.tls.clone());

@@ -10,7 +10,8 @@
 //! | the disk is full (53100) | `Full` | no |
 //! | wrong password, unknown user, missing right (28, 42501), certificate not trusted | `Denied` | no |
 //! | missing database (3D000), value too large (54) | `Invalid` | no |
-//! | missing table or function (42P01, 42883, 3F000), damaged data (XX) | `Corrupt` | no |
+//! | missing table or function (42P01, 42883, 3F000), damaged data (XX, 22003), a queue that is gone (SF002) | `Corrupt` | no |
+//! | a newer release changed the schema (SF001) | `TooNew` | no |
 //! | statement cancelled, `statement_timeout` (57014) | `TimedOut` | no |
 //! | any other | `Other` | no |
 use std::{error::Error as _, io::ErrorKind};
@@ -160,10 +161,21 @@ fn classify(error: &Error) -> (PortErrorKind, &'static str, bool) {
         return (Kind::Throttled, "raise `max_locks_per_transaction` if locks are meant", false);
     }
     if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION, SqlState::INVALID_SCHEMA_NAME].contains(code) {
-        return (Kind::Corrupt, "the schema was dropped or is incomplete: connect again with `migrate`", false);
+        let advice = "the schema was dropped or is incomplete: restore it, or connect again with `migrate` if it was \
+                      dropped as a whole";
+        return (Kind::Corrupt, advice, false);
     }
     if *code == SqlState::INVALID_CATALOG_NAME {
         return (Kind::Invalid, "create the database, or correct `url`", false);
+    }
+    if *code == SqlState::NUMERIC_VALUE_OUT_OF_RANGE {
+        return (Kind::Corrupt, "a row has a number that no release writes: correct it, or delete the row", false);
+    }
+    match code.code() {
+        "SF001" => return (Kind::TooNew, "upgrade this program", false),
+        "SF002" => return (Kind::Corrupt, "open it again", false),
+        "SF003" => return (Kind::Corrupt, "restore it", false),
+        _ => {}
     }
     match code.code().get(..2) {
         Some("28") => (Kind::Denied, "check the user and the password in `url`", false),
