@@ -56,7 +56,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals.
+    // parts of a queue, renewals, questions to sentinels.
     (
         "futures_util",
         &[
@@ -81,6 +81,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "wings/backend/nats/reader.rs",
             "wings/backend/nats/scan.rs",
             "wings/backend/nats/store.rs",
+            "wings/backend/redis/sentinel.rs",
         ],
     ),
     ("arc_swap", &["hedge", "chaos", "ground/config/live.rs"]),
