@@ -12,6 +12,9 @@ pub(super) const STREAM_EXISTS: u64 = 10_058;
 pub(super) const NO_STREAM: u64 = 10_059;
 pub(super) const WRONG_LAST_SEQUENCE: u64 = 10_071;
 pub(super) const WRONG_LAST_SEQUENCE_UNSAID: u64 = 10_164;
+/// Up to 2.12 also the refusal of one batch too many.
+pub(super) const INCOMPLETE_BATCH: u64 = 10_176;
+pub(super) const TOO_MANY_BATCHES: u64 = 10_210;
 
 /// Header of a write that requires the last sequence number of its subject.
 pub(super) const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
@@ -32,6 +35,12 @@ impl ApiError {
     pub(super) const fn is_conflict(&self) -> bool {
         matches!(self.err_code, WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_UNSAID)
     }
+
+    /// Returns `true` if the server did not take a batch as a whole: it has too many, or the stream
+    /// has another leader than at the batch's begin.
+    pub(super) const fn is_crowded(&self) -> bool {
+        matches!(self.err_code, INCOMPLETE_BATCH | TOO_MANY_BATCHES)
+    }
 }
 
 /// Answer to a request that may have been refused.
@@ -44,6 +53,9 @@ pub(super) struct Refusal {
 #[derive(Debug, Deserialize)]
 pub(super) struct PubAck {
     pub(super) seq: u64,
+    /// Number of messages of a batch.
+    #[serde(default)]
+    pub(super) count: u64,
 }
 
 /// A request without arguments.

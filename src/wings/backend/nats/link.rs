@@ -245,7 +245,7 @@ impl Link {
     }
 
     /// Sends a request, and returns its answer.
-    async fn request(
+    pub(super) async fn request(
         &self,
         subject: String,
         headers: Option<HeaderMap>,
@@ -318,7 +318,7 @@ impl Link {
         Ok(ack.map(|ack| ack.seq))
     }
 
-    fn parse<T: DeserializeOwned>(
+    pub(super) fn parse<T: DeserializeOwned>(
         &self,
         call: &str,
         answer: &[u8],
@@ -335,6 +335,11 @@ impl Link {
             let error = self.unexpected(call);
             if effect == Effect::Writes { error.outcome_unknown() } else { error }
         })
+    }
+
+    /// Returns the error of a message that was not sent.
+    pub(super) fn unsent(&self, error: impl std::fmt::Display) -> PortError {
+        self.failure(PortErrorKind::Unavailable, format_args!("the request failed: {error}"))
     }
 
     /// Converts a refusal into an error.
