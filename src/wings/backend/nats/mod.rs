@@ -141,10 +141,10 @@
 //! Consensus Algorithm", 2014; Fred Schneider, "Implementing fault-tolerant services using the
 //! state machine approach", 1990.
 mod api;
-#[expect(dead_code, reason = "the store is its user, from the next commit on")]
 mod batch;
 mod config;
 mod failure;
+mod features;
 mod handle;
 mod link;
 mod names;
@@ -153,7 +153,10 @@ mod queue;
 mod reader;
 mod scan;
 mod setup;
+mod snapshot;
 mod store;
+mod sweep;
+mod write;
 
 pub use config::NatsConfig;
 pub use handle::Nats;
