@@ -41,6 +41,8 @@ pub(super) struct NatsCore {
     pub(super) stream: Stream,
     pub(super) features: Features,
     pub(super) deleted: Deleted,
+    /// Appends of the handle to one partition take turns, by its hash: they would conflict.
+    pub(super) turns: [tokio::sync::Mutex<()>; 64],
     /// Queues in use, by name: each has one copy of its messages.
     pub(super) queues: Mutex<HashMap<String, Weak<QueueCore>>>,
 }
@@ -71,7 +73,8 @@ impl Nats {
         let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "", agreement: None };
         let stream = setup::stream(&link, &wanted).await?;
         let features = Features::of(&link, &name).await?;
-        let core = NatsCore { link, names, stream, features, deleted: Deleted::default(), queues: Mutex::default() };
+        let (deleted, turns) = (Deleted::default(), std::array::from_fn(|_| tokio::sync::Mutex::new(())));
+        let core = NatsCore { link, names, stream, features, deleted, turns, queues: Mutex::default() };
         let core = Arc::new(core);
         // A lease needs reads that no old leader answers, whatever the setting.
         let lease = StoreLease::new(Arc::new(NatsStore::new(core.clone(), true)))?;

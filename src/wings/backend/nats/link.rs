@@ -259,7 +259,8 @@ impl Link {
             self.0.client.send_request(subject.clone(), request)
         };
         let is_cluster = self.0.client.server_info().cluster.is_some();
-        let answer = self.supervise(effect, async {
+        // On the heap: the client's futures are large, and would be in those of all requests.
+        let work = Box::pin(async {
             if effect != Effect::Reads {
                 let mut pauses = SPREADS.iter();
                 loop {
@@ -277,7 +278,7 @@ impl Link {
                 }
             }
         });
-        let answer = answer.await?;
+        let answer = self.supervise(effect, work).await?;
         answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
                 let message =

@@ -27,10 +27,10 @@ use crate::{
 /// |---|---|
 /// | a put without a fencing token | 1; after a conflict at least 2 more |
 /// | a put with one, a delete, an append | 1 more than an unconfirmed get |
-/// | a batch | 1, and 1 for each row that has to be read: of a token, a record with a life, a sequence |
+/// | a batch | 1, and 1 or 2 if rows have to be read: of a token, a record with a life, a sequence |
 /// | a get of a stream on one server | 1; 2 of a record with a life |
 /// | a get of a replicated stream | 3, of which one is a write, in two round trips |
-/// | a page of a scan | 5 or 6, and 1 for each row |
+/// | a page of a scan | 1, in a cluster 2; of a large partition 5 or 6, and 1 for each row |
 ///
 /// **Confirmed reads.** The leader of a stream answers a read from its own copy, also if it was
 /// replaced in the meantime and does not know. So each read of a replicated stream stores a mark
@@ -56,10 +56,13 @@ use crate::{
 /// sequence to which it would belong; before the first append it is a batch of two messages. The
 /// first append reads the names of all rows of its partition.
 ///
-/// **Scans.** Each page reads the names of all rows of its partition, and then the values of its
-/// own rows. If a write to the partition came between, the page is read again. A partition that is
-/// written all the time therefore cannot be scanned: the page ends as `Throttled` after
-/// [`request_timeout`](field@super::NatsConfig::request_timeout). Keep partitions to some thousand
+/// **Scans.** From release 2.12 on a page is one request, and one for a mark in a cluster: the
+/// server returns the whole partition, or the named rows, as of one moment. A partition of more than
+/// 1,024 rows or 1 MiB is too much for that, and on an older server each: a page then reads the
+/// names of all rows, and the values of its own ones one by one. If a write to the partition came
+/// between, the page is read again, as a whole up to 64 MiB where the server can. What is still too
+/// much, and written all the time, cannot be scanned: the page ends as `Throttled` after
+/// [`request_timeout`](field@super::NatsConfig::request_timeout). Keep partitions to a thousand
 /// rows.
 ///
 /// **Deletes** leave a small message in the record's place. The server removes it a minute after,

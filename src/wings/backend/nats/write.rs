@@ -7,6 +7,7 @@ use std::{
 use async_nats::{HeaderMap, header::NATS_MESSAGE_TTL};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
+use tokio::sync::MutexGuard;
 
 use super::{
     api::{EXPECTED, EXPECTED_OF},
@@ -14,9 +15,10 @@ use super::{
     store::{DELETED, FENCE, Head, LIFE, NUMBER, NatsStore, REMAINS, version_of},
 };
 use crate::{
-    port::{FencingToken, PortError, PortErrorKind},
+    hash::stable_hash,
+    port::{FencingToken, PortError, PortErrorKind, within},
     store::{Precondition, Rows, Scan, Sequence, StoreError, Version, Write},
-    time::nanos,
+    time::{Instant, nanos},
 };
 
 /// Number of rows that are read at once.
@@ -77,6 +79,7 @@ impl NatsStore {
         let until = base.clock.now() + base.config.request_timeout;
         let mut pause = PAUSE;
         let mut is_careful = false;
+        let _turn = self.turn(partition, writes, until).await;
         loop {
             // A future on the heap: those of all cases in one would be some kilobytes on the stack.
             if let Some(done) = Box::pin(self.attempt(partition, writes, is_single, is_careful)).await? {
@@ -88,12 +91,21 @@ impl NatsStore {
             }
             if is_careful {
                 base.clock.sleep(Duration::from_nanos(base.entropy.up_to(nanos(pause)))).await;
-                pause = (pause * 2).min(Duration::from_millis(50));
+                pause = (pause * 2).min(Duration::from_millis(10));
             }
             // Most requirements are compared by the server alone, or with an answer that it would
             // confirm. Only a conflict has to be looked at.
             is_careful = true;
         }
+    }
+
+    /// Waits for the turn of a batch that appends. Without it the batch only conflicts more.
+    async fn turn(&self, partition: &str, writes: &[Write], until: Instant) -> Option<MutexGuard<'_, ()>> {
+        writes.iter().find(|write| matches!(write, Write::Append { .. }))?;
+        let turns = &self.core.turns;
+        let turn = &turns[(stable_hash(partition.as_bytes()) % turns.len() as u64) as usize];
+        let clock = &self.core.link.base().clock;
+        within(clock, until - clock.now(), turn.lock()).await
     }
 
     /// Returns `None` if another write was faster, or if that cannot be told without care: rows are
