@@ -17,7 +17,5 @@ mod postgres;
 mod redis;
 mod sagas;
 mod server;
-#[cfg(any(feature = "postgres", feature = "redis"))]
 mod streams;
-#[cfg(any(feature = "postgres", feature = "redis"))]
 mod topics;

@@ -261,3 +261,38 @@ mod redis {
         });
     }
 }
+
+#[cfg(feature = "nats")]
+mod nats {
+    use steadfast::backend::nats::{Nats, NatsConfig};
+
+    use super::*;
+    use crate::server;
+
+    async fn connect(url: String) -> Nats {
+        Nats::connect(NatsConfig::at(url).prefix(format!("saga{}", number()))).await.unwrap()
+    }
+
+    async fn killed(url: String) {
+        let nats = connect(url).await;
+        let queue = async |name: &str| Arc::new(nats.queue(name).await.unwrap()) as Arc<dyn Queue>;
+        orders(Arc::new(nats.store()), queue("orders").await, queue("replies").await).await;
+    }
+
+    #[test]
+    fn a_saga_whose_process_ends_at_any_request_ends_with_each_effect_once_or_none() {
+        let runtime = runtime();
+        let nats = runtime.block_on(connect(server::Nats::shared().url()));
+        crashes(&runtime, &(Arc::new(nats.store()) as Arc<dyn Store>));
+    }
+
+    #[test]
+    fn orders_whose_processes_are_killed_are_completed_once_and_replied_to() {
+        runtime().block_on(killed(server::Nats::shared().url()));
+    }
+
+    #[test]
+    fn orders_on_a_cluster_whose_processes_are_killed_are_completed_once_and_replied_to() {
+        runtime().block_on(killed(server::NatsCluster::shared().url()));
+    }
+}

@@ -166,3 +166,45 @@ mod on_redis {
         });
     }
 }
+
+#[cfg(feature = "nats")]
+mod on_nats {
+    use super::*;
+    use crate::server;
+    use steadfast::backend::nats::{Nats, NatsConfig};
+
+    async fn connect(url: String, prefix: &str) -> Arc<dyn Store> {
+        Arc::new(Nats::connect(NatsConfig::at(url).prefix(format!("topics_{prefix}"))).await.unwrap().store())
+    }
+
+    #[test]
+    fn appends_of_a_process_that_ends_at_any_request_are_whole_and_none_is_doubled() {
+        let runtime = runtime();
+        let store = runtime.block_on(connect(server::Nats::shared().url(), "crashes"));
+        assert!(crash_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 7);
+        fail_at_every_write(|process| ends_at_any_request(&runtime, &store, process));
+    }
+
+    #[test]
+    fn writers_of_four_handles_compete_for_a_partition_and_lose_nothing() {
+        runtime().block_on(async {
+            let mut stores = Vec::new();
+            for _ in 0..4 {
+                stores.push(connect(server::Nats::shared().url(), "competition").await);
+            }
+            competes(stores.try_into().unwrap()).await;
+        });
+    }
+
+    #[test]
+    fn writers_of_four_handles_compete_on_a_cluster_and_lose_nothing() {
+        runtime().block_on(async {
+            let mut stores = Vec::new();
+            for at in 0..4 {
+                let server = &server::NatsCluster::shared().servers()[at % 3];
+                stores.push(connect(server.url(), "competition").await);
+            }
+            competes(stores.try_into().unwrap()).await;
+        });
+    }
+}

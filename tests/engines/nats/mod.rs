@@ -1,6 +1,7 @@
 //! NATS JetStream.
 mod attacks;
 mod backlog;
+mod batches;
 mod fail_over;
 mod server_facts;
 mod setups;

@@ -8,6 +8,7 @@ use steadfast::{
     port::BoxFuture,
     queue::Queue,
     store::Store,
+    stream::Topic,
     testing::{
         conformance::Fixture,
         faults::{FaultConfig, FaultNetwork},
@@ -23,6 +24,11 @@ type Open<P> = for<'a> fn(&'a Nats) -> BoxFuture<'a, Arc<P>>;
 
 fn store(nats: &Nats) -> BoxFuture<'_, Arc<dyn Store>> {
     Box::pin(async { Arc::new(nats.store()) as Arc<dyn Store> })
+}
+
+/// Returns a topic of three partitions in the store.
+fn topic(nats: &Nats) -> BoxFuture<'_, Arc<dyn Topic>> {
+    Box::pin(async { crate::topics::open(Arc::new(nats.store())) })
 }
 
 fn lease(nats: &Nats) -> BoxFuture<'_, Arc<dyn Lease>> {
@@ -51,6 +57,13 @@ async fn shared<P: ?Sized + 'static>(open: Open<P>) -> Fixture<P> {
     let fixture = handles([server.url_at(proxy.port()), server.url()], &prefix, open).await;
     let cut = proxy.clone();
     let fixture = fixture.keeping(proxy).with_cut(async move || cut.cut());
+    fixture.with_restart(async move || handles([server.url(), server.url()], &prefix, open).await)
+}
+
+/// Returns a fixture on the server of release 2.10 that all tests share: two connections. A restart connects anew.
+async fn old<P: ?Sized + 'static>(open: Open<P>) -> Fixture<P> {
+    let (server, prefix) = (server::Nats::shared_old(), prefix());
+    let fixture = handles([server.url(), server.url()], &prefix, open).await;
     fixture.with_restart(async move || handles([server.url(), server.url()], &prefix, open).await)
 }
 
@@ -88,9 +101,10 @@ macro_rules! suites {
 }
 
 suites! {
-    shared: store_conformance store, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
-    killed: store_conformance store, lease_conformance lease, queue_conformance queue;
-    cluster: store_conformance store, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
+    shared: store_conformance store, topic_conformance topic, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
+    old: store_conformance store;
+    killed: store_conformance store, topic_conformance topic, lease_conformance lease, queue_conformance queue;
+    cluster: store_conformance store, topic_conformance topic, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
 }
 
 /// Behind a network that loses, doubles and delays requests and replies.

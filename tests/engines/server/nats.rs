@@ -66,7 +66,12 @@ impl Nats {
 
     /// Starts a server that syncs each write before its answer.
     pub(crate) fn durable() -> Self {
-        Self::of(Release::Newest, free_port(), "", "sync_interval: always", true)
+        Self::with_jetstream("sync_interval: always")
+    }
+
+    /// Starts a server with further settings of JetStream.
+    pub(crate) fn with_jetstream(settings: &str) -> Self {
+        Self::of(Release::Newest, free_port(), "", settings, true)
     }
 
     /// Starts a server with further settings.

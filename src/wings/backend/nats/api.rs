@@ -13,9 +13,15 @@ pub(super) const NO_STREAM: u64 = 10_059;
 pub(super) const NO_CLUSTER: u64 = 10_074;
 pub(super) const WRONG_LAST_SEQUENCE: u64 = 10_071;
 pub(super) const WRONG_LAST_SEQUENCE_UNSAID: u64 = 10_164;
+/// Up to 2.12 also the refusal of one batch too many.
+pub(super) const INCOMPLETE_BATCH: u64 = 10_176;
+pub(super) const TOO_MANY_BATCHES: u64 = 10_210;
 
 /// Header of a write that requires the last sequence number of its subject.
 pub(super) const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+
+/// Header of a write that requires it of another subject.
+pub(super) const EXPECTED_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 
 /// A refusal.
 #[derive(Debug, Clone, Deserialize)]
@@ -33,6 +39,12 @@ impl ApiError {
     pub(super) const fn is_conflict(&self) -> bool {
         matches!(self.err_code, WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_UNSAID)
     }
+
+    /// Returns `true` if the server did not take a batch as a whole: it has too many, or the stream
+    /// has another leader than at the batch's begin.
+    pub(super) const fn is_crowded(&self) -> bool {
+        matches!(self.err_code, INCOMPLETE_BATCH | TOO_MANY_BATCHES)
+    }
 }
 
 /// Answer to a request that may have been refused.
@@ -45,6 +57,9 @@ pub(super) struct Refusal {
 #[derive(Debug, Deserialize)]
 pub(super) struct PubAck {
     pub(super) seq: u64,
+    /// Number of messages of a batch.
+    #[serde(default)]
+    pub(super) count: u64,
 }
 
 /// A request without arguments.
@@ -61,6 +76,12 @@ pub(super) struct NewStream<'a> {
     pub(super) discard: &'static str,
     pub(super) max_msgs_per_subject: i64,
     pub(super) num_replicas: u8,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) allow_atomic: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) allow_msg_ttl: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) allow_direct: bool,
     pub(super) metadata: Metadata,
 }
 
@@ -84,6 +105,9 @@ pub(super) struct StreamInfo {
     pub(super) config: StreamConfig,
     #[serde(default)]
     pub(super) state: StreamState,
+    /// Time of the server.
+    #[serde(default)]
+    pub(super) ts: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,6 +151,14 @@ pub(super) struct GetMessage<'a> {
     pub(super) next_by_subj: Option<&'a str>,
 }
 
+/// Request for the last messages of many subjects.
+#[derive(Debug, Serialize)]
+pub(super) struct GetMany<'a> {
+    pub(super) multi_last: &'a [String],
+    /// Size of the answer at which it ends; zero is the server's own.
+    pub(super) max_bytes: usize,
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct GotMessage {
     pub(super) message: RawMessage,
@@ -137,6 +169,8 @@ pub(super) struct GotMessage {
 pub(super) struct RawMessage {
     pub(super) subject: String,
     pub(super) seq: u64,
+    #[serde(default)]
+    time: String,
     #[serde(default)]
     hdrs: String,
     #[serde(default)]
@@ -149,11 +183,22 @@ impl RawMessage {
         decode(self.data.trim_end_matches('=')).map(Bytes::from)
     }
 
+    /// Returns the time at which it was stored, in nanoseconds since 1970.
+    pub(super) fn stored_at(&self) -> Option<u64> {
+        nanoseconds(&self.time)
+    }
+
     /// Returns the value of a header.
     pub(super) fn header(&self, name: &str) -> Option<String> {
         let block = String::from_utf8(decode(self.hdrs.trim_end_matches('='))?).ok()?;
         block.lines().find_map(|line| Some(line.split_once(':').filter(|(key, _)| *key == name)?.1.trim().to_owned()))
     }
+}
+
+/// Returns a time of the server in nanoseconds since 1970.
+pub(super) fn nanoseconds(time: &str) -> Option<u64> {
+    let time = humantime::parse_rfc3339(time).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    time.as_nanos().try_into().ok()
 }
 
 #[derive(Debug, Serialize)]

@@ -7,13 +7,15 @@ use std::{
 
 use super::{
     config::NatsConfig,
+    features::Features,
     link::{Base, Link},
     names::Names,
     notifier::NatsNotifier,
     queue::{NatsQueue, QueueCore},
     rights::permissions,
     setup::{self, Stream, Wanted},
-    store::{Deleted, NatsStore},
+    store::NatsStore,
+    sweep::Deleted,
 };
 use crate::{
     backend::{ConnectionEvent, QUEUE_NAME},
@@ -38,7 +40,10 @@ pub(super) struct NatsCore {
     pub(super) names: Names,
     /// The stream of the store.
     pub(super) stream: Stream,
+    pub(super) features: Features,
     pub(super) deleted: Deleted,
+    /// Appends of the handle to one partition take turns, by its hash: they would conflict.
+    pub(super) turns: [tokio::sync::Mutex<()>; 64],
     /// Queues in use, by name: each has one copy of its messages.
     pub(super) queues: Mutex<HashMap<String, Weak<QueueCore>>>,
 }
@@ -68,7 +73,9 @@ impl Nats {
         let (name, subject) = (names.store(), names.all_records());
         let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "", agreement: None };
         let stream = setup::stream(&link, &wanted).await?;
-        let core = NatsCore { link, names, stream, deleted: Deleted::default(), queues: Mutex::default() };
+        let features = Features::of(&link, &name).await?;
+        let (deleted, turns) = (Deleted::default(), std::array::from_fn(|_| tokio::sync::Mutex::new(())));
+        let core = NatsCore { link, names, stream, features, deleted, turns, queues: Mutex::default() };
         let core = Arc::new(core);
         // A lease needs reads that no old leader answers, whatever the setting.
         let lease = StoreLease::new(Arc::new(NatsStore::new(core.clone(), true)))?;

@@ -369,7 +369,7 @@ impl Link {
     }
 
     /// Sends a request, and returns its answer.
-    async fn request(
+    pub(super) async fn request(
         &self,
         subject: String,
         headers: Option<HeaderMap>,
@@ -384,8 +384,8 @@ impl Link {
         };
         let is_cluster = self.0.client.server_info().cluster.is_some();
         let since = self.refusals();
-        // Pinned here: the futures around it would otherwise be as large, each.
-        let work = pin!(async {
+        // On the heap: the client's futures are large, and would be in those of all requests.
+        let work = Box::pin(async {
             if effect != Effect::Reads {
                 let mut pauses = SPREADS.iter();
                 loop {
@@ -450,7 +450,7 @@ impl Link {
         Ok(ack.map(|ack| ack.seq))
     }
 
-    fn parse<T: DeserializeOwned>(
+    pub(super) fn parse<T: DeserializeOwned>(
         &self,
         call: &str,
         answer: &[u8],
@@ -467,6 +467,11 @@ impl Link {
             let error = self.unexpected(call);
             if effect == Effect::Writes { error.outcome_unknown() } else { error }
         })
+    }
+
+    /// Returns the error of a message that was not sent.
+    pub(super) fn unsent(&self, error: impl std::fmt::Display) -> PortError {
+        self.failure(PortErrorKind::Unavailable, format_args!("the request failed: {error}"))
     }
 
     /// Converts a refusal into an error.

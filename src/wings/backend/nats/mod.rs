@@ -21,12 +21,13 @@
 //!
 //! | port | promises | not |
 //! |---|---|---|
-//! | [`store`](Nats::store) | fences, versions that grow | batches, sequences, times to live: the server has none before 2.11 and 2.12 |
+//! | [`store`](Nats::store) | batches, sequences, times to live, fences, versions that grow | times to live before release 2.11 of the server, batches and sequences before 2.12 |
 //! | [`queue`](Nats::queue) | groups, order, delays, de-duplication, error history; receivers are woken at once | forwards: two queues are two streams |
 //! | [`lease`](Nats::lease) | leases over the store: a challenger watches a whole term | |
 //! | [`notifier`](Nats::notifier) | pushed, in order | notices are not stored |
 //!
-//! What needs a missing capability is refused by name when it is built.
+//! What needs a missing capability is refused by name when it is built. So sagas, topics, shared
+//! limits and the remote tier of a cache run on a cluster of three, from release 2.12 on.
 //! [`Linearizable`](crate::port::Capability::Linearizable) of a replicated store depends on
 //! [`confirmed_reads`](field@NatsConfig::confirmed_reads).
 //!
@@ -69,8 +70,9 @@
 //!
 //! # Time
 //!
-//! Delays and visibility time-outs are measured by the server's clock, which stamps each message of
-//! a stream. Terms of leases are measured by the monotonic clock of each handle. No wall clock of a
+//! Delays, visibility time-outs and lives of records are measured by the server's clock, which
+//! stamps each message of a stream: keep the clocks of a cluster together, since after a fail-over
+//! lives go on by that of another server. Terms of leases are measured by the monotonic clock of each handle. No wall clock of a
 //! client is used.
 //!
 //! # Streams and subjects
@@ -79,6 +81,8 @@
 //! |---|---|---|
 //! | `PREFIX_store` | `PREFIX.s.PARTITION.ROW.v` | the record |
 //! | | `PREFIX.s.PARTITION.ROW.b`, `PREFIX.s.PARTITION.=.v` | marks of confirmed reads and scans, without content |
+//! | | `PREFIX.s.PARTITION.=.SEQUENCE.v` | the last number of a sequence |
+//! | | `PREFIX.s.PARTITION.=.SEQUENCE.t.v`, `PREFIX.s.PARTITION.=.c` | requirements of batches, without content |
 //! | | `PREFIX.s.=.PREFIX_queue_HASH.i` | the identity of a queue while its stream is being created |
 //! | `PREFIX_queue_HASH` | `PREFIX.q.PREFIX_queue_HASH` | the log of a queue; its name is in the stream's metadata |
 //! | | `PREFIX.n.TOPIC` | notices, in no stream |
@@ -86,10 +90,29 @@
 //! Space, control characters, `.`, `*`, `>`, `%` and `=` of names are written as `%` and two
 //! digits; names that become longer than 1,400 bytes are `=` and base 64.
 //!
-//! A record takes about 70 bytes beside its value and its key. These stay for ever: one mark of
-//! each record that was read in a cluster, one of each partition that was scanned, the fence of
-//! each deleted key that was written with a token, and the mark of each deleted record whose handle
-//! ended before it could remove it (a minute, and a later write).
+//! A record takes about 70 bytes beside its value and its key. The server removes marks and ended
+//! records after a minute. These stay for ever: the last number of each sequence, and the fence of
+//! each key that was deleted, or whose record ended, with a token. Before release 2.11 also one
+//! mark of each record that was read in a cluster, one of each partition that was scanned, and the
+//! mark of each deleted record whose handle ended before it could remove it (a minute, and a later
+//! write).
+//!
+//! # Releases of the server
+//!
+//! | release | store |
+//! |---|---|
+//! | 2.10 | records, fences, leases |
+//! | 2.11 | and times to live |
+//! | 2.12 or later | and batches, sequences, pages of a partition that is written all the time |
+//!
+//! A stream that was made on an older server gets the settings `allow_msg_ttl`, `allow_atomic` and
+//! `allow_direct` at the first [`connect`](Nats::connect) after the upgrade, if the server of the
+//! handle and the leader of the stream are of the newer release. Handles that were connected before
+//! go on without: connect them anew before you use sequences, because they do not keep their puts
+//! from creating rows of one.
+//!
+//! **Upgrade all servers of a cluster before you connect handles anew.** A server of an older
+//! release cannot hold a stream with these settings: nor can you go back.
 //!
 //! # Settings that matter
 //!
@@ -97,6 +120,7 @@
 //! |---|---|
 //! | `jetstream { sync_interval: always }` | see "Durability" |
 //! | `jetstream { max_file_store }` | set it: writes then fail as `Full` before the disk is full |
+//! | `jetstream { limits { batch { .. } } }` | leave it: a store needs `max_msgs` of 1,000; a batch beside `max_inflight_per_stream` (50) others is sent again, and at last `Throttled` |
 //! | `max_payload` | 1 MiB by default: the largest record, message or request, less 8 KiB |
 //! | stream settings `max_msgs`, `max_age`, `discard`, `retention` | leave them: a handle refuses a stream that loses data |
 //! | `permissions` of the user | see "Rights" |
@@ -154,7 +178,7 @@
 //! |---|---|---|
 //! | no connection, no leader, JetStream is switched off, a write to a deleted stream | `Unavailable` | transient |
 //! | no answer within [`request_timeout`](field@NatsConfig::request_timeout) | `TimedOut` | transient |
-//! | a partition that is written all the time cannot be scanned | `Throttled` | throttled |
+//! | a large partition that is written all the time cannot be scanned, too many batches are under way, the same rows are written all the time | `Throttled` | throttled |
 //! | the server's or the account's storage is full | `Full` | throttled |
 //! | a wrong password, token or key, a missing right, a certificate that is not trusted | `Denied` | permanent |
 //! | a server before version 2.10, too few servers for the replicas, a changed stream | `Unsupported` | permanent |
@@ -179,8 +203,10 @@
 //! Consensus Algorithm", 2014; Fred Schneider, "Implementing fault-tolerant services using the
 //! state machine approach", 1990.
 mod api;
+mod batch;
 mod config;
 mod failure;
+mod features;
 mod handle;
 mod link;
 mod login;
@@ -191,7 +217,10 @@ mod reader;
 mod rights;
 mod scan;
 mod setup;
+mod snapshot;
 mod store;
+mod sweep;
+mod write;
 
 pub use config::NatsConfig;
 pub use handle::Nats;

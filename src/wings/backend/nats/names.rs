@@ -80,10 +80,35 @@ impl Names {
         format!("{}.s.{}.*.v", self.prefix, token(partition))
     }
 
+    /// Returns the subject of a record.
+    pub(super) fn subject(&self, partition: &str, row: &str) -> String {
+        format!("{}.v", self.record(partition, row))
+    }
+
+    /// Returns the row of a record's subject; `None` if it is of no record.
+    pub(super) fn row(subject: &str) -> Option<String> {
+        subject.rsplit('.').nth(1).and_then(text)
+    }
+
     /// Returns the subject of a partition's marks. It is among those of its records, and no
     /// record's.
     pub(super) fn mark(&self, partition: &str) -> String {
         format!("{}.s.{}.=.v", self.prefix, token(partition))
+    }
+
+    /// Returns the subject of the head of a sequence, without its last token. It is no record's.
+    pub(super) fn sequence(&self, partition: &str, sequence: &str) -> String {
+        format!("{}.s.{}.=.{}", self.prefix, token(partition), token(sequence))
+    }
+
+    /// Returns the subject of puts that a sequence finds before it begins, without its last token.
+    pub(super) fn touched(&self, partition: &str, sequence: &str) -> String {
+        format!("{}.t", self.sequence(partition, sequence))
+    }
+
+    /// Returns the subject of messages that carry a requirement of a batch, and nothing else.
+    pub(super) fn carrier(&self, partition: &str) -> String {
+        format!("{}.s.{}.=.c", self.prefix, token(partition))
     }
 
     /// Returns the subject of the identity of a stream that is being created. No partition has it.

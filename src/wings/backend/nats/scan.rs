@@ -6,13 +6,13 @@ use futures_util::{StreamExt as _, stream};
 use super::{
     api::GetMessage,
     link::Effect,
-    names::text,
-    reader::{Range, Reader},
-    store::{DELETED, NatsStore},
+    names::Names,
+    reader::{Entry, Range, Reader},
+    store::{DELETED, Head, LIFE, NUMBER, NatsStore, version_of},
 };
 use crate::{
     port::{PortError, PortErrorKind},
-    store::{Continuation, Key, Order, Page, Row, Scan, Store as _, StoreError, Version},
+    store::{Continuation, Order, Page, Row, Scan, Store as _, StoreError, Version},
 };
 
 /// Number of requests of a page that are under way at once.
@@ -21,13 +21,25 @@ const AT_ONCE: usize = 64;
 const NAMES: usize = 1_000;
 /// Size of a page, after which it ends.
 const PAGE_BYTES: usize = 4 << 20;
+/// Size of a partition that is read as a whole for each page.
+const FEW: usize = 1 << 20;
 /// First pause before a page is read again; the later ones are longer.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// A row without its value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Listed {
+    /// Number of its message.
+    number: u64,
+    version: Version,
+    size: usize,
+    /// End of its life, in nanoseconds since 1970.
+    ends: Option<u64>,
+}
+
 /// The rows of a partition at one moment.
 struct Listing {
-    /// Number and size of the last message, by row.
-    rows: BTreeMap<String, (u64, usize)>,
+    rows: BTreeMap<String, Listed>,
     /// Number of the last message of the partition, 0 for none.
     last: u64,
 }
@@ -37,15 +49,23 @@ impl NatsStore {
     pub(super) async fn page(&self, scan: &Scan) -> Result<Page, StoreError> {
         let base = self.core.link.base();
         let until = base.clock.now() + base.config.request_timeout;
-        let mut pause = PAUSE;
+        let (mut pause, mut most) = (PAUSE, FEW);
         loop {
+            if self.snapshots()
+                && let Some(page) = Box::pin(self.cut(scan, most)).await?
+            {
+                return Ok(page);
+            }
+            // A whole partition is too much, so that it is read in pieces.
             let page = match scan.names() {
-                Some(names) => self.named(scan, &names).await?,
-                None => self.listed(scan).await?,
+                Some(names) => Box::pin(self.named(scan, &names)).await?,
+                None => Box::pin(self.listed(scan)).await?,
             };
             if let Some(page) = page {
                 return Ok(page);
             }
+            // It is written at the same time.
+            most = 0;
             if base.clock.now() >= until {
                 let message =
                     "the partition is written all the time, so that no page is a snapshot: ask again, or divide it";
@@ -54,6 +74,42 @@ impl NatsStore {
             base.clock.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));
         }
+    }
+
+    /// Reads a page as of one moment. `None` if there is too much to read.
+    async fn cut(&self, scan: &Scan, most: usize) -> Result<Option<Page>, StoreError> {
+        let names = scan.names();
+        let subjects = match &names {
+            Some(names) if names.is_empty() => return Ok(Some(Page::default())),
+            Some(names) => names.iter().map(|name| self.core.names.subject(&scan.partition, name)).collect(),
+            None => vec![self.core.names.partition(&scan.partition)],
+        };
+        // Named rows are all needed.
+        let most = if names.is_some() { 0 } else { most };
+        let Some(heads) = self.snapshot(&scan.partition, subjects, most, self.confirms).await? else { return Ok(None) };
+        let (from, to) = scan.bounds();
+        let to = to.as_ref().map(String::as_str);
+        let row = |(subject, head): (String, Head)| {
+            let name = Names::row(&subject).filter(|name| names.is_some() || is_within(name, from, to))?;
+            head.record().map(|record| Row::new(name, record.value, record.version))
+        };
+        let mut rows: Vec<Row> = heads.into_iter().filter_map(row).collect();
+        // The order of subjects is not that of rows.
+        rows.sort_unstable_by(|a, b| a.row.cmp(&b.row));
+        if scan.order == Order::Descending {
+            rows.reverse();
+        }
+        let (limit, mut bytes) = (scan.limit.min(self.core_limit()), 0);
+        let fits = |row: &&Row| {
+            bytes += row.value.len();
+            bytes - row.value.len() < PAGE_BYTES
+        };
+        let count =
+            if names.is_some() { rows.len().min(limit) } else { rows.iter().take(limit).take_while(fits).count() };
+        let has_more = rows.len() > count;
+        rows.truncate(count);
+        let next = rows.last().filter(|_| has_more).map(|row| Continuation::behind(row.row.clone()));
+        Ok(Some(Page::new(rows, next)))
     }
 
     /// Returns the number of the last message of a partition, 0 for none.
@@ -74,18 +130,25 @@ impl NatsStore {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let found = names.into_iter().map(|name| self.named_row(&scan.partition, name));
         let mut found = stream::iter(found.collect::<Vec<_>>()).buffered(AT_ONCE);
-        let (mut rows, mut next) = (Vec::new(), None);
+        let mut heads = Vec::new();
         while let Some(row) = found.next().await {
-            let Some(row) = row? else { continue };
-            if rows.len() == limit {
-                next = rows.last().map(|row: &Row| Continuation::behind(row.row.clone()));
-                break;
-            }
-            rows.push(row);
+            heads.extend(row?);
         }
-        drop(found);
-        let is_same = self.is_unchanged(&scan.partition, before).await?;
-        Ok(is_same.then(|| Page::new(rows, next)))
+        // All lives are compared with one time: a page is of one moment.
+        if heads.iter().any(|(_, head): &(String, Head)| head.ends.is_some()) {
+            let now = self.server_time().await?;
+            heads.iter_mut().for_each(|(_, head)| head.settle(now));
+        }
+        if !self.is_unchanged(&scan.partition, before).await? {
+            return Ok(None);
+        }
+        let there =
+            |(name, head): (String, Head)| head.record().map(|record| Row::new(name, record.value, record.version));
+        let mut rows: Vec<Row> = heads.into_iter().filter_map(there).take(limit + 1).collect();
+        let has_more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| has_more).map(|row| Continuation::behind(row.row.clone()));
+        Ok(Some(Page::new(rows, next)))
     }
 
     /// Returns `true` if no record of the partition was written since `before`.
@@ -113,33 +176,51 @@ impl NatsStore {
         self.capabilities().max_batch()
     }
 
+    /// Returns the rows of a scan without their values. `None` if a write came between.
+    pub(super) async fn rows(&self, scan: &Scan) -> Result<Option<BTreeMap<String, Listed>>, StoreError> {
+        let before = self.last_of(&scan.partition).await?;
+        if before == 0 {
+            return Ok(Some(BTreeMap::new()));
+        }
+        self.rows_until(scan, before).await
+    }
+
+    async fn rows_until(&self, scan: &Scan, before: u64) -> Result<Option<BTreeMap<String, Listed>>, StoreError> {
+        let Some(Listing { mut rows, last }) = self.list(scan, before).await? else { return Ok(None) };
+        // Without that message, the copy that was read is an old one.
+        if last < before {
+            return Ok(None);
+        }
+        if rows.values().any(|row| row.ends.is_some()) {
+            let now = self.server_time().await?;
+            rows.retain(|_, row| row.ends.is_none_or(|ends| ends > now));
+        }
+        Ok(Some(rows))
+    }
+
     /// Reads a range of rows. `None` if a write came between.
     async fn listed(&self, scan: &Scan) -> Result<Option<Page>, StoreError> {
         let before = self.last_of(&scan.partition).await?;
         if before == 0 {
             return Ok(Some(Page::default()));
         }
-        let Some(listing) = self.list(scan, before).await? else { return Ok(None) };
-        // Without that message, the copy that was read is an old one.
-        if listing.last < before {
-            return Ok(None);
-        }
+        let Some(listing) = self.rows_until(scan, before).await? else { return Ok(None) };
         let limit = scan.limit.min(self.core_limit());
         let (mut chosen, mut bytes, mut has_more) = (Vec::new(), 0, false);
         let ordered: Box<dyn Iterator<Item = _> + Send> = match scan.order {
-            Order::Ascending => Box::new(listing.rows.into_iter()),
-            Order::Descending => Box::new(listing.rows.into_iter().rev()),
+            Order::Ascending => Box::new(listing.into_iter()),
+            Order::Descending => Box::new(listing.into_iter().rev()),
         };
-        for (row, (number, size)) in ordered {
+        for (row, listed) in ordered {
             if chosen.len() == limit || (bytes >= PAGE_BYTES && !chosen.is_empty()) {
                 has_more = true;
                 break;
             }
-            bytes += size;
-            chosen.push((row, number));
+            bytes += listed.size;
+            chosen.push((row, listed));
         }
         let next = chosen.last().filter(|_| has_more).map(|(row, _)| Continuation::behind(row.clone()));
-        let found = chosen.into_iter().map(|(row, number)| self.listed_row(row, number));
+        let found = chosen.into_iter().map(|(row, listed)| self.listed_row(row, listed));
         let mut found = stream::iter(found.collect::<Vec<_>>()).buffered(AT_ONCE);
         let mut rows = Vec::new();
         while let Some(row) = found.next().await {
@@ -152,18 +233,19 @@ impl NatsStore {
         Ok(self.is_unchanged(&scan.partition, before).await?.then(|| Page::new(rows, next)))
     }
 
-    async fn named_row(&self, partition: &str, name: String) -> Result<Option<Row>, StoreError> {
-        let record = self.get(Key::new(partition, &name)).await?;
-        Ok(record.map(|record| Row::new(name, record.value, record.version)))
+    async fn named_row(&self, partition: &str, name: String) -> Result<Option<(String, Head)>, StoreError> {
+        let record = self.core.names.record(partition, &name);
+        let (head, _) = self.last(&record, self.confirms).await?;
+        Ok(head.map(|head| (name, head)))
     }
 
     /// Reads a row by the number of its message. A message keeps its number and its content, so any
     /// copy serves. `None` if it was replaced since it was listed.
-    async fn listed_row(&self, row: String, number: u64) -> Result<Option<Row>, PortError> {
-        let message = self.message(GetMessage { seq: Some(number), ..GetMessage::default() }).await?;
+    async fn listed_row(&self, row: String, listed: Listed) -> Result<Option<Row>, PortError> {
+        let message = self.message(GetMessage { seq: Some(listed.number), ..GetMessage::default() }).await?;
         let Some(message) = message else { return Ok(None) };
         let value = message.body().ok_or_else(|| self.core.link.unexpected("STREAM.MSG.GET"))?;
-        Ok(Some(Row::new(row, value, Version::new(number))))
+        Ok(Some(Row::new(row, value, listed.version)))
     }
 
     /// Lists the rows of a scan, at least up to the message `until`. `None` if messages are
@@ -179,14 +261,13 @@ impl NatsStore {
                 for _ in 0..NAMES {
                     let Some(entry) = reader.next().await else { return Some(false) };
                     listing.last = entry.place.sequence;
-                    let name = entry.message.subject.rsplit('.').nth(1).and_then(text);
+                    let name = Names::row(&entry.message.subject);
                     let is_deleted = entry.header(DELETED).is_some();
                     if let Some(name) = name
                         && !is_deleted
                         && is_within(&name, from, to.as_ref().map(String::as_str))
                     {
-                        let size = entry.header("Nats-Msg-Size").and_then(|size| size.parse().ok()).unwrap_or(0);
-                        listing.rows.insert(name, (entry.place.sequence, size));
+                        listing.rows.insert(name, listed(&entry));
                     }
                     if entry.place.pending == 0 || entry.place.sequence >= until {
                         return Some(true);
@@ -206,6 +287,14 @@ impl NatsStore {
         reader.close().await;
         Ok(Some(listing))
     }
+}
+
+fn listed(entry: &Entry) -> Listed {
+    let header = |name| entry.header(name).and_then(|text| text.parse::<u64>().ok());
+    let (number, ends) = (entry.place.sequence, header(LIFE).map(|life| entry.place.stored_at.saturating_add(life)));
+    let version = header(NUMBER).map_or_else(|| version_of(number, ends.is_some()), Version::new);
+    let size = header("Nats-Msg-Size").and_then(|size| size.try_into().ok()).unwrap_or(0);
+    Listed { number, version, size, ends }
 }
 
 fn is_within(row: &str, from: Bound<&str>, to: Bound<&str>) -> bool {

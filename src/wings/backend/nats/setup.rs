@@ -7,6 +7,7 @@ use super::{
         ApiError, EXPECTED, GetMessage, GotMessage, Metadata, NO_CLUSTER, NO_MESSAGE, NO_STREAM, NewStream, Nothing,
         Purge, SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
     },
+    features::Features,
     link::{Effect, Link},
 };
 use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
@@ -67,11 +68,16 @@ pub(super) fn check_server(link: &Link) -> Result<(), PortError> {
     Ok(())
 }
 
-fn check_version(version: &str) -> Result<(), String> {
-    let mut parts = version.trim_start_matches('v').split('.').map_while(|part| part.parse::<u32>().ok());
-    if (parts.next(), parts.next()) < (Some(OLDEST.0), Some(OLDEST.1)) {
+/// Returns the first two numbers of a version.
+pub(super) fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.trim_start_matches('v').split('.').map_while(|part| part.parse().ok());
+    Some((parts.next()?, parts.next()?))
+}
+
+fn check_version(text: &str) -> Result<(), String> {
+    if version(text) < Some(OLDEST) {
         let (major, minor) = OLDEST;
-        return Err(format!("the server has version `{version}`: at least {major}.{minor} is needed"));
+        return Err(format!("the server has version `{text}`: at least {major}.{minor} is needed"));
     }
     Ok(())
 }
@@ -124,6 +130,7 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
         identity: agreed.as_ref().map(|(_, (identity, _))| identity.clone()).unwrap_or_default(),
         queue: wanted.queue.to_owned(),
     };
+    let features = Features::of_server(link);
     let mut stream = NewStream {
         name: wanted.name,
         subjects: [wanted.subject],
@@ -133,6 +140,9 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
         discard: "new",
         max_msgs_per_subject: wanted.per_subject,
         num_replicas: replicas,
+        allow_atomic: features.batches,
+        allow_msg_ttl: features.lives,
+        allow_direct: features.snapshots,
         metadata,
     };
     // A cluster does not answer some of the requests that create one stream at the same moment. A

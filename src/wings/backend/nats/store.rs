@@ -1,49 +1,73 @@
 //! The store on a server.
-use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 
 use super::{
-    api::{DELETE_FAILED, DeleteMessage, EXPECTED, GetMessage, GotMessage, NO_MESSAGE, RawMessage, SEQUENCE_NOT_FOUND},
+    api::{GetMessage, GotMessage, NO_MESSAGE, RawMessage, SEQUENCE_NOT_FOUND, nanoseconds},
+    batch::MOST,
     handle::NatsCore,
     link::Effect,
+    setup,
+    write::Done,
 };
 use crate::{
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
-    store::{DeleteOptions, Key, Page, Precondition, PutOptions, Record, Scan, Store, StoreError, Version, Write},
-    sync::Mutex,
-    time::Instant,
+    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
 };
 
 /// The store on NATS, from [`Nats::store`](super::Nats::store). A clone is the same store.
 ///
-/// A record is the last message of a subject of the stream `PREFIX_store`, and its version is the
-/// message's number there. A write with a precondition names the number that it requires, so that
-/// the server refuses it if another write was faster.
+/// A record is the last message of a subject of the stream `PREFIX_store`. Its version is twice
+/// the message's number there, and one more if it has a life; that of an appended row is its number
+/// in the sequence. A write with a precondition names the number that it requires, so that the
+/// server refuses it if another write was faster.
 ///
 /// | operation | requests |
 /// |---|---|
-/// | a put without a fencing token | 1; after a conflict 1 or 3 more |
-/// | a put with one, a delete | 1 more than a get |
-/// | a get of a stream on one server | 1 |
+/// | a put without a fencing token | 1; after a conflict at least 2 more |
+/// | a put with one, a delete, an append | 1 more than an unconfirmed get |
+/// | a batch | 1, and 1 or 2 if rows have to be read: of a token, a record with a life, a sequence |
+/// | a get of a stream on one server | 1; 2 of a record with a life |
 /// | a get of a replicated stream | 3, of which one is a write, in two round trips |
-/// | a page of a scan | 5 or 6, and 1 for each row |
+/// | a page of a scan | 1, in a cluster 2; of a large partition 5 or 6, and 1 for each row |
 ///
 /// **Confirmed reads.** The leader of a stream answers a read from its own copy, also if it was
 /// replaced in the meantime and does not know. So each read of a replicated stream stores a mark
 /// beside the record, and asks for the first message behind the version that it has read: if that
 /// is the mark, the answering server knew all writes before the read.
-/// [`confirmed_reads`](field@super::NatsConfig::confirmed_reads) switches this off.
+/// [`confirmed_reads`](field@super::NatsConfig::confirmed_reads) switches this off. A write needs
+/// no such read: the server compares what it requires.
 ///
-/// **Scans.** Each page reads the names of all rows of its partition, and then the values of its
-/// own rows. If a write to the partition came between, the page is read again. A partition that is
-/// written all the time therefore cannot be scanned: the page ends as `Throttled` after
-/// [`request_timeout`](field@super::NatsConfig::request_timeout). Keep partitions to some thousand
+/// **Batches** need a server from release 2.12 on. They are its atomic batches: at most 1,000
+/// messages, so that a batch of 500 writes always fits. The server takes 50 batches of a stream at
+/// once. One more is sent again, and is `Throttled` after
+/// [`request_timeout`](field@super::NatsConfig::request_timeout). A batch whose sender ends before
+/// its last message takes one of these places for ten seconds.
+///
+/// **Lives** need one from 2.11 on. Whether a record has ended is told by the server's clock and
+/// the record's own time, to the nanosecond, and a writer knows it a round trip before its write.
+/// The server removes the record a minute later, in whole seconds; one that was written with a
+/// fencing token stays, because its fence stays. A life of more than a hundred years has no end.
+///
+/// **Sequences** come with batches. The last number is the *head* of the sequence, a message of its
+/// own, and an append is one batch of the head and its rows. So concurrent appends to one sequence
+/// conflict, and are repeated. A put of a row that ends with twenty digits reads the head of the
+/// sequence to which it would belong; before the first append it is a batch of two messages. The
+/// first append reads the names of all rows of its partition.
+///
+/// **Scans.** From release 2.12 on a page is one request, and one for a mark in a cluster: the
+/// server returns the whole partition, or the named rows, as of one moment. A partition of more than
+/// 1,024 rows or 1 MiB is too much for that, and on an older server each: a page then reads the
+/// names of all rows, and the values of its own ones one by one. If a write to the partition came
+/// between, the page is read again, as a whole up to 64 MiB where the server can. What is still too
+/// much, and written all the time, cannot be scanned: the page ends as `Throttled` after
+/// [`request_timeout`](field@super::NatsConfig::request_timeout). Keep partitions to a thousand
 /// rows.
 ///
-/// **Deletes** leave a small message in the record's place. The handle that wrote it removes it
-/// with a later write, a minute after; one with a fencing token stays for ever.
+/// **Deletes** leave a small message in the record's place. The server removes it a minute after,
+/// before release 2.11 the handle that wrote it, with a later write; one with a fencing token stays
+/// for ever.
 ///
 /// A write without a token to a key that has a fence removes the fence: do not mix the two.
 #[derive(Clone)]
@@ -54,38 +78,83 @@ pub struct NatsStore {
     can: Capabilities,
 }
 
-const CAN: Capabilities =
-    Capabilities::of("nats", &[Capability::OrderedVersions, Capability::Fencing]).largest_batch(1000).largest_key(1024);
+const CAN: Capabilities = Capabilities::of("nats", &[Capability::OrderedVersions, Capability::Fencing])
+    // A write is two messages at most.
+    .largest_batch(MOST / 2)
+    .largest_key(1024);
 
 /// Room in a message beside its value.
 const HEADROOM: usize = 4096;
 
 /// Header of a message in the place of a deleted record.
 pub(super) const DELETED: &str = "Steadfast-Deleted";
-const FENCE: &str = "Steadfast-Fence";
+pub(super) const FENCE: &str = "Steadfast-Fence";
+/// Header of a record with a life: its length in nanoseconds.
+pub(super) const LIFE: &str = "Steadfast-Life";
+/// Header of an appended row: its number in the sequence.
+pub(super) const NUMBER: &str = "Steadfast-Number";
 
-/// Time for which the mark of a deleted record stays at least: longer than a page is read, so that
-/// its removal hides no delete from one.
-const REMAINS: Duration = Duration::from_secs(60);
+/// Time for which the mark of a deleted record, and a record whose life is over, stay at least:
+/// longer than a page is read, so that the removal hides no change from one.
+pub(super) const REMAINS: Duration = Duration::from_secs(60);
 
-/// The marks of records that this handle deleted, oldest first.
-pub(super) type Deleted = Mutex<VecDeque<(Instant, u64)>>;
+/// Returns the version of a record in the message with this number.
+pub(super) const fn version_of(number: u64, lives: bool) -> Version {
+    Version::new(number * 2 + lives as u64)
+}
 
 /// The last message of a subject: a record, or the mark of a deleted one.
-struct Head {
-    number: u64,
-    fence: Option<u64>,
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) number: u64,
+    pub(super) fence: Option<u64>,
     value: Option<Bytes>,
+    /// Number in the sequence.
+    place: Option<u64>,
+    /// End of its life, in nanoseconds since 1970.
+    pub(super) ends: Option<u64>,
 }
 
 impl Head {
-    fn record(self) -> Option<Record> {
-        let version = Version::new(self.number);
+    /// Reads a message with this number, which was stored at this time. `None` if it is damaged.
+    pub(super) fn new(
+        number: u64,
+        stored_at: Option<u64>,
+        header: impl Fn(&str) -> Option<String>,
+        body: impl FnOnce() -> Option<Bytes>,
+    ) -> Option<Self> {
+        let parsed = |name| header(name).map_or(Some(None), |text| text.parse::<u64>().ok().map(Some));
+        let ends = match parsed(LIFE)? {
+            Some(life) => Some(stored_at?.saturating_add(life)),
+            None => None,
+        };
+        let value = match header(DELETED) {
+            Some(_) => None,
+            None => Some(body()?),
+        };
+        Some(Self { number, fence: parsed(FENCE)?, value, place: parsed(NUMBER)?, ends })
+    }
+
+    pub(super) fn record(self) -> Option<Record> {
+        let version = self.version()?;
         self.value.map(|value| Record::new(value, version))
     }
 
-    fn version(&self) -> Option<Version> {
-        self.value.is_some().then(|| Version::new(self.number))
+    pub(super) fn version(&self) -> Option<Version> {
+        self.value.as_ref()?;
+        Some(self.place.map_or_else(|| version_of(self.number, self.ends.is_some()), Version::new))
+    }
+
+    /// Returns the last number of a sequence; `None` if this is no head of one.
+    pub(super) fn last(&self) -> Option<u64> {
+        std::str::from_utf8(self.value.as_ref()?).ok()?.parse().ok()
+    }
+
+    /// Forgets the record if its life is over.
+    pub(super) fn settle(&mut self, now: u64) {
+        if self.ends.is_some_and(|ends| ends <= now) {
+            self.value = None;
+        }
     }
 }
 
@@ -93,14 +162,29 @@ impl NatsStore {
     pub(super) fn new(core: Arc<NatsCore>, confirms: bool) -> Self {
         let confirms = confirms && core.stream.replicas > 1;
         let largest = core.link.client().max_payload().saturating_sub(HEADROOM);
-        let mut can = core.stream.grant(CAN).largest_value(largest);
+        let mut can = core.features.grant(core.stream.grant(CAN)).largest_value(largest);
         if confirms || core.stream.replicas == 1 {
             can = can.with(Capability::Linearizable);
         }
         Self { core, confirms, can }
     }
 
-    fn unexpected(&self) -> PortError {
+    /// Returns `true` if the server stores atomic batches.
+    pub(super) fn batches(&self) -> bool {
+        self.core.features.batches
+    }
+
+    /// Returns `true` if the server reads many messages as of one moment.
+    pub(super) fn snapshots(&self) -> bool {
+        self.core.features.snapshots
+    }
+
+    /// Returns `true` if the server ends the lives of messages.
+    pub(super) fn lives(&self) -> bool {
+        self.core.features.lives
+    }
+
+    pub(super) fn unexpected(&self) -> PortError {
         self.core.link.unexpected("STREAM.MSG.GET")
     }
 
@@ -116,7 +200,8 @@ impl NatsStore {
 
     /// Stores a mark, which comes behind all writes that were accepted before. Returns its number.
     pub(super) async fn mark(&self, subject: String) -> Result<u64, PortError> {
-        let stored = self.core.link.store(subject, None, Bytes::new()).await;
+        let headers = Some(self.passing()).filter(|headers| !headers.is_empty());
+        let stored = self.core.link.store(subject, headers, Bytes::new()).await;
         // A mark changes nothing, so a reader need not know what became of it.
         let stored =
             stored.map_err(|error| self.core.link.failure(error.kind(), format_args!("unconfirmed read: {error}")))?;
@@ -124,152 +209,67 @@ impl NatsStore {
     }
 
     fn head(&self, message: &RawMessage) -> Result<Head, PortError> {
-        let fence = message.header(FENCE).map(|text| text.parse().map_err(|_| self.unexpected())).transpose()?;
-        let value = match message.header(DELETED) {
-            Some(_) => None,
-            None => Some(message.body().ok_or_else(|| self.unexpected())?),
-        };
-        Ok(Head { number: message.seq, fence, value })
+        Head::new(message.seq, message.stored_at(), |name| message.header(name), || message.body())
+            .ok_or_else(|| self.unexpected())
     }
 
-    /// Reads the last message of a record's subject.
-    async fn read(&self, record: &str) -> Result<Option<Head>, PortError> {
+    /// Returns the time of the server.
+    pub(super) async fn server_time(&self) -> Result<u64, PortError> {
+        let info = setup::find(&self.core.link, &self.core.stream.name).await?;
+        info.and_then(|info| nanoseconds(&info.ts)).ok_or_else(|| self.core.link.unexpected("STREAM.INFO"))
+    }
+
+    /// Reads the last message of a record's subject. A record whose life is over is as a deleted
+    /// one.
+    pub(super) async fn read(&self, record: &str, confirm: bool) -> Result<Option<Head>, PortError> {
+        let (mut head, time) = self.last(record, confirm).await?;
+        if let Some(head) = head.as_mut().filter(|head| head.ends.is_some()) {
+            head.settle(match time {
+                Some(time) => time,
+                None => self.server_time().await?,
+            });
+        }
+        Ok(head)
+    }
+
+    /// Reads the last message of a record's subject, and the time of the read if the server told it.
+    pub(super) async fn last(&self, record: &str, confirm: bool) -> Result<(Option<Head>, Option<u64>), PortError> {
         let subject = format!("{record}.v");
         let last = self.message(GetMessage { last_by_subj: Some(&subject), ..GetMessage::default() });
-        if !self.confirms {
-            return last.await?.map(|message| self.head(&message)).transpose();
+        if !confirm {
+            return Ok((last.await?.map(|message| self.head(&message)).transpose()?, None));
         }
         let mark = format!("{record}.b");
         // Without a leader a write is refused at once, and a read is not answered.
         let (mut last, marked) = futures_util::future::try_join(last, self.mark(mark.clone())).await?;
         let both = format!("{record}.*");
         // Each turn is behind another write, and that of the mark is the last before the mark.
-        loop {
+        let time = loop {
             // A server that knows a message behind the mark knew all before the mark.
-            if last.as_ref().is_some_and(|message| message.seq > marked) {
-                return last.map(|message| self.head(&message)).transpose();
+            if let Some(last) = last.as_ref().filter(|message| message.seq > marked) {
+                break last.stored_at();
             }
             let from = last.as_ref().map_or(0, |message| message.seq) + 1;
             let next = self.message(GetMessage { seq: Some(from), next_by_subj: Some(&both), ..GetMessage::default() });
             match next.await? {
                 Some(next) if next.subject == subject => last = Some(next),
-                Some(next) if next.subject == mark && next.seq >= marked => {
-                    return last.map(|message| self.head(&message)).transpose();
-                }
+                Some(next) if next.subject == mark && next.seq >= marked => break next.stored_at(),
                 // A server that does not know the mark: the leader was replaced.
                 _ => {
                     let message = "the stream is changing its leader";
                     return Err(self.core.link.failure(PortErrorKind::Unavailable, message));
                 }
             }
-        }
-    }
-
-    /// Stores a message in the place of the one with the number `last`, 0 if there is none. Returns
-    /// `None` if another write was faster.
-    async fn replace(
-        &self,
-        record: &str,
-        last: Option<u64>,
-        fence: Option<u64>,
-        value: Option<Bytes>,
-    ) -> Result<Option<u64>, PortError> {
-        let mut headers = HeaderMap::new();
-        if let Some(last) = last {
-            headers.insert(EXPECTED, last.to_string().as_str());
-        }
-        if let Some(fence) = fence {
-            headers.insert(FENCE, fence.to_string().as_str());
-        }
-        if value.is_none() {
-            headers.insert(DELETED, "1");
-        }
-        let headers = (!headers.is_empty()).then_some(headers);
-        match self.core.link.store(format!("{record}.v"), headers, value.unwrap_or_default()).await? {
-            Ok(number) => Ok(Some(number)),
-            Err(error) if error.is_conflict() => Ok(None),
-            Err(error) => Err(self.core.link.rejected("the record cannot be written", &error)),
-        }
-    }
-
-    /// Writes a record, or the mark of a deleted one. Returns the number of the message, and
-    /// whether there was a record before.
-    async fn write(
-        &self,
-        record: &str,
-        when: Precondition,
-        token: Option<FencingToken>,
-        value: Option<Bytes>,
-    ) -> Result<(Option<u64>, bool), StoreError> {
-        // Without a token the number alone decides: the server compares.
-        if token.is_none() {
-            let expected = match when {
-                Precondition::Any if value.is_some() => Some(None),
-                Precondition::Version(version) => Some(Some(version.as_u64())),
-                Precondition::Absent => Some(Some(0)),
-                Precondition::Any => None,
-            };
-            // A message that never was is not the last: 0 means that there is none.
-            if let Some(expected) = expected
-                && when != Precondition::Version(Version::new(0))
-                && let Some(number) = self.replace(record, expected, None, value.clone()).await?
-            {
-                return Ok((Some(number), true));
-            }
-        }
-        loop {
-            let head = self.read(record).await?;
-            let seen = head.as_ref().and_then(|head| head.fence);
-            if let (Some(token), Some(seen)) = (token, seen)
-                && token.as_u64() < seen
-            {
-                return Err(StoreError::Fenced { write: 0, highest: FencingToken::new(seen) });
-            }
-            let current = head.as_ref().and_then(Head::version);
-            when.check(current)?;
-            let fence = token.map_or(seen, |token| Some(token.as_u64()));
-            if value.is_none() && current.is_none() && fence == seen {
-                return Ok((None, false));
-            }
-            let last = head.map_or(0, |head| head.number);
-            if let Some(number) = self.replace(record, Some(last), fence, value.clone()).await? {
-                return Ok((Some(number), current.is_some()));
-            }
-        }
-    }
-
-    /// Removes up to two marks of records that were deleted a while ago.
-    async fn sweep(&self) {
-        let now = self.core.link.base().clock.now();
-        let due: Vec<u64> = {
-            let mut deleted = self.core.deleted.lock();
-            let due = deleted.iter().take(2).take_while(|(at, _)| now - *at >= REMAINS).count();
-            deleted.drain(..due).map(|(_, number)| number).collect()
         };
-        for seq in due {
-            // A server that has lost its last writes gives their numbers to others: look first.
-            let is_mark = match self.message(GetMessage { seq: Some(seq), ..GetMessage::default() }).await {
-                Ok(found) => {
-                    found.is_some_and(|found| found.header(DELETED).is_some() && found.header(FENCE).is_none())
-                }
-                Err(_) => {
-                    self.core.deleted.lock().push_back((now, seq));
-                    continue;
-                }
-            };
-            if !is_mark {
-                continue;
-            }
-            let call = format!("STREAM.MSG.DELETE.{}", self.core.stream.name);
-            let request = DeleteMessage { seq, no_erase: true };
-            let done = self.core.link.api::<serde::de::IgnoredAny>(&call, &request, Effect::Writes).await;
-            // Replaced meanwhile, it is gone.
-            let is_gone = matches!(&done, Ok(Ok(_)))
-                || matches!(&done, Ok(Err(error)) if matches!(error.err_code, NO_MESSAGE | DELETE_FAILED | SEQUENCE_NOT_FOUND));
-            if !is_gone {
-                self.core.deleted.lock().push_back((now, seq));
-            }
-        }
+        Ok((last.map(|message| self.head(&message)).transpose()?, time))
+    }
+
+    /// Carries out one write.
+    async fn write(&self, partition: &str, write: Write) -> Result<Done, StoreError> {
+        write.check(&self.can)?;
+        let done = self.commit(partition, &[write], true).await?;
+        self.sweep().await;
+        Ok(done.first().copied().unwrap_or(Done::Checked))
     }
 }
 
@@ -282,7 +282,7 @@ impl Store for NatsStore {
         Box::pin(async move {
             key.check(&self.can)?;
             let record = self.core.names.record(key.partition, key.row);
-            Ok(self.read(&record).await?.and_then(Head::record))
+            Ok(self.read(&record, self.confirms).await?.and_then(Head::record))
         })
     }
 
@@ -294,26 +294,18 @@ impl Store for NatsStore {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(async move {
             key.check(&self.can)?;
-            Write::put(key.row, value.clone(), options).check(&self.can)?;
-            let record = self.core.names.record(key.partition, key.row);
-            let (number, _) = self.write(&record, options.when, options.fence, Some(value)).await?;
-            self.sweep().await;
-            Ok(Version::new(number.unwrap_or_default()))
+            match self.write(key.partition, Write::put(key.row, value, options)).await? {
+                Done::Put(version) => Ok(version),
+                _ => Err(self.unexpected().into()),
+            }
         })
     }
 
     fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             key.check(&self.can)?;
-            Write::delete(key.row, options).check(&self.can)?;
-            let record = self.core.names.record(key.partition, key.row);
-            let (number, existed) = self.write(&record, options.when, options.fence, None).await?;
-            if let (Some(number), None) = (number, options.fence) {
-                let now = self.core.link.base().clock.now();
-                self.core.deleted.lock().push_back((now, number));
-            }
-            self.sweep().await;
-            Ok(existed)
+            let done = self.write(key.partition, Write::delete(key.row, options)).await?;
+            Ok(matches!(done, Done::Deleted(true)))
         })
     }
 
@@ -330,9 +322,13 @@ impl Store for NatsStore {
         writes: Vec<Write>,
     ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
         Box::pin(async move {
-            // Refuses every batch: the server has none before version 2.12.
             Write::check_batch(partition, &writes, &self.can)?;
-            Ok(Vec::new())
+            let done = self.commit(partition, &writes, false).await?;
+            let version = |done| match done {
+                Done::Put(version) => Some(version),
+                Done::Deleted(_) | Done::Checked => None,
+            };
+            Ok(done.into_iter().map(version).collect())
         })
     }
 }
