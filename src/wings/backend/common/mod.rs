@@ -5,8 +5,7 @@ mod event;
 pub(super) mod exposure;
 pub(super) mod mailbox;
 pub(super) mod settings;
-mod tls;
+pub(super) mod tls;
 
 pub use event::{ConnectionEvent, ConnectionRole};
 pub use tls::TlsConfig;
-pub(super) use tls::Verify;

@@ -8,8 +8,8 @@ use crate::{
     backend::{
         TlsConfig,
         common::{
-            Verify,
             settings::{self, Hidden},
+            tls::Verify,
         },
     },
     config::{ConfigError, human, require, require_some_time, setters},

@@ -22,7 +22,7 @@ use super::tls::{Encrypted, Tls};
 use crate::{
     backend::{
         ConnectionEvent,
-        common::{Verify, exposure::Exposure},
+        common::{exposure::Exposure, tls::Verify},
     },
     entropy::Entropy,
     port::{BoxFuture, PortError, within},
