@@ -234,6 +234,7 @@
 //! |---|---|---|
 //! | 15.18 | 1.18, in transaction and session mode | all tests |
 //! | 17.12 | the same | all tests |
+//! | 18.6 | the same | all tests |
 //!
 //! The statements use what release 13 has.
 //!
