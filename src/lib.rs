@@ -1,5 +1,6 @@
-//! The cloud design patterns for async services: a pipeline of policies around outbound calls, and
-//! queues, sagas, streams, caches and elections on stores that processes share.
+//! Keeps an async service answering while the things that it calls are down: retries, circuit
+//! breakers, rate limits and caches for calls; queues, sagas, event streams, sharding and leader
+//! election on PostgreSQL, Redis, NATS or SQLite.
 //!
 //! ```
 //! use std::time::Duration;
@@ -133,8 +134,8 @@
 //! | always there | [`call`] and the policies, [`standard`], the ports and their engines, what all rooms share |
 //! | `data` | [`cache_aside`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
-//! | `workflow` | [`saga`], [`scheduler`]; turns `work` on |
-//! | `stream` | [`stream`]; turns `work` on |
+//! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
+//! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
 //!
 //! ```toml
 //! [dependencies]
@@ -161,11 +162,6 @@
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Lower floors serve all groups, and hold no gates: code that only another group uses is no mistake.
-#![cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
-    allow(dead_code, unreachable_pub, unused_imports)
-)]
 
 // The example of README, compiled as it stands there.
 #[cfg(doctest)]
@@ -176,22 +172,39 @@ struct Readme;
 #[cfg(any(doc, doctest))]
 pub mod _docs;
 pub mod call;
+// These floors serve all groups, and hold no gates: code that only another group uses is no mistake.
+#[cfg_attr(
+    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    allow(dead_code, unreachable_pub, unused_imports)
+)]
 mod ground;
 mod patterns;
+#[cfg_attr(
+    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    allow(dead_code, unreachable_pub, unused_imports)
+)]
 mod ports;
 mod roof;
 mod wings;
-#[cfg(feature = "work")]
+#[cfg(any(feature = "stream", feature = "work", feature = "workflow"))]
+#[cfg_attr(
+    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    allow(dead_code, unused_imports)
+)]
 pub mod work;
 
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;
+#[cfg(feature = "work")]
+pub use patterns::claim_check;
+#[cfg(any(feature = "stream", feature = "work"))]
+pub use patterns::leader_election;
+#[cfg(any(feature = "work", feature = "workflow"))]
+pub use patterns::queue_listener;
 #[cfg(feature = "workflow")]
 pub use patterns::saga;
 #[cfg(feature = "data")]
 pub use patterns::{cache_aside, sharding};
-#[cfg(feature = "work")]
-pub use patterns::{claim_check, leader_election, queue_listener};
 #[cfg(feature = "workflow")]
 pub use roof::scheduler;
 #[cfg(feature = "stream")]
@@ -213,12 +226,15 @@ pub use {
     roof::standard,
     wings::backend,
 };
-// Internal rooms, by their short paths.
+// Internal rooms, by their short paths. The last of them serve only some groups.
 use ground::{
-    budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, validator, window,
-    wire,
+    budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
 };
-use ports::gather;
+#[cfg_attr(
+    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    allow(unused_imports)
+)]
+use {ground::validator, ports::gather};
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};
 pub use call::{BoxedPipeline, Pipeline};

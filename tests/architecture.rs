@@ -56,7 +56,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals.
+    // parts of a queue, renewals, questions to sentinels.
     (
         "futures_util",
         &[
@@ -81,6 +81,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "wings/backend/nats/reader.rs",
             "wings/backend/nats/scan.rs",
             "wings/backend/nats/store.rs",
+            "wings/backend/redis/sentinel.rs",
         ],
     ),
     ("arc_swap", &["hedge", "chaos", "ground/config/live.rs"]),
@@ -439,13 +440,14 @@ fn misplaced_gates(path: &str, text: &str, groups: &[String]) -> Vec<String> {
     };
     let gates = (0..lines.len()).filter(|at| is_gate(lines[*at]));
     let is_misplaced = |at: &usize| {
-        let next =
-            lines[at + 1..].iter().find(|line| !line.starts_with("#[") && !line.starts_with("//")).unwrap_or(&"");
+        // Behind comments, further attributes and their lines.
+        let is_passed = |line: &&&str| line.starts_with(['#', '/', ' ', ')']);
+        let next = lines[at + 1..].iter().find(|line| !is_passed(line)).unwrap_or(&"");
         let is_item =
             ["mod ", "pub mod ", "pub(crate) mod ", "pub use ", "use "].iter().any(|item| next.starts_with(item));
-        // The one line that allows what a group alone uses.
-        let is_crate = path == "lib.rs" && lines[*at].starts_with("    not(all(") && lines[at - 1] == "#![cfg_attr(";
-        !(may && is_item && lines[*at].starts_with("#[cfg(") || is_crate)
+        // Without a group, what it alone uses of a lower floor is no mistake.
+        let allows = lines[*at].starts_with("#[cfg_attr(") || *at > 0 && lines[at - 1] == "#[cfg_attr(";
+        !(may && (is_item && lines[*at].starts_with("#[cfg(") || allows))
     };
     gates.filter(is_misplaced).map(|at| format!("{path}:{}: {}", at + 1, lines[at].trim())).collect()
 }

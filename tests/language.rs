@@ -125,7 +125,7 @@ const FORMS: [(&str, &str, &str); 14] = [
     ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
     ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
     ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "entries of a queue on NATS | form {} |"),
-    ("patterns/saga/wire.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
+    ("patterns/saga/stored.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
     ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
     ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),
     ("roof/stream/processor/members.rs", "const FORM: &str = \"member {}\";", "`member {}` |"),
@@ -138,7 +138,7 @@ const FORMS: [(&str, &str, &str); 14] = [
     ("ports/lease/record.rs", "const FORM: &str = \"lease {}\";", "`lease {}` |"),
     ("patterns/throttling/shared/row.rs", "const FORM: &str = \"rate {}\";", "`rate {}` |"),
     ("patterns/circuit_breaker/shared/report.rs", "strip_prefix(\"{} open \")", "`circuit {}` |"),
-    ("patterns/sharding/wire.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
+    ("patterns/sharding/stored.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
 ];
 
 /// The rows of the table with this head, each with its cells.
@@ -215,6 +215,20 @@ fn the_readme_has_a_screen_and_a_half() {
     let readme = include_str!("../README.md");
     let shown = readme.lines().filter(|line| !(line.starts_with('[') && line.contains("]: "))).count();
     assert!(shown <= 115, "README has {shown} lines beside the addresses of its links");
+}
+
+#[test]
+fn the_readme_the_documentation_and_the_package_open_with_one_sentence() {
+    let manifest: toml::Table = include_str!("../Cargo.toml").parse().unwrap();
+    let sentence = manifest["package"]["description"].as_str().unwrap();
+    let opens = |page: &str| {
+        let text =
+            page.lines().map(|line| line.trim_start_matches("//!").trim()).skip_while(|line| line.starts_with('#'));
+        let text = text.collect::<Vec<_>>().join(" ").replace('*', "");
+        text.trim_start().starts_with(sentence)
+    };
+    assert!(opens(include_str!("../README.md")), "README opens with another sentence than Cargo.toml: {sentence}");
+    assert!(opens(include_str!("../src/lib.rs")), "lib.rs opens with another sentence than Cargo.toml: {sentence}");
 }
 
 #[test]

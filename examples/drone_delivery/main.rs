@@ -53,7 +53,7 @@ use clap::Parser;
 use steadfast::{
     cache_aside::CacheAside,
     entropy::Entropy,
-    port::{BoxFuture, PortError},
+    port::PortFuture,
     sharding::ShardId,
     store::Store,
     testing::faults::{FaultConfig, FaultNetwork},
@@ -168,7 +168,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let plan = FaultPlan::new(args.faults, args.seed, args.shards);
     let network = FaultNetwork::new(FaultConfig::default(), args.seed, &clock)?;
     let behind = plan.cut.is_some().then(|| network.clone());
-    let shard = move |id: ShardId| -> BoxFuture<'static, Result<Arc<dyn Store>, PortError>> {
+    let shard = move |id: ShardId| -> PortFuture<'static, Arc<dyn Store>> {
         let (at, engine, own, behind) = (at.clone(), engine.clone(), own.clone(), behind.clone());
         Box::pin(async move {
             let store = if alone && id == ShardId(0) { own } else { at.shard(&engine, id).await? };

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use steadfast::{
     Cause,
-    port::{BoxFuture, ErrorClass, Failure, PortError, PortErrorKind},
+    port::{ErrorClass, Failure, PortError, PortErrorKind, PortFuture},
     sharding::{KeyBytes, Move, Mover, ShardDirectory, ShardError, ShardId, ShardMap, ShardingError},
     store::{DeleteOptions, PutOptions, Store, StoreError, Write},
     time::{Clock, Instant},
@@ -78,18 +78,18 @@ impl Carrier {
 }
 
 impl Mover for Carrier {
-    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.shards.home(shard).await?.shard.guard.install(map.clone()).await;
             Ok(())
         })
     }
 
-    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move { self.level(work, map).await.map(drop) })
     }
 
-    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             let changed = self.level(work, map).await?;
             self.caught_up.fetch_add(changed, Ordering::Relaxed);
@@ -97,12 +97,7 @@ impl Mover for Carrier {
         })
     }
 
-    fn drop_rows<'a>(
-        &'a self,
-        shard: ShardId,
-        work: &'a Move,
-        map: &'a Arc<ShardMap>,
-    ) -> BoxFuture<'a, Result<(), PortError>> {
+    fn drop_rows<'a>(&'a self, shard: ShardId, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             let home = self.shards.home(shard).await?;
             let rows = self.rows(&home, work, map).await?;

@@ -14,7 +14,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerEvent},
     entropy::Entropy,
     observe::{Missed, Subscription},
-    port::{BoxFuture, ErrorClass, Failure, PortError, PortErrorKind},
+    port::{ErrorClass, Failure, PortError, PortErrorKind, PortFuture},
     sharding::{
         Access, FanOut, FanOutConfig, KeyBytes, Move, Refused, RouteError, Routed, ShardDirectory,
         ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap,
@@ -41,7 +41,7 @@ pub type Failed = CallError<ShardError<StoreError>>;
 /// Error of a call by key.
 pub type Unrouted = RouteError<Failed>;
 /// Opens the store of a shard.
-pub type OpenShard = dyn Fn(ShardId) -> BoxFuture<'static, Result<Arc<dyn Store>, PortError>> + Send + Sync;
+pub type OpenShard = dyn Fn(ShardId) -> PortFuture<'static, Arc<dyn Store>> + Send + Sync;
 
 /// A shard's own side: its rows, and its check of each request.
 pub struct Shard {

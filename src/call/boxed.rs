@@ -4,9 +4,9 @@ use std::{fmt, future::Future, sync::Arc};
 use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Operation, Pipeline, Policy, WithAttempt,
     erased::{Boxed, DynPolicy},
-    instead::{marked, run_or, unmarked},
     run::{Callee, run},
     state::TypedCallState,
+    with_fallback::{marked, run_or, unmarked},
 };
 use crate::{
     config::Name,

@@ -5,9 +5,9 @@ use std::future::Future;
 use super::run::Entered;
 use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, WithAttempt,
-    instead::{marked, run_or, unmarked},
     run::{Within, run},
     state::TypedCallState,
+    with_fallback::{marked, run_or, unmarked},
 };
 use crate::{
     config::Name,

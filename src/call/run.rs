@@ -10,10 +10,10 @@ use tracing::Instrument;
 use super::{
     Answered, CallContext, Failed, Frame, Operation, Pipeline, Policy,
     attempt::OperationAttempt,
-    instead::{marked, run_or, unmarked},
     nested::Inside,
     state::TypedCallState,
     traced::{self, Traced},
+    with_fallback::{marked, run_or, unmarked},
 };
 use crate::{
     config::Name,

@@ -1,6 +1,5 @@
 //! The retry budget: a limit on the share of retries and hedges in the load of one target.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -211,11 +210,7 @@ impl BudgetInner {
     }
 }
 
-impl fmt::Debug for RetryBudget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryBudget").field("config", &self.config()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(RetryBudget, |this| config: this.config());
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,4 @@
 //! The builder of all components: a component is built, then shared, then reconfigured.
-use std::fmt;
 
 use crate::{
     config::Name,
@@ -161,8 +160,19 @@ impl<X: HasEntropy> Builder<X> {
     }
 }
 
-impl<X: Component> fmt::Debug for Builder<X> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("common", &self.common).finish_non_exhaustive()
-    }
+/// Implements `Debug` by these fields, each with an expression over the value, and `..` for the
+/// others. The parameters of a generic type come first, as in
+/// `debug_fields!([K: Hash] Keys<K>, |this| len: this.len())`.
+macro_rules! debug_fields {
+    ($([$($generics:tt)*])? $name:ident $(<$($parameter:ident),*>)?, |$this:ident| $($field:ident: $value:expr),*) => {
+        impl$(<$($generics)*>)? std::fmt::Debug for $name$(<$($parameter),*>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $this = self;
+                f.debug_struct(stringify!($name))$(.field(stringify!($field), &$value))*.finish_non_exhaustive()
+            }
+        }
+    };
 }
+pub(crate) use debug_fields;
+
+debug_fields!([X: Component] Builder<X>, |this| common: this.common);

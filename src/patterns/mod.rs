@@ -10,9 +10,10 @@ pub mod claim_check;
 pub mod coalesce;
 pub mod fallback;
 pub mod hedge;
-#[cfg(feature = "work")]
+#[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
-#[cfg(feature = "work")]
+#[cfg(any(feature = "work", feature = "workflow"))]
+#[cfg_attr(not(feature = "work"), allow(dead_code))] // `pipes_and_filters` alone uses a part
 pub mod queue_listener;
 pub mod retry;
 #[cfg(feature = "workflow")]

@@ -13,15 +13,16 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    lease::{Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder},
+    lease::{Acquired, Held, Lease, LeaseError, LeaseFuture, Renewed, check_grant, check_holder},
     notify::{Notice, NoticeSource, Notices, Notifier, check_notice},
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind, PortFuture},
     queue::{
-        Address, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive,
-        Settle, check_visibility,
+        Address, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt,
+        Receive, Settle, check_visibility,
     },
     store::{
-        Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Store, StoreError, Version, Write,
+        Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Store, StoreError, StoreFuture,
+        Version, Write,
     },
     testing::conformance::Fixture,
     time::{Clock, Instant, Timestamp},
@@ -94,19 +95,14 @@ impl Store for ForeignStore {
         CAN_STORE
     }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             key.check(&CAN_STORE)?;
             Ok(self.0.lock().unwrap().0.get(&(key.partition.to_owned(), key.row.to_owned())).cloned())
         })
     }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             key.check(&CAN_STORE)?;
             let write = Write::put(key.row, value, options);
@@ -118,7 +114,7 @@ impl Store for ForeignStore {
         })
     }
 
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             key.check(&CAN_STORE)?;
             let write = Write::delete(key.row, options);
@@ -127,7 +123,7 @@ impl Store for ForeignStore {
         })
     }
 
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(async move {
             scan.check(&CAN_STORE)?;
             let (limit, (from, to)) = (scan.limit.min(CAN_STORE.max_batch()), scan.bounds());
@@ -152,11 +148,7 @@ impl Store for ForeignStore {
         })
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             Write::check_batch(partition, &writes, &CAN_STORE)?;
             let version = |applied| match applied {
@@ -320,7 +312,7 @@ impl Queue for ForeignQueue {
         None
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             Message::check(&messages, &CAN_QUEUE)?;
             let stored = |message| Stored {
@@ -346,7 +338,7 @@ impl Queue for ForeignQueue {
         })
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(async move {
             let max = receive.check(&CAN_QUEUE)?;
             let end = self.clock.now() + receive.wait;
@@ -367,10 +359,7 @@ impl Queue for ForeignQueue {
         })
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let settled = settlements.into_iter().map(|(receipt, how)| self.settle_one(&receipt, how)).collect();
             self.changed.notify_waiters();
@@ -378,20 +367,15 @@ impl Queue for ForeignQueue {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(async move { self.extend_to(receipt, visibility, None) })
     }
 
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(async move { self.extend_to(receipt, visibility, Some(begun)) })
     }
 
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(async move {
             let (lists, now) = (self.lists(), self.clock.now());
             let (visible, hidden): (Vec<_>, Vec<_>) = lists[self.list].iter().partition(|m| m.visible <= now);
@@ -400,7 +384,7 @@ impl Queue for ForeignQueue {
         })
     }
 
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(async move {
             let now = self.clock.now();
             let first = self.lists()[self.list].clone().into_iter().take(max.min(CAN_QUEUE.max_batch()));
@@ -408,7 +392,7 @@ impl Queue for ForeignQueue {
         })
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         Box::pin(async move { Ok(self.lists()[self.list].drain(..).count() as u64) })
     }
 
@@ -460,12 +444,7 @@ impl Lease for ForeignLease {
         CAN_LEASE
     }
 
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired> {
         Box::pin(async move {
             check_grant(name, holder, term, &CAN_LEASE)?;
             // Under one lock, so that no other holder is granted the name between the look and the grant.
@@ -488,7 +467,7 @@ impl Lease for ForeignLease {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+    ) -> LeaseFuture<'a, Renewed> {
         Box::pin(async move {
             check_grant(name, holder, term, &CAN_LEASE)?;
             self.with((name, holder, token), |grant, now| {
@@ -498,26 +477,21 @@ impl Lease for ForeignLease {
         })
     }
 
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move {
             check_holder(name, holder, &CAN_LEASE)?;
             self.with((name, holder, token), |grant, now| grant.ends = now)
         })
     }
 
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>> {
         Box::pin(async move {
             CAN_LEASE.check_key("name", name)?;
             Ok(self.held(name))
         })
     }
 
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move {
             CAN_LEASE.check_key("name", name)?;
             let holder = self.held(name).map(|held| held.holder).unwrap_or_default();
@@ -542,7 +516,7 @@ impl Notifier for ForeignNotifier {
         CAN_NOTIFY
     }
 
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         Box::pin(async move {
             check_notice(topic, &notice, &CAN_NOTIFY)?;
             // It fails without subscribers.
@@ -551,7 +525,7 @@ impl Notifier for ForeignNotifier {
         })
     }
 
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             CAN_NOTIFY.check_key("topic", topic)?;
             let topic = self.topic(topic);

@@ -6,6 +6,7 @@ mod attack;
 #[path = "../it/capability_table.rs"]
 mod capability_table;
 mod documented;
+mod door;
 mod faults;
 #[cfg(feature = "nats")]
 mod nats;

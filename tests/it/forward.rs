@@ -1,72 +1,52 @@
 //! Macros that forward methods of a port to a field, for wrappers that change only some methods.
 
-/// Implements these methods of `Store` with those of the field.
-#[allow(unused_macros, reason = "not each crate of tests wraps both ports")]
-macro_rules! forward_store {
-    ($to:tt: $($method:ident),+) => { $(forward_store! { @$method $to })+ };
-    (@capabilities $to:tt) => {
+/// Implements `capabilities`, and a method that only forwards its arguments.
+#[allow(unused_macros, reason = "not each crate of tests wraps a port")]
+macro_rules! forward {
+    (capabilities $to:tt) => {
         fn capabilities(&self) -> steadfast::port::Capabilities {
             self.$to.capabilities()
         }
     };
-    (@get $to:tt) => {
-        fn get<'a>(
-            &'a self,
-            key: steadfast::store::Key<'a>,
-        ) -> steadfast::port::BoxFuture<'a, Result<Option<steadfast::store::Record>, steadfast::store::StoreError>> {
-            self.$to.get(key)
-        }
-    };
-    (@put $to:tt) => {
-        fn put<'a>(
-            &'a self,
-            key: steadfast::store::Key<'a>,
-            value: bytes::Bytes,
-            options: steadfast::store::PutOptions,
-        ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Version, steadfast::store::StoreError>> {
-            self.$to.put(key, value, options)
-        }
-    };
-    (@delete $to:tt) => {
-        fn delete<'a>(
-            &'a self,
-            key: steadfast::store::Key<'a>,
-            options: steadfast::store::DeleteOptions,
-        ) -> steadfast::port::BoxFuture<'a, Result<bool, steadfast::store::StoreError>> {
-            self.$to.delete(key, options)
-        }
-    };
-    (@scan $to:tt) => {
-        fn scan<'a>(
-            &'a self,
-            scan: &'a steadfast::store::Scan,
-        ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Page, steadfast::store::StoreError>> {
-            self.$to.scan(scan)
-        }
-    };
-    (@batch $to:tt) => {
-        fn batch<'a>(
-            &'a self,
-            partition: &'a str,
-            writes: Vec<steadfast::store::Write>,
-        ) -> steadfast::port::BoxFuture<
-            'a,
-            Result<Vec<Option<steadfast::store::Version>>, steadfast::store::StoreError>,
-        > {
-            self.$to.batch(partition, writes)
+    ($to:tt $method:ident($($name:ident: $of:ty),*) -> $out:ty) => {
+        fn $method<'a>(&'a self, $($name: $of),*) -> $out {
+            self.$to.$method($($name),*)
         }
     };
 }
 
+/// Implements these methods of `Store` with those of the field.
+#[allow(unused_macros, reason = "not each crate of tests wraps a store")]
+macro_rules! forward_store {
+    ($to:tt: $($method:ident),+) => { $(forward_store! { @$method $to })+ };
+    (@capabilities $to:tt) => { forward! { capabilities $to } };
+    (@get $to:tt) => {
+        forward! { $to get(key: steadfast::store::Key<'a>)
+            -> steadfast::store::StoreFuture<'a, Option<steadfast::store::Record>> }
+    };
+    (@put $to:tt) => {
+        forward! { $to put(key: steadfast::store::Key<'a>, value: bytes::Bytes, how: steadfast::store::PutOptions)
+            -> steadfast::store::StoreFuture<'a, steadfast::store::Version> }
+    };
+    (@delete $to:tt) => {
+        forward! { $to delete(key: steadfast::store::Key<'a>, how: steadfast::store::DeleteOptions)
+            -> steadfast::store::StoreFuture<'a, bool> }
+    };
+    (@scan $to:tt) => {
+        forward! { $to scan(scan: &'a steadfast::store::Scan)
+            -> steadfast::store::StoreFuture<'a, steadfast::store::Page> }
+    };
+    (@batch $to:tt) => {
+        forward! { $to batch(partition: &'a str, writes: Vec<steadfast::store::Write>)
+            -> steadfast::store::StoreFuture<'a, Vec<Option<steadfast::store::Version>>> }
+    };
+}
+
 /// Implements these methods of `Queue` with those of the field.
-#[allow(unused_macros, reason = "not each crate of tests wraps both ports")]
+#[allow(unused_macros, reason = "not each crate of tests wraps a queue")]
 macro_rules! forward_queue {
     ($to:tt: $($method:ident),+) => { $(forward_queue! { @$method $to })+ };
-    (@capabilities $to:tt) => {
-        fn capabilities(&self) -> steadfast::port::Capabilities {
-            self.$to.capabilities()
-        }
-    };
+    (@capabilities $to:tt) => { forward! { capabilities $to } };
     (@identity $to:tt) => {
         fn identity(&self) -> String {
             self.$to.identity()
@@ -75,15 +55,8 @@ macro_rules! forward_queue {
     // To forward a delivery goes around `send`: only for wrappers that count or change nothing there, or have no
     // address.
     (@settle $to:tt) => {
-        fn settle<'a>(
-            &'a self,
-            settlements: Vec<(steadfast::queue::Receipt, steadfast::queue::Settle)>,
-        ) -> steadfast::port::BoxFuture<
-            'a,
-            Result<Vec<Result<(), steadfast::queue::QueueError>>, steadfast::queue::QueueError>,
-        > {
-            self.$to.settle(settlements)
-        }
+        forward! { $to settle(settlements: Vec<(steadfast::queue::Receipt, steadfast::queue::Settle)>)
+            -> steadfast::queue::QueueFuture<'a, Vec<Result<(), steadfast::queue::QueueError>>> }
     };
     (@address $to:tt) => {
         fn address(&self) -> Option<steadfast::queue::Address> {
@@ -91,64 +64,63 @@ macro_rules! forward_queue {
         }
     };
     (@send $to:tt) => {
-        fn send<'a>(
-            &'a self,
-            messages: Vec<steadfast::queue::Message>,
-        ) -> steadfast::port::BoxFuture<'a, Result<Vec<steadfast::queue::MessageId>, steadfast::queue::QueueError>>
-        {
-            self.$to.send(messages)
-        }
+        forward! { $to send(messages: Vec<steadfast::queue::Message>)
+            -> steadfast::queue::QueueFuture<'a, Vec<steadfast::queue::MessageId>> }
     };
     (@receive $to:tt) => {
-        fn receive<'a>(
-            &'a self,
-            receive: steadfast::queue::Receive,
-        ) -> steadfast::port::BoxFuture<'a, Result<Vec<steadfast::queue::Delivery>, steadfast::queue::QueueError>>
-        {
-            self.$to.receive(receive)
-        }
+        forward! { $to receive(how: steadfast::queue::Receive)
+            -> steadfast::queue::QueueFuture<'a, Vec<steadfast::queue::Delivery>> }
     };
     // Also `mark_begun`, which is an extension.
     (@extend $to:tt) => {
-        fn extend<'a>(
-            &'a self,
-            receipt: &'a steadfast::queue::Receipt,
-            visibility: std::time::Duration,
-        ) -> steadfast::port::BoxFuture<'a, Result<(), steadfast::queue::QueueError>> {
-            self.$to.extend(receipt, visibility)
-        }
-        fn mark_begun<'a>(
-            &'a self,
-            receipt: &'a steadfast::queue::Receipt,
-            visibility: std::time::Duration,
-            begun: bool,
-        ) -> steadfast::port::BoxFuture<'a, Result<(), steadfast::queue::QueueError>> {
-            self.$to.mark_begun(receipt, visibility, begun)
-        }
+        forward! { $to extend(receipt: &'a steadfast::queue::Receipt, visibility: std::time::Duration)
+            -> steadfast::queue::QueueFuture<'a, ()> }
+        forward! { $to mark_begun(receipt: &'a steadfast::queue::Receipt, visibility: std::time::Duration, begun: bool)
+            -> steadfast::queue::QueueFuture<'a, ()> }
     };
     (@depth $to:tt) => {
-        fn depth(
-            &self,
-        ) -> steadfast::port::BoxFuture<'_, Result<steadfast::queue::Depth, steadfast::queue::QueueError>> {
-            self.$to.depth()
-        }
+        forward! { $to depth() -> steadfast::queue::QueueFuture<'a, steadfast::queue::Depth> }
     };
     (@peek $to:tt) => {
-        fn peek(
-            &self,
-            max: usize,
-        ) -> steadfast::port::BoxFuture<'_, Result<Vec<steadfast::queue::Peeked>, steadfast::queue::QueueError>> {
-            self.$to.peek(max)
-        }
+        forward! { $to peek(max: usize) -> steadfast::queue::QueueFuture<'a, Vec<steadfast::queue::Peeked>> }
     };
-    (@purge $to:tt) => {
-        fn purge(&self) -> steadfast::port::BoxFuture<'_, Result<u64, steadfast::queue::QueueError>> {
-            self.$to.purge()
-        }
-    };
+    (@purge $to:tt) => { forward! { $to purge() -> steadfast::queue::QueueFuture<'a, u64> } };
     (@dead_letters $to:tt) => {
         fn dead_letters(&self) -> Option<std::sync::Arc<dyn steadfast::queue::Queue>> {
             self.$to.dead_letters()
         }
+    };
+}
+
+/// Implements these methods of `Topic` with those of the field.
+#[allow(unused_macros, reason = "not each crate of tests wraps a topic")]
+macro_rules! forward_topic {
+    ($to:tt: $($method:ident),+) => { $(forward_topic! { @$method $to })+ };
+    // What does not change: the capabilities, the names, and the number of partitions.
+    (@constants $to:tt) => {
+        forward! { capabilities $to }
+        fn identity(&self) -> String {
+            self.$to.identity()
+        }
+        fn name(&self) -> &str {
+            self.$to.name()
+        }
+        fn partitions(&self) -> u16 {
+            self.$to.partitions()
+        }
+    };
+    (@append $to:tt) => {
+        forward! { $to append(partition: u16, events: Vec<steadfast::stream::Event>)
+            -> steadfast::port::PortFuture<'a, Vec<steadfast::stream::Appended>> }
+    };
+    (@read $to:tt) => {
+        forward! { $to read(partition: u16, read: steadfast::stream::Read)
+            -> steadfast::port::PortFuture<'a, Vec<steadfast::stream::Recorded>> }
+    };
+    (@bounds $to:tt) => {
+        forward! { $to bounds(partition: u16) -> steadfast::port::PortFuture<'a, steadfast::stream::Bounds> }
+    };
+    (@trim $to:tt) => {
+        forward! { $to trim(partition: u16, before: u64) -> steadfast::port::PortFuture<'a, u64> }
     };
 }

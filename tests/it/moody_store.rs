@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    port::{BoxFuture, PortError, PortErrorKind},
-    store::{DeleteOptions, InMemoryStore, Key, PutOptions, Record, Store, StoreError, Version},
+    port::{PortError, PortErrorKind},
+    store::{DeleteOptions, InMemoryStore, Key, PutOptions, Record, Store, StoreError, StoreFuture, Version},
     time::Clock,
 };
 
@@ -81,7 +81,7 @@ impl Moody {
 impl Store for Moody {
     forward_store! { store: capabilities, scan, batch }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             self.pass().await?;
             let found = self.store.get(key).await?;
@@ -91,18 +91,13 @@ impl Store for Moody {
             Ok(found)
         })
     }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             self.pass().await?;
             self.store.put(key, value, options).await
         })
     }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             self.pass().await?;
             self.store.delete(key, options).await

@@ -6,8 +6,8 @@ use std::{
 };
 
 use steadfast::{
-    lease::{Acquired, Held, Lease, LeaseError, Renewed},
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
+    lease::{Acquired, Held, Lease, LeaseError, LeaseFuture, Renewed},
+    port::{Capabilities, Capability, FencingToken, PortError, PortErrorKind},
     testing::conformance::{Fixture, lease},
     time::{Clock, Instant},
 };
@@ -402,12 +402,7 @@ impl Lease for Planted {
         if self.is(Fault::DurabilityIsNotTested) { CAN.with(Capability::Durable) } else { CAN }
     }
 
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired> {
         Box::pin(self.try_acquire(name, holder, term))
     }
 
@@ -417,24 +412,19 @@ impl Lease for Planted {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+    ) -> LeaseFuture<'a, Renewed> {
         Box::pin(async move { self.try_renew(name, holder, token.as_u64(), term) })
     }
 
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move { self.try_release(name, holder, token.as_u64()) })
     }
 
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>> {
         Box::pin(async move { self.try_read(name) })
     }
 
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move { self.try_request(name, token.as_u64()) })
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use steadfast::{
     notify::{Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind, PortFuture},
     testing::conformance::{Fixture, notify},
     time::Clock,
 };
@@ -247,7 +247,7 @@ impl Notifier for Planted {
         CAN
     }
 
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.check_topic(topic, false)?;
             let notice = self.check_notice(notice)?;
@@ -270,7 +270,7 @@ impl Notifier for Planted {
         })
     }
 
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             self.check_topic(topic, true)?;
             let topic = self.topic(topic);

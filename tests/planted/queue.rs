@@ -10,10 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{Capabilities, Capability, PortError, PortErrorKind},
     queue::{
-        Address, AttemptError, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, Queue, QueueError, Receipt,
-        Receive, Settle,
+        Address, AttemptError, Delivery, Depth, ErrorHistory, Message, MessageId, Peeked, Queue, QueueError,
+        QueueFuture, Receipt, Receive, Settle,
     },
     time::{Clock, Instant, Timestamp},
 };
@@ -1059,7 +1059,7 @@ impl Queue for NaiveQueue {
         Some(Address::new(format!("naive {:p} {}", Arc::as_ptr(&self.core), self.line)))
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             let sent = self.send_all(messages).await;
             self.serve();
@@ -1067,7 +1067,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(async move {
             if self.is(Fault::MaxAboveTheBatchIsRefused) && receive.max > CAN.max_batch() {
                 return Err(PortError::invalid("max", "must be at most 100").into());
@@ -1093,10 +1093,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             if self.is(Fault::LargeSettlementsAreRefused) && settlements.len() > CAN.max_batch() {
                 return Err(PortError::invalid("settlements", "must have at most 100 entries").into());
@@ -1158,7 +1155,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             let extended = self.extend_to(receipt, visibility);
             if !self.is(Fault::NobodyIsWokenByAnExtension) {
@@ -1168,12 +1165,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             self.extend_to(receipt, if self.is(Fault::AMarkDoesNotExtend) { HOUR } else { visibility })?;
             let state = &mut *self.state();
@@ -1191,7 +1183,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(async move {
             let (now, state) = (self.now(), &*self.state());
             let (mut visible, mut delayed, mut in_flight) = (0, 0, 0);
@@ -1226,7 +1218,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(async move {
             let (now, state) = (self.now(), &mut *self.state());
             let fault = self.core.fault;
@@ -1274,7 +1266,7 @@ impl Queue for NaiveQueue {
         })
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         Box::pin(async move {
             let (now, state) = (self.now(), &mut *self.state());
             let line = match self.core.fault {

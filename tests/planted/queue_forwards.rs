@@ -3,8 +3,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::assert_each_fault_is_found;
 use steadfast::{
-    port::{BoxFuture, Capabilities, Capability},
-    queue::{Address, Delivery, InMemoryQueue, Message, Queue, QueueError, Receipt, Receive, Settle},
+    port::{Capabilities, Capability},
+    queue::{Address, Delivery, InMemoryQueue, Message, Queue, QueueError, QueueFuture, Receipt, Receive, Settle},
     testing::conformance::{Fixture, queue},
     time::{Clock, Timestamp},
 };
@@ -96,7 +96,7 @@ impl Queue for Planted {
             _ => self.queue.address(),
         }
     }
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(async move {
             let mut taken = self.queue.receive(receive).await?;
             for delivery in &mut taken {
@@ -115,10 +115,7 @@ impl Queue for Planted {
             Ok(taken)
         })
     }
-    fn settle<'a>(
-        &'a self,
-        mut settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, mut settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let mut answers = Vec::new();
             for (receipt, mut how) in settlements.drain(..) {

@@ -8,9 +8,10 @@ use std::{
 };
 
 use steadfast::{
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{Capabilities, Capability, PortError, PortErrorKind},
     queue::{
-        Address, Delivery, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
+        Address, Delivery, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, QueueFuture, Receipt,
+        Receive, Settle,
     },
     testing::conformance::{Fixture, queue},
     time::Clock,
@@ -164,7 +165,7 @@ impl Queue for Planted {
         }
     }
 
-    fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, mut messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         for message in &mut messages {
             if let (Some(Fault::RestartsForgetDuplicates), Some(id)) = (self.fault, &mut message.deduplication_id) {
                 *id = format!("{id} {}", self.restarts());
@@ -173,14 +174,11 @@ impl Queue for Planted {
         self.queue.send(messages)
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(self.try_receive(receive))
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let restarts = self.restarts();
             let is_old = |receipt: &Receipt| {
@@ -194,15 +192,10 @@ impl Queue for Planted {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         self.queue.extend(receipt, visibility)
     }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         self.queue.mark_begun(receipt, visibility, begun)
     }
 }

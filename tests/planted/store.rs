@@ -7,10 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
+    port::{Capabilities, Capability, FencingToken, PortError, PortErrorKind},
     store::{
         Continuation, DeleteOptions, Key, Order, Page, Precondition, PutOptions, Record, Row, Rows, Scan, Sequence,
-        Store, StoreError, Version, Write,
+        Store, StoreError, StoreFuture, Version, Write,
     },
     testing::conformance::{Fixture, store},
     time::{Clock, Instant},
@@ -870,16 +870,11 @@ impl Store for Planted {
         }
     }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(self.read(key))
     }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             let write = Write::put(key.row, value, options);
             self.check_write(key.partition, &write)?;
@@ -889,7 +884,7 @@ impl Store for Planted {
         })
     }
 
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let write = Write::delete(key.row, options);
             self.check_write(key.partition, &write)?;
@@ -901,15 +896,11 @@ impl Store for Planted {
         })
     }
 
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(self.page(scan))
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             let mut to_check = writes.clone();
             if self.is(Fault::ARowMayBeWrittenTwice) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use steadfast::{
-    port::{BoxFuture, Capabilities, Capability, PortError},
+    port::{Capabilities, Capability, PortError, PortFuture},
     stream::{Appended, Bounds, Event, Position, Read, Recorded, Topic},
     testing::conformance::{Fixture, topic},
     time::{Clock, Instant},
@@ -471,11 +471,11 @@ impl Topic for Plain {
         PARTITIONS
     }
 
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         Box::pin(self.append_all(partition, events))
     }
 
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         Box::pin(async move {
             let until = self.clock.now() + read.wait;
             loop {
@@ -504,7 +504,7 @@ impl Topic for Plain {
         })
     }
 
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(async move {
             let at = self.check(partition)?;
             let own_trim = self.own.lock().unwrap().get(&format!("trim {at}")).copied();
@@ -516,7 +516,7 @@ impl Topic for Plain {
         })
     }
 
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
         Box::pin(async move {
             if self.has(TrimsLoseConcurrentAppends) {
                 tokio::task::yield_now().await;

@@ -6,9 +6,10 @@ use std::sync::{
 
 use bytes::Bytes;
 use steadfast::{
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{Capabilities, Capability, PortError, PortErrorKind},
     store::{
-        DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, StoreExt, Version, Write,
+        DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, StoreExt, StoreFuture,
+        Version, Write,
     },
     time::Clock,
 };
@@ -43,35 +44,26 @@ impl Store for Counted {
     fn capabilities(&self) -> Capabilities {
         self.can
     }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         self.store.get(key)
     }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         self.store.put(key, value, options)
     }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             self.pass()?;
             self.deletes.fetch_add(1, Ordering::Relaxed);
             self.store.delete(key, options).await
         })
     }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(async move {
             self.pass()?;
             self.store.scan(scan).await
         })
     }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             self.pass()?;
             Write::check_batch(partition, &writes, &self.can)?;

@@ -20,7 +20,7 @@ use steadfast::{
     codec::Codec,
     entropy::Entropy,
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, PortError},
+    port::{BoxFuture, Capabilities, PortFuture},
     store::{InMemoryStore, Precondition, Store},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, ManualClock},
@@ -113,10 +113,10 @@ impl Notifier for Lossy {
     fn capabilities(&self) -> Capabilities {
         self.notifier.capabilities()
     }
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         self.notifier.publish(topic, notice)
     }
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             let notices = self.notifier.subscribe(topic).await?;
             let (entropy, lost) = (self.entropy.clone(), self.lost.clone());

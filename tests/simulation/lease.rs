@@ -19,8 +19,8 @@ use bytes::Bytes;
 use steadfast::{
     entropy::Entropy,
     lease::{Acquired, Lease, StoreLease},
-    port::{BoxFuture, FencingToken, PortError, PortErrorKind},
-    store::{DeleteOptions, InMemoryStore, Key, PutOptions, Record, Store, StoreError, Version},
+    port::{FencingToken, PortError, PortErrorKind},
+    store::{DeleteOptions, InMemoryStore, Key, PutOptions, Record, Store, StoreError, StoreFuture, Version},
     testing::faults::for_each_seed,
     time::{Clock, Instant, ManualClock, TimeSource},
 };
@@ -92,17 +92,17 @@ impl Line {
 impl Store for Line {
     forward_store! { store: capabilities, scan, batch }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(self.carry(self.store.get(key)))
     }
-    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             let written = self.carry(self.store.put(key, value, how)).await;
             *self.read_began.lock().unwrap() = None; // only the answer to a read is counted from
             written
         })
     }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(self.carry(self.store.delete(key, options)))
     }
 }

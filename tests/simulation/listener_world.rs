@@ -15,8 +15,8 @@ use std::{
 
 use steadfast::{
     entropy::Entropy,
-    port::{BoxFuture, Capability, PortError, PortErrorKind},
-    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
+    port::{Capability, PortError, PortErrorKind},
+    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle},
     queue_listener::QueueListenerEvent as Event,
     time::{Clock, Instant, ManualClock},
 };
@@ -71,15 +71,11 @@ impl Drop for Passing<'_> {
 }
 
 impl Line {
-    async fn pass<T>(&self, request: BoxFuture<'_, Result<T, QueueError>>) -> Result<T, QueueError> {
+    async fn pass<T>(&self, request: QueueFuture<'_, T>) -> Result<T, QueueError> {
         self.pass_with(&self.slowness.others, request).await
     }
 
-    async fn pass_with<T>(
-        &self,
-        slowness: &AtomicU64,
-        request: BoxFuture<'_, Result<T, QueueError>>,
-    ) -> Result<T, QueueError> {
+    async fn pass_with<T>(&self, slowness: &AtomicU64, request: QueueFuture<'_, T>) -> Result<T, QueueError> {
         self.clock.sleep(Duration::from_micros(500 + self.entropy.up_to(10_000))).await;
         if self.entropy.unit() < self.lost.0 {
             return Err(PortError::new(PortErrorKind::Unavailable, "the request was lost").into());
@@ -105,10 +101,10 @@ impl Line {
 impl Queue for Line {
     forward_queue! { queue: capabilities, identity, address, dead_letters }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(self.pass(self.queue.send(messages)))
     }
-    fn receive<'a>(&'a self, mut receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, mut receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         if self.planted == Planted::HidesTooShort {
             // A lease is renewed within a third of it.
             receive.visibility /= 10;
@@ -121,10 +117,7 @@ impl Queue for Line {
             Ok(taken)
         })
     }
-    fn settle<'a>(
-        &'a self,
-        mut settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, mut settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         if self.planted == Planted::ReleaseCounts {
             for (_, settle) in &mut settlements {
                 if let Settle::Release { after } = settle {
@@ -134,26 +127,21 @@ impl Queue for Line {
         }
         Box::pin(self.pass(self.queue.settle(settlements)))
     }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         let visibility = if self.planted == Planted::HidesTooShort { visibility / 3 } else { visibility };
         Box::pin(self.pass(self.queue.extend(receipt, visibility)))
     }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         let visibility = if self.planted == Planted::HidesTooShort { visibility / 3 } else { visibility };
         Box::pin(self.pass(self.queue.mark_begun(receipt, visibility, begun)))
     }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(self.pass(self.queue.depth()))
     }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(self.pass(self.queue.peek(max)))
     }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         Box::pin(self.pass(self.queue.purge()))
     }
 }

@@ -15,8 +15,7 @@ use steadfast::{
     backoff::BackoffConfig,
     entropy::Entropy,
     pipes_and_filters::{Emit, Filter, LINEAGE},
-    port::BoxFuture,
-    queue::{InMemoryQueue, Message, Queue, QueueError, Receipt, Receive, Settle},
+    queue::{InMemoryQueue, Message, Queue, QueueError, QueueFuture, Receipt, Receive, Settle},
     queue_listener::{IdleConfig, QueueListenerConfig, Work},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, ManualClock},
@@ -55,10 +54,7 @@ struct TwoSteps {
 impl Queue for TwoSteps {
     forward_queue! { queue: capabilities, identity, address, send, receive, extend, depth, peek, purge, dead_letters }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let mut results = Vec::new();
             let split = |(receipt, how)| match how {

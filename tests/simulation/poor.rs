@@ -6,9 +6,8 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    port::BoxFuture,
-    queue::{Address, Message, MessageId, Queue, QueueError},
-    store::{Key, Precondition, PutOptions, Store, StoreError, Version, Write},
+    queue::{Address, Message, MessageId, Queue, QueueFuture},
+    store::{Key, Precondition, PutOptions, Store, StoreFuture, Version, Write},
 };
 
 /// A store that changes its puts.
@@ -41,21 +40,12 @@ impl<F> fmt::Debug for Poor<F> {
 impl<F: Fn(&mut PutOptions) + Send + Sync> Store for Poor<F> {
     forward_store! { store: capabilities, get, delete, scan }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        mut options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, mut options: PutOptions) -> StoreFuture<'a, Version> {
         (self.change)(&mut options);
         self.store.put(key, value, options)
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        mut writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, mut writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         for write in &mut writes {
             if let Write::Put { options, .. } = write {
                 (self.change)(options);
@@ -94,7 +84,7 @@ impl<F: Fn(&mut Message) + Send + Sync> Queue for PoorQueue<F> {
         None
     }
 
-    fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, mut messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         messages.iter_mut().for_each(&self.change);
         if !self.accepts_early {
             return self.queue.send(messages);

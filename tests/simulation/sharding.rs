@@ -14,7 +14,7 @@ use steadfast::{
     config::ConfigError,
     entropy::Entropy,
     notify::InMemoryNotifier,
-    port::{BoxFuture, PortError, PortErrorKind},
+    port::{BoxFuture, PortError, PortErrorKind, PortFuture},
     sharding::{
         Access, Chunk, KeyBytes, Move, Mover, PlannedMove, Refused, Routed, ShardDirectory, ShardDirectoryConfig,
         ShardError, ShardGuard, ShardId, ShardMap, ShardingError,
@@ -272,7 +272,7 @@ impl Moves {
 }
 
 impl Mover for Moves {
-    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         let map = map.clone();
         Box::pin(async move {
             let install = |net: Arc<Net>, shard: ShardId, guard: ShardGuard, life: u64| async move {
@@ -282,18 +282,13 @@ impl Mover for Moves {
             down(self.0.ask(shard, install).await)
         })
     }
-    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(self.copy_all(work, map))
     }
-    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(self.copy_all(work, map))
     }
-    fn drop_rows<'a>(
-        &'a self,
-        shard: ShardId,
-        work: &'a Move,
-        map: &'a Arc<ShardMap>,
-    ) -> BoxFuture<'a, Result<(), PortError>> {
+    fn drop_rows<'a>(&'a self, shard: ShardId, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         let (of, chunk) = (map.clone(), work.chunk.clone());
         Box::pin(self.at(shard, work, move |rows| rows.retain(|key, _| !has(&of, &chunk, *key))))
     }

@@ -17,9 +17,9 @@ use steadfast::{
     entropy::Entropy,
     leader_election::LeaderElectionConfig,
     lease::StoreLease,
-    port::{BoxFuture, Capabilities, PortError},
-    queue::{InMemoryQueue, Message, MessageId, Queue, QueueError},
-    store::{InMemoryStore, Key, Precondition, PutOptions, Record, Store, StoreError, Version, Write},
+    port::{Capabilities, PortError, PortFuture},
+    queue::{InMemoryQueue, Message, MessageId, Queue, QueueFuture},
+    store::{InMemoryStore, Key, Precondition, PutOptions, Record, Store, StoreError, StoreFuture, Version, Write},
     stream::{
         Appended, Bounds, Delivered, Event, Position, Read, Recorded, StreamProcessor, StreamProcessorConfig, Topic,
     },
@@ -108,7 +108,7 @@ struct Watched {
 impl Store for Watched {
     forward_store! { store: capabilities, get, delete, scan, batch }
 
-    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             if key.row.starts_with("p/") && self.entropy.up_to(15) == 0 {
                 let at = self.clock.now() + MS(self.entropy.up_to(400));
@@ -176,7 +176,7 @@ struct Careless(Arc<dyn Store>, Without, Standstill, Entropy);
 impl Store for Careless {
     forward_store! { 0: capabilities, delete, scan, batch }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             if key.row.starts_with("p/") && self.3.up_to(9) == 0 {
                 *self.2.lock().unwrap() = Some(MS(self.3.up_to(1_200)));
@@ -192,12 +192,7 @@ impl Store for Careless {
         })
     }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        mut value: Bytes,
-        mut how: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, mut value: Bytes, mut how: PutOptions) -> StoreFuture<'a, Version> {
         if key.row.starts_with("p/") {
             match self.1 {
                 Without::Nothing => {}
@@ -253,11 +248,11 @@ impl Topic for Remote {
     fn partitions(&self) -> u16 {
         PARTITIONS
     }
-    fn append(&self, _: u16, _: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, _: u16, _: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         // The members only read.
         Box::pin(pending())
     }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         Box::pin(async move {
             let log = self.pass().await?;
             let events = log[usize::from(partition)].iter().skip(read.from as usize - 1).take(read.max);
@@ -265,10 +260,10 @@ impl Topic for Remote {
             Ok((read.from..).zip(events).map(|(offset, event)| Recorded::new(at(offset), event.clone())).collect())
         })
     }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(async move { Ok(Bounds::new(1, self.pass().await?[usize::from(partition)].len() as u64 + 1)) })
     }
-    fn trim(&self, _: u16, _: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, _: u16, _: u64) -> PortFuture<'_, u64> {
         Box::pin(pending())
     }
 }
@@ -538,7 +533,7 @@ struct Noting(Arc<dyn Queue>, SharedBooks);
 impl Queue for Noting {
     forward_queue! { 0: capabilities, identity, address, receive, extend, depth, peek, purge, dead_letters, settle }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             let positions: Vec<_> = messages.iter().map(|message| message.headers["event-position"].clone()).collect();
             let sent = self.0.send(messages).await?;
@@ -558,15 +553,11 @@ struct Effects(Arc<dyn Store>, SharedBooks);
 impl Store for Effects {
     forward_store! { 0: capabilities, get, delete, scan }
 
-    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> StoreFuture<'a, Version> {
         self.0.put(key, value, how)
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             let Write::Put { value, options, .. } = &writes[0] else { panic!("{writes:?}") };
             let offset = std::str::from_utf8(value).unwrap().parse().unwrap();

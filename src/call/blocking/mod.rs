@@ -11,11 +11,11 @@ use send_wrapper::SendWrapper;
 
 use super::{
     AttemptInfo, CallContext, Failed, OnRetry, Operation, OperationName, Policy, WithAttempt,
-    instead::{run_or, unmarked},
     local::{Judged, LocalCallee, unwrapped},
     marks::marked,
     run::{Alone, Callee, Entry, run},
     state::TypedCallState,
+    with_fallback::{run_or, unmarked},
 };
 use crate::{
     outcome::{CallError, Cause, Classify, ErrIsFailure, Priority, Retrying},

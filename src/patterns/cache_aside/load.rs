@@ -181,7 +181,7 @@ where
         let now = inner.report.now();
         // For a version that was seen before, the age is known without wall clocks.
         let before = inner.local.peek(self.handle.key()).filter(|entry| entry.rest.version == Some(version));
-        let (age, took) = before.map_or((age, Duration::ZERO), |entry| (entry.age(now), entry.rest.took));
+        let (age, took) = before.map_or((age, Duration::ZERO), |entry| (entry.age(now), entry.rest.ahead.took()));
         let version = Some(version);
         self.keep(value, ValueInfo { ttl, tags: &tags, settings: &settings, now, age, took, version }, None)
     }

@@ -21,6 +21,7 @@ use super::{
     miss::{Answer, JoinedSeat, Miss},
     options::CallOptions,
     read::forget,
+    refresh,
     stats::count,
 };
 use crate::{flight::JoinOrLead, port::BoxFuture, race::both};
@@ -168,7 +169,7 @@ where
         E: Send + Sync + 'static,
         O: CallOptions,
     {
-        self.refresh_many::<_, F, _>(missed.due, &loader, &options);
+        refresh::refresh_many::<_, _, _, F, _>(self, missed.due, &loader, &options);
         let mut answers: Vec<Option<Answer<V, E>>> = missed.missing.iter().map(|_| None).collect();
         {
             let joined = self.join_many::<_, F, E, _>(missed.missing, &loader, &options, &mut answers);
@@ -257,30 +258,6 @@ where
         let seats = ManyLoad::start::<F>(self, leads, loader, options);
         joined.extend(leading.into_iter().zip(seats).map(|((at, key, miss), seat)| (at, key, miss, (seat, true))));
         joined
-    }
-
-    /// Starts one load in the background for values that are still valid, at most once per value.
-    fn refresh_many<Q, F, O>(&self, due: Vec<(&Q, Entry<V>)>, loader: &BatchLoader<K, V>, options: &O)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-        F: Send + 'static,
-        O: CallOptions,
-    {
-        let lead = |(key, entry): (&Q, Entry<V>)| {
-            Some((self.lead_refresh(key, &entry)?, LoadPurpose::Refresh(entry.rest.version)))
-        };
-        let leads: Vec<_> = due.into_iter().filter_map(lead).collect();
-        if leads.is_empty() {
-            return;
-        }
-        let seats = ManyLoad::start::<F>(self, leads, loader, options).into_iter().map(|seat| seat.in_background());
-        let seats: Vec<_> = seats.collect();
-        self.0.spawner.spawn(async move {
-            for seat in seats {
-                drop(seat.await);
-            }
-        });
     }
 }
 

@@ -309,6 +309,7 @@ mod many_load; // one load of several keys
 mod miss; // a key without a fresh value
 mod options;
 mod read; // `get_or_load` and its kin
+mod refresh; // refresh ahead: when a hit starts one, and its run
 mod remote; // the tier in a store, and the backplane
 mod report;
 mod run; // notices of other processes

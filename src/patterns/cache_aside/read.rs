@@ -1,20 +1,14 @@
 //! The read side of the cache.
-use std::{
-    any::{Any, TypeId},
-    borrow::Borrow,
-    fmt,
-    future::Future,
-    hash::Hash,
-    sync::Arc,
-};
+use std::{any::Any, borrow::Borrow, fmt, future::Future, hash::Hash, sync::Arc};
 
 use super::{
     CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, CacheView, LoadError, LoadOptions, Loaded,
     builder::CacheAsideSpec,
-    load::{Load, LoadPurpose, LoaderResult},
+    load::{Load, LoaderResult},
     local::entry::{Entry, Freshness},
     miss::Miss,
     options::CallOptions,
+    refresh,
     state::{Inner, LoadOutcome, LoadResult, LocalLookup},
     stats::count,
     validator::Stale,
@@ -348,7 +342,7 @@ where
             }
             Some((Freshness::Due, entry)) => {
                 stats.hits.increase();
-                self.refresh(key, &entry, loader, options);
+                refresh::refresh(self, key, &entry, loader, options);
                 Ok(entry.hot.value)
             }
             Some((Freshness::Throttled, entry)) => {
@@ -416,48 +410,6 @@ where
             drop(left);
         }
         true
-    }
-
-    /// Starts a load in the background for a value that is still valid, at most once per value.
-    fn refresh<Q, L, F, O>(&self, key: &Q, entry: &Entry<V>, loader: L, options: O)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-        L: FnOnce() -> F,
-        F: Future<Output = LoaderResult<V>> + Send + 'static,
-        O: CallOptions,
-    {
-        if let Some(lead) = self.lead_refresh(key, entry) {
-            let lead = lead.of_type(TypeId::of::<F>());
-            let load = self.load(&lead);
-            let purpose = LoadPurpose::Refresh(entry.rest.version);
-            let seat = lead.start(Box::pin(load.run(purpose, loader(), options))).in_background();
-            self.0.spawner.spawn(async move { drop(seat.await) });
-        }
-    }
-
-    /// Returns the right to refresh a value that is still valid, at most once per value.
-    pub(super) fn lead_refresh<Q>(&self, key: &Q, entry: &Entry<V>) -> Option<Lead<K, LoadOutcome<V>>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let inner = &self.0;
-        if !inner.spawner.is_there() {
-            return None;
-        }
-        let mut left = None;
-        let joined = inner.flights.join_or_lead_unless(key, || {
-            let found = inner.local.peek(key).filter(|found| found.is_of(entry) && found.is_refreshable());
-            let Some(found) = found else { return Some(()) };
-            left = Some(inner.local.mark(key.to_owned(), found.refreshing()));
-            None
-        });
-        drop(left);
-        match joined {
-            Ok(JoinOrLead::Leads(lead)) => Some(lead),
-            _ => None,
-        }
     }
 
     /// Returns the value of this process, fresh or not, and its validator.

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::{
     CacheAsideConfig, StaleConfig,
     loaded::ValueSettings,
-    local::entry::{Birth, Entry, Freshness, xfetch_refreshes},
+    local::entry::{Birth, Entry, Freshness},
+    refresh::xfetch_refreshes,
     remote::health::{Failed, Health},
     remote::pending::{Invalidation, PendingInvalidations, Steps},
     remote::record::{Kind, ReadError, Stored, mark, number},

@@ -1,6 +1,5 @@
 //! The chaos policy.
 use std::{
-    fmt,
     future::{Future, pending},
     sync::{
         Arc,
@@ -335,12 +334,4 @@ impl Policy for Chaos {
     }
 }
 
-impl fmt::Debug for Chaos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chaos")
-            .field("name", &self.0.name)
-            .field("config", &self.config())
-            .field("injected", &self.injected())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Chaos, |this| name: this.0.name, config: this.config(), injected: this.injected());

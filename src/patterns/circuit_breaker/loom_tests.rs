@@ -5,8 +5,8 @@ use loom::{sync::Arc, thread};
 
 use super::{
     CircuitBreakerConfig, State, TripConfig,
+    config_parts::SlowStartConfig,
     loom_parts::seeded,
-    parts::SlowStartConfig,
     state::{Core, Refusal, Ticket},
     window::{Counts, Mark, Setting},
 };

@@ -272,6 +272,7 @@
 //! Rules and half-open as in resilience4j; growing ejection as in Envoy's outlier detection, slow
 //! start as in its load balancer.
 mod config;
+mod config_parts;
 mod event;
 mod explain;
 mod health; // probing by a health check
@@ -283,7 +284,6 @@ mod loom_parts;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
 mod open_limit; // the share of a registry that may be open
-mod parts;
 mod permit; // a permit of one call, and its record
 mod policy; // the async part
 mod probes; // results of half-open calls
@@ -295,10 +295,10 @@ mod tests;
 mod window; // counts and rates of recent calls
 
 pub use config::{CircuitBreakerConfig, WindowConfig};
+pub use config_parts::{HalfOpenConfig, OnTimeout, OpenConfig, SlowStartConfig, TripConfig};
 pub use event::{CircuitBreakerEvent, Transition};
 pub use keyed::KeyedBreakers;
 pub use keyed_config::KeyedBreakersConfig;
-pub use parts::{HalfOpenConfig, OnTimeout, OpenConfig, SlowStartConfig, TripConfig};
 pub use permit::Permit;
 pub use policy::CircuitBreaker;
 pub use shared::{

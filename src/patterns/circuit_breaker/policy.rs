@@ -1,6 +1,5 @@
 //! The public breaker: the state machine with a clock, a name and events.
 use std::{
-    fmt,
     future::{Future, poll_fn},
     pin::pin,
     sync::{
@@ -354,11 +353,4 @@ impl Policy for CircuitBreaker {
     }
 }
 
-impl fmt::Debug for CircuitBreaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CircuitBreaker")
-            .field("name", &self.0.core.name)
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(CircuitBreaker, |this| name: this.0.core.name, state: this.state());

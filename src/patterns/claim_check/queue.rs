@@ -1,6 +1,5 @@
 //! The queue that stores and restores large bodies.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -19,8 +18,10 @@ use crate::{
     build::{Builder, Common, Component, HasEntropy},
     config::ConfigError,
     entropy::Entropy,
-    port::{BoxFuture, Capabilities, Capability, Failure, PortError},
-    queue::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
+    port::{Capabilities, Capability, Failure, PortError},
+    queue::{
+        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle,
+    },
     store::{DeleteOptions, Key, PutOptions, Store},
     sync::Mutex,
     time::Clock,
@@ -220,7 +221,7 @@ impl Queue for ClaimCheck {
         None
     }
 
-    fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, mut messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             // Checked before any body is stored.
             Message::check(&messages, &self.capabilities())?;
@@ -239,14 +240,11 @@ impl Queue for ClaimCheck {
         })
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(self.receive_bodies(receive))
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let can = self.capabilities();
             let (mut rows, mut requests) = (Vec::with_capacity(settlements.len()), Vec::new());
@@ -275,25 +273,20 @@ impl Queue for ClaimCheck {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(async move { self.0.queue.extend(&plain(receipt).0, visibility).await })
     }
 
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(async move { self.0.queue.mark_begun(&plain(receipt).0, visibility, begun).await })
     }
 
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         self.0.queue.depth()
     }
 
     /// Includes the bodies that can be fetched.
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(async move {
             let mut peeked = self.0.queue.peek(max).await?;
             let claims = peeked.iter().map(|peeked| Claim::read(peeked.headers.get(CLAIM)?).ok());
@@ -309,7 +302,7 @@ impl Queue for ClaimCheck {
         })
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         self.0.queue.purge()
     }
 
@@ -321,8 +314,4 @@ impl Queue for ClaimCheck {
     }
 }
 
-impl fmt::Debug for ClaimCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClaimCheck").field("queue", &self.0.queue).field("store", &self.0.store).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(ClaimCheck, |this| queue: this.0.queue, store: this.0.store);

@@ -5,7 +5,6 @@
 // during a change may combine the old `after` with the new `timeout`; both were valid, so the call
 // falls back or not, and its fallback gets one of the two limits.
 use std::{
-    fmt,
     future::Future,
     sync::{
         Arc,
@@ -248,8 +247,4 @@ impl Policy for Fallback {
     }
 }
 
-impl fmt::Debug for Fallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fallback").field("name", &self.name).field("config", &self.config()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Fallback, |this| name: this.name, config: this.config());

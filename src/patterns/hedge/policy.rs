@@ -1,6 +1,5 @@
 //! The policy: its methods, its settings, and its description.
 use std::{
-    fmt,
     future::Future,
     sync::{
         Arc,
@@ -262,12 +261,4 @@ impl Policy for Hedge {
     }
 }
 
-impl fmt::Debug for Hedge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hedge")
-            .field("name", &self.0.name)
-            .field("config", &self.config())
-            .field("budget", &self.0.budget)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Hedge, |this| name: this.0.name, config: this.config(), budget: this.0.budget);

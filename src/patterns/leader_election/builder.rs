@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use super::{
-    LeaderElection, LeaderElectionConfig, LeaderElectionEvent, election::ElectionInner, transitions::Transitions,
+    LeaderElection, LeaderElectionConfig, LeaderElectionEvent, election::ElectionInner, observers::Transitions,
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},

@@ -1,12 +1,12 @@
 //! Campaigning, and a node's view of the leader.
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Call, Leader, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer, Term,
     builder::Health,
-    count::Count,
     hints::{FREE, RESIGN},
-    transitions::Transitions,
+    observers::Transitions,
+    term_times::TermTimes,
 };
 use crate::{
     config::Name,
@@ -166,7 +166,7 @@ impl LeaderElection {
 
 /// Result of one attempt to acquire the lease.
 enum Asked {
-    Elected(Term, Count),
+    Elected(Term, TermTimes),
     /// Not elected; the time to wait before the next attempt.
     Again(Duration),
 }
@@ -178,7 +178,7 @@ impl ElectionInner {
         match ask(&self.clock, config.call_timeout, asked).await {
             Ok(Acquired::Granted(token)) => {
                 let now = self.clock.now();
-                let Some(count) = Count::granted(config, began, now) else {
+                let Some(count) = TermTimes::granted(config, began, now) else {
                     self.event(|| Event::GrantedTooLate { token, took: now - began });
                     return Ok(Asked::Again(self.some_of_a_poll()));
                 };
@@ -270,12 +270,4 @@ impl ElectionInner {
     }
 }
 
-impl fmt::Debug for LeaderElection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaderElection")
-            .field("name", &self.0.name)
-            .field("holder", &self.0.holder)
-            .field("leader", &self.leader())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(LeaderElection, |this| name: this.0.name, holder: this.0.holder, leader: this.leader());

@@ -1,8 +1,5 @@
 //! A guard that refuses writes under an old fencing token.
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard},
-};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::{port::FencingToken, sync::unpoisoned};
 
@@ -75,8 +72,4 @@ impl<T> Fenced<T> {
     }
 }
 
-impl<T> fmt::Debug for Fenced<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fenced").field("highest", &self.highest()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([T] Fenced<T>, |this| highest: this.highest());

@@ -1,16 +1,11 @@
-//! Being the leader: renewing the term while polled, and giving it up.
-use std::fmt;
+//! Being the leader: the value that an elected node holds, and giving it up. Its renewal is in
+//! `renewal.rs`.
 
-use super::{
-    Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd,
-    count::Count,
-    hints::{FREE, RESIGN},
-};
+use super::{Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd, hints::FREE, term_times::TermTimes};
 use crate::{
     lease::LeaseError,
     notify::Hints,
-    port::{AskError, FencingToken, ask},
-    race::{First, race},
+    port::{FencingToken, ask},
     time::Instant,
 };
 
@@ -21,20 +16,20 @@ use crate::{
 /// passed. [`resign`](Self::resign) releases it.
 #[must_use = "dropped, it ends"]
 pub struct Leadership {
-    election: LeaderElection,
-    term: Term,
-    count: Count,
-    hints: Hints,
+    pub(super) election: LeaderElection,
+    pub(super) term: Term,
+    pub(super) count: TermTimes,
+    pub(super) hints: Hints,
     /// Set once the work was told of a request to end the term. It is told once; `lost` may then be
     /// called again to keep the term while the work ends.
-    told: bool,
-    over: Option<TermEnd>,
+    pub(super) told: bool,
+    pub(super) over: Option<TermEnd>,
     /// `true` once the `Ended` event was sent.
     ended: bool,
 }
 
 impl Leadership {
-    pub(super) fn new(election: LeaderElection, term: Term, count: Count, hints: Hints) -> Self {
+    pub(super) fn new(election: LeaderElection, term: Term, count: TermTimes, hints: Hints) -> Self {
         Self { election, term, count, hints, told: false, over: None, ended: false }
     }
 
@@ -57,75 +52,6 @@ impl Leadership {
     /// the term has ended this is the clock's origin.
     pub fn deadline(&self) -> Instant {
         self.term.deadline()
-    }
-
-    /// Renews the term while it is polled, and returns when the work must end.
-    ///
-    /// - After [`NotRenewed`](TermEnd::NotRenewed) the work has
-    ///   [`grace`](super::LeaderElectionConfig::grace) left to end.
-    /// - After [`Superseded`](TermEnd::Superseded) it has no time left.
-    /// - After [`ResignRequested`](TermEnd::ResignRequested) and [`Unhealthy`](TermEnd::Unhealthy)
-    ///   the term lasts as long as this is called again; the caller ends its work and calls
-    ///   [`resign`](Self::resign).
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, a later call continues. A renewal in flight may have been applied;
-    /// the term is counted as if it had not.
-    pub async fn lost(&mut self) -> TermEnd {
-        loop {
-            if let Some(end) = self.over {
-                return end;
-            }
-            let inner = self.election.0.clone();
-            let now = inner.clock.now();
-            let Some(budget) = self.count.budget(&inner.config, now) else {
-                self.over = Some(TermEnd::NotRenewed);
-                self.ending(TermEnd::NotRenewed);
-                continue;
-            };
-            if now < self.count.next_renewal() {
-                let next = self.count.next_renewal().min(self.count.warning(&inner.config));
-                match race(inner.heard(&mut self.hints, RESIGN), inner.clock.sleep_until(next)).await {
-                    // The notice may be a request to resign, and the renewal's reply says so.
-                    First::One(()) => self.count.hurry(inner.clock.now()),
-                    First::Other(()) => {}
-                }
-                continue;
-            }
-            if !self.told && !inner.is_fit() {
-                self.told = true;
-                self.ending(TermEnd::Unhealthy);
-                return TermEnd::Unhealthy;
-            }
-            let renewed = inner.leases.renew(inner.name.as_str(), &inner.holder, self.term.token(), inner.config.term);
-            let renewed = ask(&inner.clock, budget, renewed).await;
-            let after = inner.clock.now();
-            let left = || Some(self.count.deadline(&inner.config) - after);
-            match renewed {
-                Ok(renewed) => {
-                    self.count.renewed(&inner.config, now);
-                    self.term.counted(&inner.config, self.count);
-                    if renewed.release_requested && !self.told {
-                        self.told = true;
-                        self.ending(TermEnd::ResignRequested);
-                        return TermEnd::ResignRequested;
-                    }
-                }
-                Err(AskError::Failed(LeaseError::NotHeld)) => {
-                    self.term.end();
-                    self.over = Some(TermEnd::Superseded);
-                    self.ending(TermEnd::Superseded);
-                }
-                Err(AskError::Failed(error)) => {
-                    inner.failed(Call::Renew, &error, left());
-                    self.count.failed(after, inner.after_failure(&error));
-                }
-                Err(AskError::TimedOut) => {
-                    inner.event(|| Event::CallFailed { call: Call::Renew, kind: None, left: left() });
-                    self.count.failed(after, inner.some_of_a_poll() / 4);
-                }
-            }
-        }
     }
 
     /// Ends the term on this node and releases the lease, so that a successor need not wait for the
@@ -192,8 +118,4 @@ impl Drop for Leadership {
     }
 }
 
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership").field("term", &self.term).field("over", &self.over).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Leadership, |this| term: this.term, over: this.over);

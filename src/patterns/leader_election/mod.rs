@@ -226,16 +226,17 @@
 mod builder;
 pub mod by_message;
 mod config;
-mod count; // times of a term: deadline, warning, next renewal
 mod election; // campaigning, and a node's view of the leader
 mod elector;
 mod event;
 mod fenced; // refuses writes under an old token
 mod hints; // wakes waiting candidates
-mod leadership; // renews the term and steps down
+mod leadership; // what the leader holds, and stepping down
+mod observers;
+mod renewal; // renews the term while it is polled
 mod run; // campaign, lead, repeat
 mod term; // a term as its task sees it
-mod transitions; // changes of leader, for observers
+mod term_times; // deadline, warning, next renewal // changes of leader, for observers
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
@@ -246,5 +247,5 @@ pub use elector::Elector;
 pub use event::{Call, LeaderElectionEvent, TermEnd};
 pub use fenced::{Fenced, StaleToken};
 pub use leadership::Leadership;
+pub use observers::{Leader, Observer};
 pub use term::Term;
-pub use transitions::{Leader, Observer};

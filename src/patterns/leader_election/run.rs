@@ -93,9 +93,4 @@ impl Leadership {
         }
         why
     }
-
-    /// Renews until the term is over.
-    async fn kept(&mut self) {
-        while !matches!(self.lost().await, TermEnd::NotRenewed | TermEnd::Superseded) {}
-    }
 }

@@ -3,7 +3,7 @@
 // A `Term` is written by one `Leadership` and read by any number of tasks.
 //
 // - `since`, `warning` and `deadline` are times in nanoseconds. Only `counted` stores them, and
-//   `Count` never moves them back, so a reader that sees an old value stops too early, never too
+//   `TermTimes` never moves them back, so a reader that sees an old value stops too early, never too
 //   late. Each reader uses one of the three at a time; no decision needs two of them to agree.
 // - `ended` is set once and never cleared. `deadline()` reads it first: a renewal that is counted
 //   after the end stores a later deadline, which no reader uses any more.
@@ -22,7 +22,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{LeaderElectionConfig, count::Count};
+use super::{LeaderElectionConfig, term_times::TermTimes};
 use crate::{
     config::Name,
     port::FencingToken,
@@ -58,7 +58,7 @@ impl Term {
         token: FencingToken,
         clock: &Clock,
         config: &LeaderElectionConfig,
-        count: Count,
+        count: TermTimes,
     ) -> Self {
         let shared = TermState {
             name: name.clone(),
@@ -128,7 +128,7 @@ impl Term {
         *self.shared.told.borrow() || self.clock.now() >= warning
     }
 
-    pub(super) fn counted(&self, config: &LeaderElectionConfig, count: Count) {
+    pub(super) fn counted(&self, config: &LeaderElectionConfig, count: TermTimes) {
         self.shared.since.store(count.since().as_nanos(), Ordering::Release);
         self.shared.warning.store(count.warning(config).as_nanos(), Ordering::Release);
         self.shared.deadline.store(count.deadline(config).as_nanos(), Ordering::Release);

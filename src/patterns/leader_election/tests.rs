@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{LeaderElectionConfig, count::Count, term::Term};
+use super::{LeaderElectionConfig, term::Term, term_times::TermTimes};
 use crate::{
     config::Name,
     port::FencingToken,
@@ -57,7 +57,7 @@ proptest! {
         let usable = config.term.as_secs_f64() * (1.0 - config.clock_drift) - config.margin.as_secs_f64();
         let mut now = START;
         let mut answered = vec![now];
-        let mut count = Count::granted(&config, now, now).unwrap();
+        let mut count = TermTimes::granted(&config, now, now).unwrap();
         for step in steps {
             match step {
                 Step::Passes(d) => now = now + ms(d),
@@ -101,15 +101,15 @@ proptest! {
 fn a_grant_that_arrives_after_the_warning_is_not_used() {
     let config = LeaderElectionConfig::default();
     let last = START + Duration::from_nanos(12_984_999_999);
-    assert!(Count::granted(&config, START, last).is_some());
-    assert!(Count::granted(&config, START, last + Duration::from_nanos(1)).is_none());
+    assert!(TermTimes::granted(&config, START, last).is_some());
+    assert!(TermTimes::granted(&config, START, last + Duration::from_nanos(1)).is_none());
 }
 
 #[test]
 fn a_term_that_has_ended_is_not_revived_by_a_renewal_that_is_counted_late() {
     let (clock, time) = Clock::manual();
     let config = LeaderElectionConfig::default();
-    let mut count = Count::granted(&config, clock.now(), clock.now()).unwrap();
+    let mut count = TermTimes::granted(&config, clock.now(), clock.now()).unwrap();
     let term = Term::new(&Name::from("job"), FencingToken::new(1), &clock, &config, count);
     assert!(term.is_leader());
     term.end();

@@ -1,6 +1,5 @@
 //! The listener: its parts, and its control while it runs.
 use std::{
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -225,11 +224,4 @@ impl QueueListener {
     }
 }
 
-impl fmt::Debug for QueueListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueueListener")
-            .field("name", &self.0.name)
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(QueueListener, |this| name: this.0.name, state: this.state());

@@ -195,11 +195,7 @@ impl<T> Deref for Step<T> {
     }
 }
 
-impl<T> fmt::Debug for Step<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Step").field("attempt", &self.attempt).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([T] Step<T>, |this| attempt: this.attempt);
 
 /// A change of the state, applied when the step is recorded as completed.
 type Change<T> = Box<dyn FnOnce(&mut T) + Send>;

@@ -1,13 +1,7 @@
 //! Running a saga: attempts, their records, and the delays between them.
-use std::{
-    future::{Future, pending},
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::pending, panic::AssertUnwindSafe, time::Duration};
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::sync::watch;
 
 use super::{
@@ -250,10 +244,10 @@ impl Execution {
                 core.clock.sleep(wait).await;
             }
             let limit = core.config.load().step_timeout;
-            let ran = within(&core.clock, limit, Caught(core.code.clone().run(attempt, state))).await;
-            let attempted = match ran {
+            let work = AssertUnwindSafe(core.code.clone().run(attempt, state)).catch_unwind();
+            let attempted = match within(&core.clock, limit, work).await {
                 Some(Ok(attempted)) => attempted,
-                Some(Err(panic)) => Attempted::unknown(panic),
+                Some(Err(panic)) => Attempted::unknown(format_args!("the step panicked: {}", panic_text(&*panic))),
                 None => Attempted::unknown(format_args!("no outcome within {limit:?}")),
             };
             (i, attempted)
@@ -314,18 +308,4 @@ fn abandoned(reason: String) -> Report {
 /// The store refuses a record without anything of the user's: its limits are too small.
 fn refused(reason: String) -> SagaError {
     SagaError::Store(crate::port::PortError::new(crate::port::PortErrorKind::Invalid, reason))
-}
-
-/// An attempt that turns a panic into an error text.
-struct Caught(BoxFuture<'static, Attempted>);
-
-impl Future for Caught {
-    type Output = Result<Attempted, String>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
-            Ok(polled) => polled.map(Ok),
-            Err(panic) => Poll::Ready(Err(format!("the step panicked: {}", panic_text(&*panic)))),
-        }
-    }
 }

@@ -300,9 +300,9 @@ mod recover;
 mod signals; // the machine: requests of callers
 mod state; // the machine: the table of transitions, and outcomes of attempts
 mod status;
+mod stored;
 mod transitions; // the machine: the steps that follow
-mod turn; // on behalf of a request
-mod wire; // the stored form
+mod turn; // on behalf of a request // the stored form
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;

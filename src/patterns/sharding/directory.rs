@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     ShardDirectoryConfig, ShardMeter, ShardingEvent as Event,
     map::{ShardId, ShardMap},
-    step::Chunk,
-    wire,
+    move_steps::Chunk,
+    stored,
 };
 use crate::{
     config::{ConfigError, Name, require},
@@ -334,7 +334,7 @@ async fn read(store: &dyn Store, name: &Name) -> Result<(ShardMap, Version), Sha
     let unreadable = || ShardingError::NoMap(name.clone());
     let record = store.get(Key::new(PARTITION, name.as_str())).await?.ok_or_else(unreadable)?;
     let text = std::str::from_utf8(&record.value).map_err(|_| unreadable())?;
-    if wire::is_newer(text) {
+    if stored::is_newer(text) {
         let message = format!("the shard map `{name}` was written by a newer release");
         return Err(StoreError::from(PortError::new(PortErrorKind::TooNew, message)).into());
     }

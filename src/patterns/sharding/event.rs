@@ -1,5 +1,5 @@
 //! Events of sharding.
-use super::{map::ShardId, step::Step};
+use super::{map::ShardId, move_steps::Step};
 use crate::{observe::Traced, port::PortErrorKind};
 
 /// An event of a [`ShardDirectory`](super::ShardDirectory).

@@ -9,7 +9,7 @@ use super::{
     directory::{ShardDirectory, ShardingError},
     key::{KeyBytes, ShardKey},
     map::{ShardId, ShardMap},
-    step::{Move, Step},
+    move_steps::{Move, Step},
 };
 use crate::sync::Mutex;
 

@@ -4,11 +4,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    hash_routers::HashRouter,
     key::{KeyBytes, ShardKey, hash_bytes, with_bytes},
+    move_steps::{Chunk, Move, Step},
     pins::{Pins, Wanted},
     ranges::Ranges,
-    route::HashRouter,
-    step::{Chunk, Move, Step},
 };
 use crate::config::{ConfigError, require};
 

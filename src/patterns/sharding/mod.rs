@@ -224,31 +224,31 @@ mod directory; // the map in the store, and its changes
 mod event;
 mod fan_out;
 mod guard; // refusals by the shard that holds the data
+mod hash_routers; // from a hash to one of many nodes
 mod key;
 mod map; // keys to shards, and versions
 mod meter;
+mod move_steps; // the order of a move's steps
 mod pins; // listed keys
 mod plan; // what a change of the map moves
 mod ranges; // shards by ranges of keys
 mod rebalance; // drives a move through its steps
-mod route; // from a hash to one of many nodes
+mod refresh;
 mod routed; // a call with the map's version
-mod run;
 mod sketch; // counts of hot keys
-mod step; // the order of a move's steps
-mod whole; // reads over all shards during a move
-mod wire; // the map as text
+mod stored;
+mod whole; // reads over all shards during a move // the map as text
 
 pub use config::{FanOutConfig, ShardDirectoryConfig};
 pub use directory::{ShardDirectory, ShardDirectoryBuilder, ShardingError};
 pub use event::ShardingEvent;
 pub use fan_out::{FanOut, FanOutResult, ShardFailure, ShardsFailed, merge_sorted};
 pub use guard::{Access, Refused, ShardGuard, ShardPermit, StaleMap};
+pub use hash_routers::{HashRouter, Jump, Maglev, Node, Rendezvous, Ring, jump};
 pub use key::{KeyBytes, ShardKey, hash_bytes, hash_key};
 pub use map::{ShardId, ShardMap};
 pub use meter::{ShardLoad, ShardMeter};
+pub use move_steps::{Chunk, Move, PlannedMove, Step};
 pub use rebalance::Mover;
-pub use route::{HashRouter, Jump, Maglev, Node, Rendezvous, Ring, jump};
 pub use routed::{RouteError, Routed, ShardError};
 pub use sketch::{HotKey, HotKeys, skew};
-pub use step::{Chunk, Move, PlannedMove, Step};

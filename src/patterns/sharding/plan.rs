@@ -2,8 +2,8 @@
 use super::{
     ShardingError,
     map::{Layout, ShardId, ShardMap},
+    move_steps::{Chunk, PlannedMove, Step},
     pins::PinnedKey,
-    step::{Chunk, PlannedMove, Step},
 };
 use crate::config::{ConfigError, require};
 

@@ -5,9 +5,9 @@ use std::{fmt, sync::Arc};
 use super::{
     PlannedMove, ShardDirectory, ShardingError, ShardingEvent as Event,
     map::{ShardId, ShardMap},
-    step::{Move, Step},
+    move_steps::{Move, Step},
 };
-use crate::port::{BoxFuture, PortError};
+use crate::port::{PortError, PortFuture};
 
 /// Moves data, and installs maps at shards. All methods may be called again after a crash, and must
 /// then be idempotent.
@@ -19,24 +19,19 @@ pub trait Mover: Send + Sync + fmt::Debug {
     /// [Installs](super::ShardGuard::install) the map at this shard, and returns when that has
     /// returned: all permits of older maps were then dropped. A shard that is down, and reads the
     /// map when it starts, has installed it, too.
-    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>>;
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()>;
 
     /// Copies the rows of the chunk from the source to the target, while the source accepts writes.
     /// [`ShardMap::chunk_contains`] of `map` tells which keys belong to the chunk.
-    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>>;
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()>;
 
     /// Copies the changes since, including deletions. The source accepts no writes to the chunk;
     /// the target equals it when this returns. For an offline move this is the only copy.
-    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>>;
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()>;
 
     /// Deletes the rows of the chunk at this shard: the source after a move, the target after a
     /// rollback.
-    fn drop_rows<'a>(
-        &'a self,
-        shard: ShardId,
-        work: &'a Move,
-        map: &'a Arc<ShardMap>,
-    ) -> BoxFuture<'a, Result<(), PortError>>;
+    fn drop_rows<'a>(&'a self, shard: ShardId, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()>;
 }
 
 impl ShardDirectory {

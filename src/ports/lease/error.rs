@@ -1,6 +1,6 @@
 //! The error of a lease.
 use crate::{
-    port::{Failure, PortError, Unsupported},
+    port::{BoxFuture, Failure, PortError, Unsupported},
     store::StoreError,
 };
 
@@ -15,6 +15,9 @@ pub enum LeaseError {
     #[error(transparent)]
     Failed(#[from] PortError),
 }
+
+/// The future of a lease's method: its result, or a [`LeaseError`].
+pub type LeaseFuture<'a, T> = BoxFuture<'a, Result<T, LeaseError>>;
 
 impl Failure for LeaseError {
     fn backend(&self) -> Option<&PortError> {

@@ -1,10 +1,10 @@
 //! Leases in this process's memory.
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use super::{Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder};
+use super::{Acquired, Held, Lease, LeaseError, LeaseFuture, Renewed, check_grant, check_holder};
 use crate::{
     build::{Builder, Common, Component},
-    port::{BoxFuture, Capabilities, Capability, FencingToken},
+    port::{Capabilities, Capability, FencingToken},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
@@ -81,12 +81,7 @@ impl Lease for InMemoryLease {
         CAN
     }
 
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired> {
         Box::pin(async move {
             check_grant(name, holder, term, &CAN)?;
             let now = self.clock.now();
@@ -111,7 +106,7 @@ impl Lease for InMemoryLease {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+    ) -> LeaseFuture<'a, Renewed> {
         Box::pin(async move {
             check_grant(name, holder, term, &CAN)?;
             let now = self.clock.now();
@@ -122,12 +117,7 @@ impl Lease for InMemoryLease {
         })
     }
 
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move {
             check_holder(name, holder, &CAN)?;
             let now = self.clock.now();
@@ -138,7 +128,7 @@ impl Lease for InMemoryLease {
         })
     }
 
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>> {
         Box::pin(async move {
             CAN.check_key("name", name)?;
             let now = self.clock.now();
@@ -146,7 +136,7 @@ impl Lease for InMemoryLease {
         })
     }
 
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move {
             CAN.check_key("name", name)?;
             if let Some(grant) = self.state().grants.get_mut(name).filter(|grant| grant.token == token) {

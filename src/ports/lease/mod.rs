@@ -66,13 +66,13 @@ mod memory;
 mod over_store;
 mod record;
 
-pub use error::LeaseError;
+pub use error::{LeaseError, LeaseFuture};
 pub use memory::InMemoryLease;
 pub use over_store::StoreLease;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::port::{BoxFuture, Capabilities, FencingToken, PortError};
+use crate::port::{Capabilities, FencingToken, PortError};
 
 /// Result of [`Lease::acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,12 +138,7 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// If the future is dropped, the name was either granted or not, and the caller cannot tell.
     /// Ask again, or let the term pass.
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>>;
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired>;
 
     /// Renews the grant: this term begins at this call and replaces the rest of the old one, which
     /// may have been longer.
@@ -162,7 +157,7 @@ pub trait Lease: Send + Sync + fmt::Debug {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>>;
+    ) -> LeaseFuture<'a, Renewed>;
 
     /// Releases the name, so that the next `acquire` is granted at once.
     ///
@@ -173,12 +168,7 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// If the future is dropped, the name was either released or not. If not, it is free when its
     /// term is over.
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>>;
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()>;
 
     /// Returns the holder of the name, as far as this instance can tell. A grant whose term is over
     /// may still show.
@@ -188,7 +178,7 @@ pub trait Lease: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>>;
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>>;
 
     /// Asks the holder of this grant to release the name. Each `renew` of the grant reports the
     /// request from then on. Does nothing if the grant has ended.
@@ -198,19 +188,14 @@ pub trait Lease: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// If the future is dropped, the request was either made or not.
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>>;
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()>;
 }
 
 impl<L: Lease + ?Sized> Lease for Arc<L> {
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
     }
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired> {
         (**self).acquire(name, holder, term)
     }
     fn renew<'a>(
@@ -219,21 +204,16 @@ impl<L: Lease + ?Sized> Lease for Arc<L> {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+    ) -> LeaseFuture<'a, Renewed> {
         (**self).renew(name, holder, token, term)
     }
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         (**self).release(name, holder, token)
     }
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>> {
         (**self).read(name)
     }
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         (**self).request_release(name, token)
     }
 }

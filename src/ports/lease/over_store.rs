@@ -11,16 +11,16 @@
 //!
 //! Source: Cary Gray and David Cheriton, "Leases", 1989. Kubernetes' client-go also observes a
 //! version instead of a time stamp.
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Acquired, Held, Lease, LeaseError, Renewed, check_grant, check_holder,
+    Acquired, Held, Lease, LeaseError, LeaseFuture, Renewed, check_grant, check_holder,
     record::{Stored, decode, encode},
 };
 use crate::{
     build::{Builder, Common, Component},
     config::ConfigError,
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
+    port::{Capabilities, Capability, FencingToken, PortError, PortErrorKind},
     store::{DeleteOptions, Key, Precondition, Record, Store, StoreError, StoreExt, Version},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
@@ -269,12 +269,7 @@ impl Lease for StoreLease {
         can.largest_key(can.max_key().saturating_sub(LEASE.len().max(REQUEST.len())))
     }
 
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired> {
         Box::pin(async move {
             check_grant(name, holder, term, &self.capabilities())?;
             self.try_acquire(name, holder, term).await
@@ -287,26 +282,21 @@ impl Lease for StoreLease {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+    ) -> LeaseFuture<'a, Renewed> {
         Box::pin(async move {
             check_grant(name, holder, term, &self.capabilities())?;
             self.try_renew(name, holder, token, term).await
         })
     }
 
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move {
             check_holder(name, holder, &self.capabilities())?;
             self.try_release(name, holder, token).await
         })
     }
 
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>> {
         Box::pin(async move {
             self.capabilities().check_key("name", name)?;
             let (stored, read) = self.stored(&format!("{LEASE}{name}")).await?;
@@ -320,7 +310,7 @@ impl Lease for StoreLease {
         })
     }
 
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         Box::pin(async move {
             self.capabilities().check_key("name", name)?;
             let (stored, _) = self.stored(&format!("{LEASE}{name}")).await?;
@@ -340,11 +330,4 @@ impl Lease for StoreLease {
     }
 }
 
-impl fmt::Debug for StoreLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreLease")
-            .field("store", &self.store)
-            .field("partition", &self.partition)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(StoreLease, |this| store: this.store, partition: this.partition);

@@ -6,7 +6,7 @@ use tokio::sync::broadcast;
 
 use super::{Notice, NoticeSource, Notices, Notifier, check_notice};
 use crate::{
-    port::{BoxFuture, Capabilities, Capability, PortError},
+    port::{BoxFuture, Capabilities, Capability, PortFuture},
     sync::{Mutex, MutexGuard},
 };
 
@@ -37,7 +37,7 @@ impl Notifier for InMemoryNotifier {
         CAN
     }
 
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         Box::pin(async move {
             check_notice(topic, &notice, &CAN)?;
             let mut topics = self.topics();
@@ -49,7 +49,7 @@ impl Notifier for InMemoryNotifier {
         })
     }
 
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             CAN.check_key("topic", topic)?;
             let mut topics = self.topics();

@@ -44,7 +44,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::port::{BoxFuture, Capabilities, PortError};
+use crate::port::{BoxFuture, Capabilities, PortError, PortFuture};
 
 /// Publishes and subscribes to hints. The [module's page](self) lists the guarantees.
 ///
@@ -61,7 +61,7 @@ pub trait Notifier: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// If the future is dropped, the notice was published or not.
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>>;
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()>;
 
     /// Subscribes to the notices that are published to the topic from now on.
     ///
@@ -71,17 +71,17 @@ pub trait Notifier: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>>;
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices>;
 }
 
 impl<N: Notifier + ?Sized> Notifier for Arc<N> {
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
     }
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         (**self).publish(topic, notice)
     }
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         (**self).subscribe(topic)
     }
 }

@@ -53,3 +53,6 @@ use std::{future::Future, pin::Pin};
 ///
 /// The box makes the traits object-safe. It costs some 20 ns, which is little beside a round trip.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A future of a port without errors of its own.
+pub type PortFuture<'a, T> = BoxFuture<'a, Result<T, PortError>>;

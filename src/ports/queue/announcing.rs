@@ -1,6 +1,5 @@
 //! A queue that publishes a notice after each `send`.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,12 +9,14 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
+use super::{
+    Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle,
+};
 use crate::{
     build::{Builder, Common, Component},
     config::Name,
     notify::Notifier,
-    port::{BoxFuture, Capabilities, ask},
+    port::{Capabilities, ask},
     time::Clock,
 };
 
@@ -123,40 +124,32 @@ impl Queue for AnnouncingQueue {
     fn address(&self) -> Option<Address> {
         None
     }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             let ids = self.0.queue.send(messages).await?;
             self.announce().await;
             Ok(ids)
         })
     }
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         self.0.queue.receive(receive)
     }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         self.0.queue.settle(settlements)
     }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         self.0.queue.extend(receipt, visibility)
     }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         self.0.queue.mark_begun(receipt, visibility, begun)
     }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         self.0.queue.depth()
     }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         self.0.queue.peek(max)
     }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         self.0.queue.purge()
     }
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
@@ -164,11 +157,4 @@ impl Queue for AnnouncingQueue {
     }
 }
 
-impl fmt::Debug for AnnouncingQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnnouncingQueue")
-            .field("queue", &self.0.queue)
-            .field("topic", &self.0.topic)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(AnnouncingQueue, |this| queue: this.0.queue, topic: this.0.topic);

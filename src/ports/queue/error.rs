@@ -1,5 +1,5 @@
 //! Errors of a queue.
-use crate::port::{Failure, PortError, Unsupported};
+use crate::port::{BoxFuture, Failure, PortError, Unsupported};
 
 /// Error of a queue operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -12,6 +12,9 @@ pub enum QueueError {
     #[error(transparent)]
     Failed(#[from] PortError),
 }
+
+/// The future of a queue's method: its result, or a [`QueueError`].
+pub type QueueFuture<'a, T> = BoxFuture<'a, Result<T, QueueError>>;
 
 impl Failure for QueueError {
     fn backend(&self) -> Option<&PortError> {

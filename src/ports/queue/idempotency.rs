@@ -61,11 +61,4 @@ impl IdempotencyFilter {
     }
 }
 
-impl std::fmt::Debug for IdempotencyFilter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IdempotencyFilter")
-            .field("partition", &self.partition)
-            .field("window", &self.window)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(IdempotencyFilter, |this| partition: this.partition, window: this.window);

@@ -2,13 +2,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
+    Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle,
     memory_core::QueueCore, settle::check_visibility, state::Hide,
 };
 use crate::{
     build::{Builder, Common, Component},
     config::Name,
-    port::{BoxFuture, Capabilities, Capability},
+    port::{Capabilities, Capability},
     race::race,
     time::Instant,
 };
@@ -181,21 +181,18 @@ impl Queue for InMemoryQueue {
         Some(Address::of_memory(self.0.clone()))
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move { self.try_send(messages) })
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(async move {
             let max = receive.check(&CAN)?;
             Ok(self.wait_for(max, receive).await)
         })
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let settled = self.settle_all(settlements);
             self.0.wake();
@@ -203,7 +200,7 @@ impl Queue for InMemoryQueue {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             check_visibility(visibility)?;
             self.0.state().hide(receipt, Some(self.0.clock.now() + visibility), Hide::Extend)?;
@@ -212,12 +209,7 @@ impl Queue for InMemoryQueue {
         })
     }
 
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             check_visibility(visibility)?;
             self.0.state().hide(receipt, Some(self.0.clock.now() + visibility), Hide::Mark(begun))?;
@@ -226,15 +218,15 @@ impl Queue for InMemoryQueue {
         })
     }
 
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(async move { Ok(self.0.state().depth(self.0.clock.now())) })
     }
 
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(async move { Ok(self.0.state().peek(max.min(CAN.max_batch()), self.0.clock.now())) })
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         Box::pin(async move { Ok(self.0.state().purge()) })
     }
 

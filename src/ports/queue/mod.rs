@@ -123,7 +123,7 @@ mod unexplained;
 
 pub use address::Address;
 pub use announcing::AnnouncingQueue;
-pub use error::QueueError;
+pub use error::{QueueError, QueueFuture};
 pub use ext::QueueExt;
 pub use history::{AttemptError, AttemptErrorKind, ErrorHistory};
 pub use idempotency::IdempotencyFilter;
@@ -138,7 +138,7 @@ pub(crate) use unexplained::{Unexplained, untried};
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::port::{BoxFuture, Capabilities};
+use crate::port::Capabilities;
 
 /// A queue of messages. The [module's page](self) lists the guarantees; [`QueueExt`] has
 /// convenience methods.
@@ -169,7 +169,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// If the future is dropped, all messages are accepted or none, and the caller cannot tell
     /// which. A de-duplication id makes it safe to send again.
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>>;
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>>;
 
     /// Receives up to [`max`](Receive::max) messages, and hides each from other receivers for
     /// [`visibility`](Receive::visibility) from now. It may return fewer messages than are visible,
@@ -183,7 +183,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// Nothing is lost: taken messages come back, at the latest after the visibility time-out. A
     /// dropped `receive` takes no more messages.
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>>;
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>>;
 
     /// Settles each message as requested. Returns one result for each, in the same order. A request
     /// has any number of settlements; a backend divides large ones.
@@ -199,10 +199,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// Each message is settled or not, and the caller cannot tell which. A message that was not
     /// settled comes back.
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>>;
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>>;
 
     /// Hides a received message for `visibility` from now, with the same receipt. This sets the
     /// time that is left: it may shorten it, and adds nothing. No count changes.
@@ -213,7 +210,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// The message is extended or not, and the caller cannot tell which.
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>>;
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()>;
 
     /// [Extends](Self::extend), and records whether the handling of the message has begun. If the
     /// delivery then expires, it counts as one of the [`crashes`](Delivery::crashes). `false` takes
@@ -224,25 +221,20 @@ pub trait Queue: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// The record is made or not, and the caller cannot tell which.
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>>;
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()>;
 
     /// Returns the number of messages by state. A backend may count roughly while others send and
     /// receive, and counts exactly otherwise.
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>>;
+    fn depth(&self) -> QueueFuture<'_, Depth>;
 
     /// Returns the first messages, hidden ones included, without receiving them; at most `max`.
     /// With [`Ordered`](crate::port::Capability::Ordered) these are the oldest ones, in order. A
     /// backend may return fewer if they are large together.
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>>;
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>>;
 
     /// Deletes all messages, hidden and delayed ones included, and returns their number. Their
     /// receipts are stale, and their groups begin anew. Dead letters stay.
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>>;
+    fn purge(&self) -> QueueFuture<'_, u64>;
 
     /// Returns the queue of this one's dead letters; `None` if this one is such a queue itself.
     fn dead_letters(&self) -> Option<Arc<dyn Queue>>;
@@ -258,36 +250,28 @@ impl<Q: Queue + ?Sized> Queue for Arc<Q> {
     fn address(&self) -> Option<Address> {
         (**self).address()
     }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         (**self).send(messages)
     }
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         (**self).receive(receive)
     }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         (**self).settle(settlements)
     }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         (**self).extend(receipt, visibility)
     }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         (**self).mark_begun(receipt, visibility, begun)
     }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         (**self).depth()
     }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         (**self).peek(max)
     }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         (**self).purge()
     }
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {

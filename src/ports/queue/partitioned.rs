@@ -10,11 +10,13 @@ use std::{
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 
-use super::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
+use super::{
+    Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle,
+};
 use crate::{
     config::{ConfigError, require},
     hash::stable_hash,
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{Capabilities, Capability, PortError, PortErrorKind},
 };
 
 /// Several queues as one: its partitions. A message goes to the partition of its group key, or else
@@ -219,7 +221,7 @@ impl Queue for PartitionedQueue {
         None
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;
             let mut requests: Vec<RequestPart<Message>> = self.0.queues.iter().map(|_| Default::default()).collect();
@@ -246,14 +248,11 @@ impl Queue for PartitionedQueue {
         })
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(self.receive_from_any(receive))
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             // A forward is refused at all partitions if one of them cannot make it.
             let forwards = settlements.iter().any(|(_, how)| matches!(how, Settle::Forward { .. }));
@@ -285,26 +284,21 @@ impl Queue for PartitionedQueue {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             let (_, queue, receipt) = self.receipt(receipt)?;
             queue.extend(&receipt, visibility).await
         })
     }
 
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             let (_, queue, receipt) = self.receipt(receipt)?;
             queue.mark_begun(&receipt, visibility, begun).await
         })
     }
 
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(async move {
             let mut all = Depth::default();
             for one in join_all(self.0.queues.iter().map(|queue| queue.depth())).await {
@@ -318,7 +312,7 @@ impl Queue for PartitionedQueue {
     }
 
     /// Returns the oldest messages of all partitions, by their wall clocks.
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(async move {
             let mut peeked = Vec::new();
             let partitions = join_all(self.0.queues.iter().map(|queue| queue.peek(max))).await;
@@ -334,7 +328,7 @@ impl Queue for PartitionedQueue {
         })
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         Box::pin(async move {
             let mut gone = 0;
             for queue in &self.0.queues {

@@ -2,7 +2,6 @@
 //! correlation id.
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -204,8 +203,4 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl fmt::Debug for Requester {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requester").field("name", &self.0.name).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Requester, |this| name: this.0.name);

@@ -1,6 +1,6 @@
 //! Errors of a store.
 use super::Version;
-use crate::port::{Failure, FencingToken, PortError, Unsupported};
+use crate::port::{BoxFuture, Failure, FencingToken, PortError, Unsupported};
 
 /// Error of a store operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -27,6 +27,9 @@ pub enum StoreError {
     #[error(transparent)]
     Failed(#[from] PortError),
 }
+
+/// The future of a store's method: its result, or a [`StoreError`].
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 impl Failure for StoreError {
     fn backend(&self) -> Option<&PortError> {

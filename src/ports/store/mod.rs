@@ -127,7 +127,7 @@ mod scan;
 mod sequence;
 mod write;
 
-pub use error::StoreError;
+pub use error::{StoreError, StoreFuture};
 pub use ext::StoreExt;
 pub use key::{Key, Version};
 pub use memory::InMemoryStore;
@@ -139,7 +139,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::port::{BoxFuture, Capabilities};
+use crate::port::Capabilities;
 
 /// A record as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +173,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>>;
 
     /// Writes the whole record, and returns its new version.
     ///
@@ -186,8 +186,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// If the future is dropped, the write is applied as a whole or not at all, and the caller
     /// cannot tell which: read again.
-    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions)
-    -> BoxFuture<'a, Result<Version, StoreError>>;
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version>;
 
     /// Deletes the record, and returns `true` if there was one. With a fencing token it raises the
     /// fence of the key, also if there was none.
@@ -200,7 +199,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Same as [`put`](Self::put).
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>>;
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool>;
 
     /// Returns one page of a partition.
     ///
@@ -212,7 +211,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>>;
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page>;
 
     /// Writes several rows of one partition, all or none. Returns the version of each put, the
     /// number of each append as its version, and `None` for each delete and check, in the order of
@@ -231,39 +230,26 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Same as [`put`](Self::put).
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>>;
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>>;
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
     }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         (**self).get(key)
     }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         (**self).put(key, value, options)
     }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         (**self).delete(key, options)
     }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         (**self).scan(scan)
     }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         (**self).batch(partition, writes)
     }
 }

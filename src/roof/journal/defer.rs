@@ -1,6 +1,5 @@
 //! The journal, and the functions that defer calls.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -268,12 +267,6 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Journal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal")
-            .field("name", &self.0.parts.common.name)
-            .field("queue", &self.0.parts.queue)
-            .field("config", &self.config())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Journal, |this|
+    name: this.0.parts.common.name, queue: this.0.parts.queue, config: this.config()
+);

@@ -1,5 +1,5 @@
 //! Entries of a journal, before and during replay.
-use std::{collections::BTreeMap, fmt, ops::Deref, sync::Arc};
+use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 
 use bytes::Bytes;
 
@@ -106,8 +106,4 @@ impl Deref for Replay {
     }
 }
 
-impl fmt::Debug for Replay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replay").field("key", &self.key).field("deliveries", &self.deliveries()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Replay, |this| key: this.key, deliveries: this.deliveries());

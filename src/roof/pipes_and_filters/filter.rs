@@ -1,5 +1,5 @@
 //! A filter as its users hold it: its input, its outputs, and how results reach them.
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{event::FilterEvent as Event, lineage};
 use crate::{
@@ -276,12 +276,7 @@ impl FilterInner {
     }
 }
 
-impl fmt::Debug for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Filter")
-            .field("name", &self.0.name)
-            .field("outputs", &self.0.outputs.iter().map(Output::name).collect::<Vec<_>>())
-            .field("listener", &self.0.listener)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Filter, |this|
+    name: this.0.name, outputs: this.0.outputs.iter().map(Output::name).collect::<Vec<_>>(),
+    listener: this.0.listener
+);

@@ -180,8 +180,4 @@ impl Agent {
     }
 }
 
-impl fmt::Debug for Agent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("queue", &self.queue).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Agent, |this| queue: this.queue);

@@ -1,5 +1,5 @@
 //! A scheduler as its users hold it.
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{SchedulerConfig, SchedulerEvent as Event, Submission, reply::Replies, submission};
 use crate::{
@@ -227,12 +227,4 @@ impl<T> Clone for Scheduler<T> {
     }
 }
 
-impl<T> fmt::Debug for Scheduler<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler")
-            .field("saga", &self.0.saga)
-            .field("queue", &self.0.queue)
-            .field("config", &self.0.config)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([T] Scheduler<T>, |this| saga: this.0.saga, queue: this.0.queue, config: this.0.config);

@@ -355,13 +355,13 @@
 //! "Data Pipeline" of Microsoft patterns & practices, 2015. Checkpoints by a low watermark: Tyler
 //! Akidau et al., "MillWheel", 2013. Leases for partitions: Amazon Kinesis Client Library, Azure
 //! Event Processor Host; neither fences its checkpoints.
+mod append;
+mod append_request;
 mod event; // events, and their positions
-mod log;
 mod notices;
 mod processor; // members of a group
 mod producer;
 mod reader;
-mod request;
 mod store_topic;
 mod stored;
 #[cfg(all(test, not(steadfast_loom)))]

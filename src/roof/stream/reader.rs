@@ -6,7 +6,7 @@ use std::{collections::VecDeque, ops::Bound, pin::pin, time::Duration};
 
 use super::{
     Position, Read, Recorded,
-    log::unanswered,
+    append::unanswered,
     store_topic::{ATTEMPT, Partition, StoreTopicInner},
     stored::{self, StoredEvents},
 };

@@ -15,7 +15,7 @@ use crate::{
     config::Name,
     entropy::Entropy,
     notify::Notifier,
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind, ask},
+    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind, PortFuture, ask},
     spawn::Spawner,
     store::{Key, Precondition, PutOptions, Store, StoreError, Version},
     sync::Mutex,
@@ -101,7 +101,7 @@ impl Builder<StoreTopic> {
 
 impl Component for StoreTopic {
     /// The topic is created, or found, when this future is polled.
-    type Built = BoxFuture<'static, Result<Self, PortError>>;
+    type Built = PortFuture<'static, Self>;
     type Spec = StoreTopicSpec;
 
     fn assemble(spec: StoreTopicSpec, common: Common) -> Self::Built {
@@ -276,7 +276,7 @@ impl Topic for StoreTopic {
         self.0.parts.len() as u16
     }
 
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         Box::pin(async move {
             let appended = self.0.append(partition, events).await?;
             self.0.announce(partition, &appended).await;
@@ -284,15 +284,15 @@ impl Topic for StoreTopic {
         })
     }
 
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         Box::pin(self.0.read(partition, read))
     }
 
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(self.0.bounds(partition))
     }
 
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
         Box::pin(self.0.trim(partition, before))
     }
 }

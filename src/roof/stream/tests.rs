@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     Event,
-    request::Request,
+    append_request::Request,
     stored::{self, Head, StoredEvents, Ticket},
     turns::{self, Step, Tickets, Turn},
 };

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{Appended, Event, Recorded};
 use crate::{
     config::setters,
-    port::{BoxFuture, Capabilities, PortError},
+    port::{Capabilities, PortError, PortFuture},
 };
 
 /// Options of a read.
@@ -108,7 +108,7 @@ pub trait Topic: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// If the future is dropped, all events were appended, or none.
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>>;
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>>;
 
     /// Returns the next events of a partition, in order and without holes. If there is none, waits
     /// for one, at most for `read.wait`.
@@ -123,7 +123,7 @@ pub trait Topic: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>>;
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>>;
 
     /// Returns the positions that exist.
     ///
@@ -132,7 +132,7 @@ pub trait Topic: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>>;
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds>;
 
     /// Deletes all events below a position, and returns their number. A position beyond the end
     /// deletes all events; the next one still gets the next position.
@@ -143,7 +143,7 @@ pub trait Topic: Send + Sync + fmt::Debug {
     /// # Cancel safety
     /// If the future is dropped, some of the events may be deleted: always those with the lowest
     /// positions.
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>>;
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64>;
 }
 
 impl<T: Topic + ?Sized> Topic for Arc<T> {
@@ -159,16 +159,16 @@ impl<T: Topic + ?Sized> Topic for Arc<T> {
     fn partitions(&self) -> u16 {
         (**self).partitions()
     }
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         (**self).append(partition, events)
     }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         (**self).read(partition, read)
     }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         (**self).bounds(partition)
     }
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
         (**self).trim(partition, before)
     }
 }

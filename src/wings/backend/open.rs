@@ -55,6 +55,7 @@ struct Memory {
 /// | `nats://HOST`, `tls://HOST` (TLS) | the streams `steadfast_...` of NATS JetStream, connected as by `Nats::connect` | `nats` |
 /// | `postgres://USER@HOST/DATABASE` | the schema `steadfast` of a PostgreSQL server, connected as by `Postgres::connect` | `postgres` |
 /// | `redis://HOST`, `rediss://HOST` (TLS) | the keys `steadfast:` of a Redis server, connected as by `Redis::connect` | `redis` |
+/// | `redis+sentinel://HOST,HOST/SERVICE`, `rediss+sentinel://..` | the same on the primary that sentinels name | `redis` |
 /// | `sqlite:FILE` | a SQLite file, opened on the calling thread as by `Sqlite::open` | `sqlite` |
 ///
 /// ```
@@ -79,26 +80,30 @@ struct Memory {
 /// If the future is dropped, the backend is opened or not; nothing else happened.
 pub async fn open(url: &str) -> Result<Backend, PortError> {
     let invalid = |rule: &str| PortError::invalid("url", rule);
-    let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(invalid(
-            "must begin with a scheme: `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`",
-        ));
+    let no_scheme = || {
+        invalid("must begin with a scheme: `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST`, `sqlite:FILE`")
     };
+    let Some((scheme, rest)) = url.split_once(':') else { return Err(no_scheme()) };
+    // Boxed: the future of each engine is large, and a caller's holds room for the largest.
     let engine = match scheme {
         "memory" if rest.is_empty() => Engine::Memory(Arc::default()),
         "memory" => return Err(invalid("nothing may follow `memory:`")),
         #[cfg(feature = "nats")]
-        "nats" | "tls" => Engine::Nats(Nats::connect(NatsConfig::at(url)).await?),
+        "nats" | "tls" => Engine::Nats(Box::pin(Nats::connect(NatsConfig::at(url))).await?),
         #[cfg(not(feature = "nats"))]
         "nats" | "tls" => return Err(invalid("`nats:` needs the feature `nats` of the crate")),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Engine::Postgres(Postgres::connect(PostgresConfig::at(url)).await?),
+        "postgres" | "postgresql" => Engine::Postgres(Box::pin(Postgres::connect(PostgresConfig::at(url))).await?),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => return Err(invalid("`postgres:` needs the feature `postgres` of the crate")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => Engine::Redis(Redis::connect(RedisConfig::at(url)).await?),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            Engine::Redis(Box::pin(Redis::connect(RedisConfig::at(url))).await?)
+        }
         #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" => return Err(invalid("`redis:` needs the feature `redis` of the crate")),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            return Err(invalid("`redis:` needs the feature `redis` of the crate"));
+        }
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let sqlite = Sqlite::open(SqliteConfig::at(rest))?;
@@ -107,12 +112,17 @@ pub async fn open(url: &str) -> Result<Backend, PortError> {
         }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => return Err(invalid("`sqlite:` needs the feature `sqlite` of the crate")),
-        // The rest may contain a password.
-        other => {
+        // The rest may contain a password. Without slashes the first part, too: it is a user then.
+        other
+            if rest.starts_with("//")
+                && !other.is_empty()
+                && other.bytes().all(|byte| byte.is_ascii_alphanumeric()) =>
+        {
             return Err(invalid(&format!(
                 "unknown scheme {other:?}: must be `memory:`, `nats://HOST`, `postgres://HOST`, `redis://HOST` or `sqlite:FILE`"
             )));
         }
+        _ => return Err(no_scheme()),
     };
     Ok(Backend(engine))
 }
@@ -130,6 +140,31 @@ impl Backend {
             Engine::Redis(_) => "redis",
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(..) => "sqlite",
+        }
+    }
+
+    /// Describes the place of the state in a line; of an engine on a server also the protection of
+    /// the connection on its way there.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = steadfast::backend::open("memory:").await?;
+    /// assert_eq!(backend.explain(), "memory: ends with this process");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn explain(&self) -> String {
+        match &self.0 {
+            Engine::Memory(_) => "memory: ends with this process".to_owned(),
+            #[cfg(feature = "nats")]
+            Engine::Nats(nats) => nats.explain(),
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(postgres) => postgres.explain(),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => redis.explain(),
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(..) => "sqlite: a file of this machine".to_owned(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! The classifier of HTTP responses.
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
@@ -198,11 +198,4 @@ impl Default for ByStatus {
     }
 }
 
-impl<F> fmt::Debug for ByStatus<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByStatus")
-            .field("unavailable_from", &self.unavailable_from)
-            .field("grpc", &self.grpc)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([F] ByStatus<F>, |this| unavailable_from: this.unavailable_from, grpc: this.grpc);

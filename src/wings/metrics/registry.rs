@@ -3,7 +3,7 @@ use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use ::metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString};
 
-use super::{CallMeter, MetricKind, NAMES};
+use super::{CallMeter, MetricKind, series};
 use crate::{
     build::{Builder, Common, Component},
     config::{ConfigError, Name},
@@ -201,7 +201,7 @@ impl Component for Metrics {
 
     fn assemble(handle: RecorderHandle, Common { clock, .. }: Common) -> Self {
         handle.with(|recorder| {
-            for series in NAMES {
+            for series in series() {
                 let (name, text) = (series.name.into(), series.description.into());
                 match series.kind {
                     MetricKind::Counter => recorder.describe_counter(name, series.unit, text),
@@ -301,14 +301,6 @@ impl Default for Metrics {
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("watched", &self.0.watched.lock().names).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Metrics, |this| watched: this.0.watched.lock().names);
 
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Scope, |this| name: this.name);

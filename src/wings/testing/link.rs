@@ -4,11 +4,13 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use crate::{
-    lease::{Acquired, Held, Lease, LeaseError, Renewed},
+    lease::{Acquired, Held, Lease, LeaseFuture, Renewed},
     notify::{Notices, Notifier},
-    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
-    queue::{Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
-    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind, PortFuture},
+    queue::{
+        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle,
+    },
+    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreFuture, Version, Write},
 };
 
 /// The way of a request from a client to a backend and back.
@@ -115,32 +117,23 @@ impl<L: Link> Store for Behind<L, dyn Store> {
     fn capabilities(&self) -> Capabilities {
         self.link.capabilities(self.port.capabilities())
     }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         pass!(self, Request::read("get", key).of(key),
             [p = key.partition.to_owned(), r = key.row.to_owned()], port => port.get(Key::new(&p, &r)))
     }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         pass!(self, Request::write("put", key).of(key), [p = key.partition.to_owned(), r = key.row.to_owned(), v = value],
             port => port.put(Key::new(&p, &r), v, options))
     }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         pass!(self, Request::write("delete", key).of(key), [p = key.partition.to_owned(), r = key.row.to_owned()],
             port => port.delete(Key::new(&p, &r), options))
     }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         pass!(self, Request::read("scan", format_args!("{:?}", scan.partition)),
             [s = scan.clone()], port => port.scan(&s))
     }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         pass!(self, Request::write("batch", format_args!("{partition:?} ({} writes)", writes.len())),
             [p = partition.to_owned(), w = writes], port => port.batch(&p, w))
     }
@@ -156,38 +149,30 @@ impl<L: Link> Queue for Behind<L, dyn Queue> {
     fn address(&self) -> Option<Address> {
         self.link.address(self.port.address())
     }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         pass!(self, Request::write("send", self.port.identity()), [m = messages], port => port.send(m))
     }
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         pass!(self, Request::write("receive", self.port.identity()), [], port => port.receive(receive))
     }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         pass!(self, Request::settle(self.port.identity(), &settlements), [s = settlements], port => port.settle(s))
     }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         pass!(self, Request::write("extend", self.port.identity()),
             [r = receipt.clone()], port => port.extend(&r, visibility))
     }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         pass!(self, Request::write("mark_begun", self.port.identity()),
             [r = receipt.clone()], port => port.mark_begun(&r, visibility, begun))
     }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         pass!(self, Request::read("depth", self.port.identity()), [], port => port.depth())
     }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         pass!(self, Request::read("peek", self.port.identity()), [], port => port.peek(max))
     }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         pass!(self, Request::write("purge", self.port.identity()), [], port => port.purge())
     }
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
@@ -200,12 +185,7 @@ impl<L: Link> Lease for Behind<L, dyn Lease> {
     fn capabilities(&self) -> Capabilities {
         self.link.capabilities(self.port.capabilities())
     }
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        term: Duration,
-    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+    fn acquire<'a>(&'a self, name: &'a str, holder: &'a str, term: Duration) -> LeaseFuture<'a, Acquired> {
         pass!(self, Request::write("acquire", format_args!("{name:?}")),
             [n = name.to_owned(), h = holder.to_owned()], port => port.acquire(&n, &h, term))
     }
@@ -215,23 +195,18 @@ impl<L: Link> Lease for Behind<L, dyn Lease> {
         holder: &'a str,
         token: FencingToken,
         term: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+    ) -> LeaseFuture<'a, Renewed> {
         pass!(self, Request::write("renew", format_args!("{name:?}")),
             [n = name.to_owned(), h = holder.to_owned()], port => port.renew(&n, &h, token, term))
     }
-    fn release<'a>(
-        &'a self,
-        name: &'a str,
-        holder: &'a str,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn release<'a>(&'a self, name: &'a str, holder: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         pass!(self, Request::write("release", format_args!("{name:?}")),
             [n = name.to_owned(), h = holder.to_owned()], port => port.release(&n, &h, token))
     }
-    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+    fn read<'a>(&'a self, name: &'a str) -> LeaseFuture<'a, Option<Held>> {
         pass!(self, Request::read("read", format_args!("{name:?}")), [n = name.to_owned()], port => port.read(&n))
     }
-    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> LeaseFuture<'a, ()> {
         pass!(self, Request::write("request_release", format_args!("{name:?}")),
             [n = name.to_owned()], port => port.request_release(&n, token))
     }
@@ -241,11 +216,11 @@ impl<L: Link> Notifier for Behind<L, dyn Notifier> {
     fn capabilities(&self) -> Capabilities {
         self.link.capabilities(self.port.capabilities())
     }
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         pass!(self, Request::write("publish", format_args!("{topic:?}")),
             [t = topic.to_owned(), b = notice], port => port.publish(&t, b))
     }
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         pass!(self, Request::read("subscribe", format_args!("{topic:?}")),
             [t = topic.to_owned()], port => port.subscribe(&t))
     }

@@ -42,18 +42,18 @@ mod crash;
 mod drops;
 pub mod faults;
 mod link; // ports behind a link that loses requests
-mod port; // ports that follow a script
 #[cfg(feature = "workflow")]
 mod repeated; // steps of a saga, several times under one key
-mod scripted;
+mod scripted_port; // ports that follow a script
+mod scripted_service;
 
 pub use crate::time::ManualClock;
 pub use crash::{CrashingProcess, crash_at_every_write, fail_at_every_write};
 pub use drops::drop_at_every_await;
-pub use port::{PortAnswer, PortCall, ScriptedPort};
 #[cfg(feature = "workflow")]
 pub use repeated::repeated;
-pub use scripted::{ScriptError, ScriptedError, ScriptedService};
+pub use scripted_port::{PortAnswer, PortCall, ScriptedPort};
+pub use scripted_service::{ScriptError, ScriptedError, ScriptedService};
 
 /// Prints to standard error, where messages of failed tests appear.
 fn report(line: std::fmt::Arguments<'_>) {

@@ -1,5 +1,5 @@
 //! The layer that wraps services in a pipeline.
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tower_layer::Layer;
 
@@ -70,8 +70,4 @@ impl<P, C, R: Clone, F: Clone> Clone for PipelineLayer<P, C, R, F> {
     }
 }
 
-impl<P, C, R, F> fmt::Debug for PipelineLayer<P, C, R, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PipelineLayer").field("pipeline", &self.pipeline.name()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([P, C, R, F] PipelineLayer<P, C, R, F>, |this| pipeline: this.pipeline.name());

@@ -176,11 +176,6 @@ impl<S: Clone, P, C, R: Clone, F: Clone> Clone for PipelineService<S, P, C, R, F
     }
 }
 
-impl<S: fmt::Debug, P, C, R, F> fmt::Debug for PipelineService<S, P, C, R, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PipelineService")
-            .field("inner", &self.inner)
-            .field("pipeline", &self.pipeline.name())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([S: fmt::Debug, P, C, R, F] PipelineService<S, P, C, R, F>, |this|
+    inner: this.inner, pipeline: this.pipeline.name()
+);

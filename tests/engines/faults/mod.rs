@@ -7,6 +7,8 @@ mod ledger;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod promotion;
 mod queue;
+#[cfg(feature = "redis")]
+mod sentinels;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 

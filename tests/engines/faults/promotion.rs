@@ -10,9 +10,9 @@ use std::{
 
 use steadfast::{
     backend::Backend,
-    lease::{Acquired, LeaseError},
-    queue::{Message, Receive, Settle},
-    store::{Key, PutOptions},
+    lease::{Acquired, Lease, LeaseError},
+    queue::{Message, Queue, Receive, Settle},
+    store::{Key, PutOptions, Store},
 };
 use tokio::{task::JoinSet, time::sleep};
 
@@ -20,15 +20,15 @@ use super::{MS, again, blocking};
 
 /// What clients were told, in the order of the answers.
 #[derive(Debug, Default)]
-struct Told {
-    messages: BTreeSet<u64>,
-    tokens: Vec<u64>,
-    versions: Vec<u64>,
+pub(super) struct Told {
+    pub(super) messages: BTreeSet<u64>,
+    pub(super) tokens: Vec<u64>,
+    pub(super) versions: Vec<u64>,
 }
 
 /// Clients that send, lock and write until they are told to stop.
 #[derive(Debug)]
-struct Load {
+pub(super) struct Load {
     told: Arc<Mutex<Told>>,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
@@ -36,9 +36,13 @@ struct Load {
 
 impl Load {
     async fn start(backend: &Backend) -> Self {
+        let queue = again("queue", || backend.queue("jobs")).await.0;
+        Self::over(queue, backend.lease(), backend.store())
+    }
+
+    pub(super) fn over(queue: Arc<dyn Queue>, lease: Arc<dyn Lease>, store: Arc<dyn Store>) -> Self {
         let (told, stop) = (Arc::<Mutex<Told>>::default(), Arc::<AtomicBool>::default());
         let mut tasks = JoinSet::new();
-        let queue = again("queue", || backend.queue("jobs")).await.0;
         for sender in 0..4_u64 {
             let (queue, told, stop) = (queue.clone(), told.clone(), stop.clone());
             tasks.spawn(async move {
@@ -53,7 +57,7 @@ impl Load {
                 }
             });
         }
-        let (lease, shared, ended) = (backend.lease(), told.clone(), stop.clone());
+        let (shared, ended) = (told.clone(), stop.clone());
         tasks.spawn(async move {
             while !ended.load(SeqCst) {
                 let acquired = again("acquire", || lease.acquire("lock", "holder", MS(500))).await.0;
@@ -66,7 +70,7 @@ impl Load {
                 sleep(MS(2)).await;
             }
         });
-        let (store, shared, ended) = (backend.store(), told.clone(), stop.clone());
+        let (shared, ended) = (told.clone(), stop.clone());
         tasks.spawn(async move {
             while !ended.load(SeqCst) {
                 let put = || store.put(Key::new("a", "b"), "c".into(), PutOptions::new());
@@ -78,12 +82,12 @@ impl Load {
         Self { told, stop, tasks }
     }
 
-    fn accepted(&self) -> BTreeSet<u64> {
+    pub(super) fn accepted(&self) -> BTreeSet<u64> {
         self.told.lock().unwrap().messages.clone()
     }
 
     /// Waits until clients were told of so many more messages.
-    async fn progress(&self, more: usize) {
+    pub(super) async fn progress(&self, more: usize) {
         let before = self.accepted().len();
         let until = async {
             while self.accepted().len() < before + more {
@@ -94,7 +98,7 @@ impl Load {
     }
 
     /// Ends the load; returns what clients were told.
-    async fn end(mut self) -> Told {
+    pub(super) async fn end(mut self) -> Told {
         self.stop.store(true, SeqCst);
         while let Some(ended) = self.tasks.join_next().await {
             ended.unwrap();
@@ -112,7 +116,7 @@ impl Told {
     }
 
     /// Tokens and versions have grown with each answer.
-    fn assert_grown(&self) {
+    pub(super) fn assert_grown(&self) {
         let grow = |numbers: &[u64]| numbers.windows(2).find(|pair| pair[0] >= pair[1]).map(<[u64]>::to_vec);
         assert_eq!(grow(&self.tokens), None, "a token came twice or sank");
         assert_eq!(grow(&self.versions), None, "a version came twice or sank");
@@ -120,8 +124,7 @@ impl Told {
 }
 
 /// Takes all messages from the queue, and returns their numbers.
-async fn drain(backend: &Backend) -> Vec<u64> {
-    let queue = backend.queue("jobs").await.unwrap();
+pub(super) async fn drain(queue: &dyn Queue) -> Vec<u64> {
     let mut found = Vec::new();
     loop {
         let deliveries = queue.receive(Receive::new(100, Duration::from_secs(60))).await.unwrap();
@@ -171,7 +174,7 @@ fn a_promoted_synchronous_standby_of_postgres_has_all_that_was_accepted() {
         load.progress(50).await;
         let told = load.end().await;
         told.assert_grown();
-        let found = drain(&backend).await;
+        let found = drain(&*backend.queue("jobs").await.unwrap()).await;
         let (count, found) = (found.len(), found.into_iter().collect::<BTreeSet<_>>());
         assert_eq!(count, found.len(), "a message was accepted twice");
         let lost: Vec<_> = told.messages.difference(&found).collect();
@@ -235,7 +238,7 @@ fn a_promoted_replica_of_redis_lacks_only_what_had_not_reached_it() {
         load.progress(50).await;
         let told = load.end().await;
         told.assert_grown();
-        let found: BTreeSet<_> = drain(&backend).await.into_iter().collect();
+        let found: BTreeSet<_> = drain(&*backend.queue("jobs").await.unwrap()).await.into_iter().collect();
         let lost: BTreeSet<_> = told.messages.difference(&found).copied().collect();
         println!("{} messages were accepted, {} of them lost with the primary", told.messages.len(), lost.len());
         assert!(lost.is_disjoint(&replicated), "lost although the replica had them");

@@ -12,7 +12,7 @@ use steadfast::{
     notify::{Notice, Notifier},
     port::{Capability, Failure, PortErrorKind},
     queue::{Message, Queue, QueueExt, Settle},
-    store::{Key, Precondition, Scan, Store, StoreExt, Write},
+    store::{Key, Precondition, Store, StoreExt, Write},
 };
 
 use super::{connect, prefix, run};
@@ -47,28 +47,6 @@ fn a_wrong_or_missing_password_is_denied() {
         refused(at(""), PortErrorKind::Denied, &["demands a user or a token"]).await;
         let nats = Nats::connect(at("app:right@")).await.unwrap();
         nats.store().insert(KEY, "x").await.unwrap();
-    });
-}
-
-#[test]
-fn the_rights_that_the_page_states_are_enough() {
-    run(async {
-        let rights = r#"publish: ["steadfast.>", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.FC.>"]"#;
-        let rights = format!("permissions: {{ {rights}\n subscribe: [\"steadfast.n.>\", \"_INBOX.>\"] }}");
-        let server = server::Nats::with(&format!(
-            "authorization {{ users: [{{ user: app\n password: secret\n {rights} }}] }}\n"
-        ));
-        let nats = Nats::connect(NatsConfig::at(server.url().replace("//", "//app:secret@"))).await.unwrap();
-        let (store, queue) = (nats.store(), nats.queue("jobs").await.unwrap());
-        store.insert(KEY, "x").await.unwrap();
-        assert_eq!(store.scan_all(Scan::partition("p")).await.unwrap().len(), 1);
-        assert!(store.delete(KEY, Precondition::Any.into()).await.unwrap());
-        queue.send_one(Message::new("a")).await.unwrap();
-        let delivery = queue.receive_one(Duration::from_secs(60)).await.unwrap().unwrap();
-        queue.complete(&delivery.receipt).await.unwrap();
-        let mut notices = nats.notifier().subscribe("t").await.unwrap();
-        nats.notifier().publish("t", "x".into()).await.unwrap();
-        assert_eq!(notices.recv().await, Notice::Message("x".into()));
     });
 }
 

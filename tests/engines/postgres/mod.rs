@@ -2,7 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 #![allow(clippy::print_stdout, reason = "figures of a run")]
 mod connections;
+mod damage;
 mod outbox;
+mod pool;
+mod pooler;
 mod prepared;
 mod queue;
 mod queue_backlog;

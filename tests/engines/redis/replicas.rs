@@ -6,6 +6,7 @@ use steadfast::{
     leader_election::{LeaderElection, LeaderElectionEvent},
     lease::{Acquired, Lease},
     port::{Capability, Failure, PortErrorKind},
+    queue::{Message, Queue},
     store::{Key, Precondition, Store, StoreExt, Version},
 };
 
@@ -66,6 +67,34 @@ fn a_write_that_too_few_replicas_confirm_is_unknown() {
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         assert!(store.get(Key::new("p", "unconfirmed")).await.unwrap().is_some());
         store.insert(Key::new("p", "confirmed"), "x").await.unwrap();
+    });
+}
+
+/// The message is there, and no replica has it: another connection has sent it.
+// Guarantee: queue 1, 7.
+#[test]
+fn a_send_that_is_repeated_waits_for_the_replicas_again() {
+    run(async {
+        let primary = server::Redis::start();
+        let replica = primary.replica(&[]);
+        let proxy = Proxy::start(primary.port());
+        let queue = connect(&proxy, 1).await.queue("jobs").unwrap();
+        let send = async || queue.send(vec![Message::new("x").deduplicate("id")]).await;
+        replica.stop();
+        let error = send().await.unwrap_err();
+        assert!(error.may_have_been_applied(), "{error}");
+        proxy.cut();
+        let error = loop {
+            match send().await {
+                Ok(_) => panic!("no replica has it"),
+                Err(error) if error.may_have_been_applied() => break error,
+                Err(_) => server::look_again().await,
+            }
+        };
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        replica.cont();
+        send().await.unwrap();
+        assert_eq!(queue.depth().await.unwrap().visible, 1);
     });
 }
 

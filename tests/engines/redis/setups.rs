@@ -8,7 +8,7 @@ use steadfast::{
     },
     lease::Lease,
     port::{Capability, Failure, PortError, PortErrorKind},
-    store::{Key, Precondition, Scan, Store, StoreError, StoreExt, Write},
+    store::{Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Write},
 };
 
 use super::{connect, prefix, run};
@@ -356,6 +356,28 @@ fn a_key_of_another_program_is_corrupt_and_stays_as_it_is() {
         assert!(error.to_string().contains("another program"), "{error}");
         assert_eq!(server.command(&["GET", "foreign:s:{p}:rows"]), "theirs");
         redis.store().put(Key::new("q", "r"), "ours".into(), Precondition::Any.into()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_write_that_fails_half_way_is_unknown_and_changes_no_record() {
+    run(async {
+        let server = server::Redis::start();
+        let redis = connect(server.url(), "half").await;
+        let store = redis.store();
+        let plain = || vec![Write::put("r", "new", Precondition::Any)];
+        let mortal = || vec![Write::put("r", "new", PutOptions::new().ttl(Duration::from_secs(60)))];
+        for (key, writes) in [("index", plain()), ("index", mortal()), ("ends", mortal())] {
+            let key = format!("half:s:{{p}}:{key}");
+            server.command(&["XADD", &key, "*", "a", "b"]);
+            let error = store.batch("p", writes).await.unwrap_err();
+            assert!(error.may_have_been_applied(), "{key}: {error}");
+            assert!(store.get(KEY).await.unwrap().is_none(), "{key}");
+            server.command(&["DEL", &key]);
+            store.batch("p", mortal()).await.unwrap();
+            assert_eq!(store.scan(&Scan::partition("p")).await.unwrap().rows.len(), 1);
+            store.delete(KEY, Precondition::Any.into()).await.unwrap();
+        }
     });
 }
 

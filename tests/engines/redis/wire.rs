@@ -92,6 +92,26 @@ fn each_operation_is_one_round_trip_of_few_bytes() {
     });
 }
 
+/// A distant server: each round trip takes 400 ms.
+#[test]
+fn connecting_takes_few_round_trips_and_bears_slow_ones() {
+    run(async {
+        let server = server::Redis::start();
+        server.command(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all"]);
+        let proxy = Proxy::start(server.port());
+        proxy.delay(Duration::from_millis(200));
+        // The first of a prefix names the data.
+        for (user, database, round_trips) in [("", "", [2, 1]), ("app:secret@", "/2", [3, 2])] {
+            for expected in round_trips {
+                let before = proxy.round_trips();
+                let url = format!("redis://{user}127.0.0.1:{}{database}", proxy.port());
+                connect(url, "slow").await;
+                assert_eq!(proxy.round_trips() - before, expected, "{user:?}");
+            }
+        }
+    });
+}
+
 #[test]
 fn writes_that_meet_share_round_trips() {
     run(async {

@@ -19,6 +19,7 @@ pub(crate) use clock::ServerClock;
 pub(crate) use nats::{Nats, NatsCluster};
 pub(crate) use pgbouncer::Pgbouncer;
 pub(crate) use postgres::Postgres;
+pub(crate) use process::free_port;
 pub(crate) use proxy::{Lane, Proxy};
 pub(crate) use redis::Redis;
 

@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
     path::PathBuf,
     process::Command,
-    sync::OnceLock,
+    sync::{Mutex, OnceLock},
     time::Duration,
 };
 
@@ -31,7 +31,7 @@ pub(crate) struct Nats {
     process: Process,
     folder: Folder,
     port: u16,
-    settings: String,
+    settings: Mutex<String>,
     /// `true` if it serves without the others of a cluster.
     is_alone: bool,
 }
@@ -95,6 +95,7 @@ impl Nats {
         // A test of JetStream's absence brings settings of its own.
         let jetstream = if settings.contains("jetstream") { String::new() } else { jetstream };
         let settings = format!("listen: \"127.0.0.1:{port}\"\nserver_name: n{port}\n{jetstream}{settings}\n");
+        let settings = Mutex::new(settings);
         let server = Self { release, process, folder, port, settings, is_alone };
         server.start_again();
         server
@@ -124,10 +125,17 @@ impl Nats {
     #[track_caller]
     pub(crate) fn start_again(&self) {
         let file = self.folder.path().join("nats.conf");
-        fs::write(&file, &self.settings).unwrap();
+        fs::write(&file, &*self.settings.lock().unwrap()).unwrap();
         let mut command = command(program(self.release));
         command.arg("-c").arg(&file);
         self.process.start(&mut command, || self.is_ready());
+    }
+
+    /// Replaces a text of its settings; it takes effect when the server starts again.
+    pub(crate) fn change(&self, from: &str, to: &str) {
+        let mut settings = self.settings.lock().unwrap();
+        assert!(settings.contains(from), "{settings}");
+        *settings = settings.replace(from, to);
     }
 
     fn is_ready(&self) -> bool {

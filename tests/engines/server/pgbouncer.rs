@@ -6,7 +6,7 @@ use super::{
     process::{Account, Folder, Process, command, find, free_port},
 };
 
-/// A pgbouncer in transaction mode: each transaction may run on another connection of the server.
+/// A pgbouncer. In transaction mode each transaction may run on another connection of the server.
 #[derive(Debug)]
 pub(crate) struct Pgbouncer {
     process: Process,
@@ -17,6 +17,11 @@ pub(crate) struct Pgbouncer {
 impl Pgbouncer {
     /// Starts one in front of this server, with this number of connections to it.
     pub(crate) fn start(server: &Postgres, connections: usize) -> Self {
+        Self::start_in("transaction", server, connections)
+    }
+
+    /// Same as [`start`](Self::start) in another mode, such as `session`.
+    pub(crate) fn start_in(mode: &str, server: &Postgres, connections: usize) -> Self {
         let folder = Folder::new("pgbouncer");
         let (process, port) = (Process::new("pgbouncer", folder.path()), free_port());
         let settings = format!(
@@ -27,7 +32,7 @@ impl Pgbouncer {
              listen_port = {port}\n\
              unix_socket_dir =\n\
              auth_type = any\n\
-             pool_mode = transaction\n\
+             pool_mode = {mode}\n\
              default_pool_size = {connections}\n\
              max_client_conn = 500\n\
              server_lifetime = 5\n",

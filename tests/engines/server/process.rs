@@ -93,7 +93,7 @@ impl Drop for Folder {
 
 /// Returns a port that is free, and that the system gives to no client: clients connect while the server is down. Nor is it
 /// given to another server with the one 10,000 above it, which a Redis cluster takes for its bus.
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 15_000;
     const COUNT: u16 = 7_500;
     static NEXT: AtomicU16 = AtomicU16::new(0);

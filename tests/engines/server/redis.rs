@@ -22,6 +22,7 @@ pub(crate) struct Redis {
     tls_port: Option<u16>,
     arguments: Mutex<Vec<String>>,
     clock: Option<&'static ServerClock>,
+    is_sentinel: bool,
 }
 
 impl Redis {
@@ -77,9 +78,42 @@ impl Redis {
         let folder = Folder::new("redis");
         let process = Process::new("redis-server", folder.path());
         let arguments = Mutex::new(arguments.iter().map(|argument| (*argument).to_owned()).collect());
-        let server = Self { process, folder, port: free_port(), tls_port, arguments, clock };
+        let server = Self { process, folder, port: free_port(), tls_port, arguments, clock, is_sentinel: false };
         server.start_again();
         server
+    }
+
+    /// Starts a sentinel that watches this server as the service `jobs`. Two must agree that it is down.
+    pub(crate) fn sentinel(&self, settings: &[&str]) -> Self {
+        let folder = Folder::new("sentinel");
+        let process = Process::new("redis-server", folder.path());
+        let sentinel = Self {
+            process,
+            folder,
+            port: free_port(),
+            tls_port: None,
+            arguments: Mutex::default(),
+            clock: None,
+            is_sentinel: true,
+        };
+        let own = [
+            format!("port {}", sentinel.port),
+            "bind 127.0.0.1".to_owned(),
+            format!("dir {}", sentinel.folder.path().display()),
+            format!("sentinel monitor jobs 127.0.0.1 {} 2", self.port),
+            "sentinel down-after-milliseconds jobs 1500".to_owned(),
+            "sentinel failover-timeout jobs 5000".to_owned(),
+            "sentinel parallel-syncs jobs 2".to_owned(),
+        ];
+        let lines: Vec<_> = own.iter().map(String::as_str).chain(settings.iter().copied()).collect();
+        std::fs::write(sentinel.file(), lines.join("\n")).unwrap();
+        sentinel.start_again();
+        sentinel
+    }
+
+    /// The file in which a sentinel keeps its state.
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("sentinel.conf")
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -103,6 +137,10 @@ impl Redis {
     #[track_caller]
     pub(crate) fn start_again(&self) {
         let mut command = command(program());
+        if self.is_sentinel {
+            command.arg(self.file()).arg("--sentinel");
+            return self.process.start(&mut command, || self.is_ready());
+        }
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         // A replica is served at once.
         command.args(["--repl-diskless-sync-delay", "0"]);
@@ -165,14 +203,26 @@ impl Redis {
         self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
+    /// Sends one command of any bytes.
+    #[track_caller]
+    pub(crate) fn command_of_bytes(&self, words: &[&[u8]]) -> String {
+        self.try_command_of_bytes(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
     fn try_command(&self, words: &[&str]) -> std::io::Result<String> {
+        let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+        self.try_command_of_bytes(&words)
+    }
+
+    fn try_command_of_bytes(&self, words: &[&[u8]]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let mut request = format!("*{}\r\n", words.len());
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
-            request += &format!("${}\r\n{word}\r\n", word.len());
+            request.extend(format!("${}\r\n", word.len()).bytes());
+            request.extend([word, &b"\r\n"[..]].concat());
         }
-        stream.write_all(request.as_bytes())?;
+        stream.write_all(&request)?;
         answer(&mut BufReader::new(stream))
     }
 

@@ -10,8 +10,7 @@ use steadfast::{
     cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteCall, RemoteConfig},
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
-    port::BoxFuture,
-    store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreError, StoreExt, Version},
+    store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreExt, StoreFuture, Version},
     testing::{
         drop_at_every_await,
         faults::{FaultClient, FaultConfig, FaultNetwork},
@@ -459,12 +458,7 @@ impl Slow {
 impl Store for Slow {
     forward_store! { store: capabilities, get, delete, scan, batch }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         if value.windows(7).any(|part| part == b"\nvalue\n") {
             self.on_the_way.lock().unwrap().push((key.row.to_owned(), value, options));
             return Box::pin(std::future::pending());

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use steadfast::{
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, PortErrorKind, PortFuture},
     testing::{PortAnswer, ScriptedPort},
     time::Clock,
 };
@@ -62,10 +62,10 @@ impl Notifier for Plane {
     fn capabilities(&self) -> Capabilities {
         self.notifier.capabilities()
     }
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         self.notifier.publish(topic, notice)
     }
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             let notices = self.notifier.subscribe(topic).await?;
             Ok(Notices::new(Heard { notices, loses: self.loses.clone(), gap: self.gap.clone() }))

@@ -10,7 +10,7 @@ use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     outcome::TripRule,
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, PortErrorKind, PortFuture},
     store::{InMemoryStore, Key, Store, StoreExt},
     testing::{
         drop_at_every_await,
@@ -470,10 +470,10 @@ impl Notifier for Breaks {
     fn capabilities(&self) -> Capabilities {
         InMemoryNotifier::new().capabilities()
     }
-    fn publish<'a>(&'a self, _: &'a str, _: bytes::Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, _: &'a str, _: bytes::Bytes) -> PortFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }
-    fn subscribe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, _: &'a str) -> PortFuture<'a, Notices> {
         let (clock, at, again) = (self.clock.clone(), self.at, self.again);
         Box::pin(async move { Ok(Notices::new(Breaking { clock, at: Some(at), again })) })
     }

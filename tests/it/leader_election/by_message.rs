@@ -5,7 +5,7 @@ use steadfast::{
     leader_election::by_message::{
         Ballot, InMemoryNetwork, InMemoryTransport, MessageElection, MessageElectionConfig, NodeId, Transport,
     },
-    port::{BoxFuture, PortError},
+    port::{BoxFuture, PortFuture},
     testing::drop_at_every_await,
     time::{Clock, ManualClock},
 };
@@ -122,7 +122,7 @@ fn settings_that_break_a_rule_are_refused_by_name() {
 struct Slow(InMemoryTransport, Clock);
 
 impl Transport for Slow {
-    fn send(&self, to: NodeId, ballot: Ballot) -> BoxFuture<'_, Result<(), PortError>> {
+    fn send(&self, to: NodeId, ballot: Ballot) -> PortFuture<'_, ()> {
         Box::pin(async move {
             self.1.sleep(Duration::from_millis(3)).await;
             self.0.send(to, ballot).await

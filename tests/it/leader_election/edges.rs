@@ -15,7 +15,7 @@ use steadfast::{
     },
     lease::{Acquired, InMemoryLease, Lease},
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, PortErrorKind, PortFuture},
     store::{Key, PutOptions, Store},
     testing::{PortAnswer, ScriptedPort},
     time::Clock,
@@ -139,10 +139,10 @@ impl Notifier for Breaks {
     fn capabilities(&self) -> Capabilities {
         InMemoryNotifier::new().capabilities()
     }
-    fn publish<'a>(&'a self, _: &'a str, _: bytes::Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, _: &'a str, _: bytes::Bytes) -> PortFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }
-    fn subscribe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, _: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async { Ok(Notices::new(Breaks)) })
     }
 }

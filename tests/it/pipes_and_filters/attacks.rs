@@ -8,8 +8,8 @@ use std::{
 
 use steadfast::{
     pipes_and_filters::{Emit, Filter, FilterEvent, LINEAGE},
-    port::{BoxFuture, PortErrorKind},
-    queue::{Address, Message, Queue, QueueError, Receipt, Settle},
+    port::PortErrorKind,
+    queue::{Address, Message, Queue, QueueError, QueueFuture, Receipt, Settle},
     queue_listener::Work,
     testing::{PortAnswer, ScriptedPort},
     time::Clock,
@@ -189,10 +189,7 @@ fn a_forward_that_the_engine_refuses_after_all_is_a_failed_attempt() {
         fn address(&self) -> Option<Address> {
             Some(self.1.clone())
         }
-        fn settle<'a>(
-            &'a self,
-            settlements: Vec<(Receipt, Settle)>,
-        ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
             self.0.settle(settlements)
         }
     }

@@ -11,9 +11,10 @@ use steadfast::{
     Builder,
     entropy::Entropy,
     observe::Subscription,
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{Capabilities, Capability, PortError, PortErrorKind},
     queue::{
-        Delivery, Depth, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
+        Delivery, Depth, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, QueueFuture, Receipt, Receive,
+        Settle,
     },
     queue_listener::{QueueListener, QueueListenerConfig, QueueListenerEvent},
     testing::ScriptedPort,
@@ -157,10 +158,10 @@ impl Queue for Line {
         if self.state().never_wakes { can.without(Capability::Push) } else { can }
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(self.pass("send", self.queue.send(messages)))
     }
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(async move {
             let wait = if self.state().answers_early { Duration::ZERO } else { receive.wait };
             let taken = self.pass("receive", self.queue.receive(receive.wait(wait))).await?;
@@ -171,10 +172,7 @@ impl Queue for Line {
             Ok(taken)
         })
     }
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         let bad = self.state().unsettleable.as_ref().and_then(|(_, mode, receipts)| {
             settlements.iter().any(|(receipt, _)| receipts.contains(receipt)).then_some(*mode)
         });
@@ -199,18 +197,13 @@ impl Queue for Line {
             }
         })
     }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(self.pass("extend", self.queue.extend(receipt, visibility)))
     }
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(self.pass("extend", self.queue.mark_begun(receipt, visibility, begun)))
     }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(self.pass("depth", self.queue.depth()))
     }
 }

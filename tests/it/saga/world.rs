@@ -11,9 +11,9 @@ use steadfast::{
     ConfigError,
     codec::Codec,
     entropy::Entropy,
-    port::{BoxFuture, Capabilities, FencingToken, PortError},
+    port::{Capabilities, FencingToken, PortError},
     saga::{Action, Compensation, Plan, Saga, SagaConfig, SagaError, SagaEvent, SagaOutcome, Step, StepOutcome},
-    store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreError, StoreExt, Version, Write},
+    store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreError, StoreExt, StoreFuture, Version, Write},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork},
     time::{Clock, ManualClock},
 };
@@ -203,18 +203,14 @@ impl Store for Limited {
         self.0.capabilities().largest_value(LARGE - 1)
     }
 
-    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             check(&value)?;
             self.0.put(key, value, how).await
         })
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             for write in &writes {
                 if let Write::Put { value, .. } = write {

@@ -9,8 +9,8 @@ use std::{
 };
 
 use steadfast::{
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
-    queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt},
+    port::{Capabilities, PortError, PortErrorKind},
+    queue::{Address, InMemoryQueue, Message, MessageId, Queue, QueueExt, QueueFuture},
     saga::{Action, Plan, Saga, SagaOutcome, SagaPhase, Step, StepOutcome},
     scheduler::{STATUS, Scheduler, SchedulerEvent},
 };
@@ -96,7 +96,7 @@ impl Queue for Limited {
         self.queue.capabilities().largest_value(self.largest)
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;
             if self.failures.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {

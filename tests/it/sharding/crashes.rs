@@ -5,7 +5,7 @@ use std::{
 };
 
 use steadfast::{
-    port::{BoxFuture, Failure, PortError, PortErrorKind},
+    port::{Failure, PortError, PortErrorKind, PortFuture},
     sharding::{
         Access, Chunk, KeyBytes, Move, Mover, PlannedMove, Refused, Routed, ShardDirectory, ShardDirectoryConfig,
         ShardError, ShardGuard, ShardId, ShardMap, Step,
@@ -192,27 +192,22 @@ impl ByRequests<'_> {
 }
 
 impl Mover for ByRequests<'_> {
-    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.shards.guard(shard).install(map.clone()).await;
             Ok(())
         })
     }
-    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(self.copy_rows(work, map))
     }
-    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.copy_rows(work, map).await?;
             if self.fails_at == Some(Step::Frozen) { Err(unavailable("the mover gives up")) } else { Ok(()) }
         })
     }
-    fn drop_rows<'a>(
-        &'a self,
-        shard: ShardId,
-        work: &'a Move,
-        map: &'a Arc<ShardMap>,
-    ) -> BoxFuture<'a, Result<(), PortError>> {
+    fn drop_rows<'a>(&'a self, shard: ShardId, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             let _permit = self.shards.guard(shard).enter_move(work).map_err(unavailable)?;
             for (row, _) in self.rows(shard, work, map).await? {

@@ -13,7 +13,7 @@ use steadfast::{
     Pipeline,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
     notify::InMemoryNotifier,
-    port::{BoxFuture, ByFailure, PortError, PortErrorKind},
+    port::{ByFailure, PortError, PortErrorKind, PortFuture},
     sharding::{
         Access, Chunk, FanOut, FanOutConfig, FanOutResult, KeyBytes, Move, Mover, PlannedMove, Refused, RouteError,
         Routed, ShardDirectory, ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter,
@@ -106,32 +106,27 @@ fn refused(refused: Refused) -> PortError {
 }
 
 impl Mover for World {
-    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.travel().await;
             self.shards[shard.0 as usize].0.install(map.clone()).await;
             Ok(())
         })
     }
-    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.travel().await;
             self.copy_rows(work, map).await
         })
     }
-    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.copy_rows(work, map).await?;
             self.travel().await;
             Ok(())
         })
     }
-    fn drop_rows<'a>(
-        &'a self,
-        shard: ShardId,
-        work: &'a Move,
-        map: &'a Arc<ShardMap>,
-    ) -> BoxFuture<'a, Result<(), PortError>> {
+    fn drop_rows<'a>(&'a self, shard: ShardId, work: &'a Move, map: &'a Arc<ShardMap>) -> PortFuture<'a, ()> {
         Box::pin(async move {
             let (guard, rows) = &self.shards[shard.0 as usize];
             let _permit = guard.enter_move(work).map_err(refused)?;

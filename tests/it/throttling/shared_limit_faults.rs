@@ -10,8 +10,7 @@ use std::{
 use bytes::Bytes;
 use steadfast::{
     Reason,
-    port::BoxFuture,
-    store::{InMemoryStore, Key, PutOptions, Record, Store, StoreError, Version},
+    store::{InMemoryStore, Key, PutOptions, Record, Store, StoreError, StoreFuture, Version},
     throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, WhenDown},
     time::{Clock, ManualClock, Timestamp},
 };
@@ -31,7 +30,7 @@ struct Errs {
 impl Store for Errs {
     forward_store! { store: capabilities, delete, scan, batch }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             self.asked.fetch_add(1, SeqCst);
             let mut record = self.store.get(key).await?;
@@ -41,12 +40,7 @@ impl Store for Errs {
             Ok(record)
         })
     }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             if self.conflicts {
                 return Err(StoreError::Conflict { current: None, write: 0 });

@@ -14,8 +14,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use steadfast::{
     entropy::Entropy,
     notify::{Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
-    store::{DeleteOptions, Key, Page, Precondition, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::{BoxFuture, Capabilities, PortError, PortErrorKind, PortFuture},
+    store::{
+        DeleteOptions, Key, Page, Precondition, PutOptions, Record, Scan, Store, StoreError, StoreFuture, Version,
+        Write,
+    },
     time::{Clock, Instant},
 };
 
@@ -154,7 +157,7 @@ impl Store for ToStore {
     fn capabilities(&self) -> Capabilities {
         self.0.store.capabilities()
     }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             let line = &*self.0;
             let began = line.clock.now();
@@ -170,18 +173,13 @@ impl Store for ToStore {
             Ok(record)
         })
     }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        mut how: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, mut how: PutOptions) -> StoreFuture<'a, Version> {
         if self.0.without == Without::Comparing {
             how.when = Precondition::Any;
         }
         Box::pin(async move { self.0.carry(true, self.0.store.put(key, value, how)).await })
     }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             if self.0.without == Without::Deleting {
                 return self.0.carry(true, async { Ok(true) }).await;
@@ -189,14 +187,10 @@ impl Store for ToStore {
             self.0.carry(true, self.0.store.delete(key, options)).await
         })
     }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(async move { self.0.carry(false, self.0.store.scan(scan)).await })
     }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move { self.0.carry(true, self.0.store.batch(partition, writes)).await })
     }
 }
@@ -220,7 +214,7 @@ impl Notifier for ToNotifier {
     fn capabilities(&self) -> Capabilities {
         self.0.notifier.capabilities()
     }
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         Box::pin(async move {
             self.ready().await?;
             let mut bytes = BytesMut::with_capacity(notice.len() + 16);
@@ -230,7 +224,7 @@ impl Notifier for ToNotifier {
             self.0.notifier.publish(topic, bytes.freeze()).await
         })
     }
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             self.ready().await?;
             let notices = self.0.notifier.subscribe(topic).await?;

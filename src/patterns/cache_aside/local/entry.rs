@@ -17,6 +17,7 @@ use super::super::{
     CacheAsideConfig,
     loaded::ValueSettings,
     local::tags::Slot,
+    refresh::RefreshAhead,
     validator::{Stale, Validator},
 };
 use crate::{
@@ -50,12 +51,9 @@ pub(crate) struct Rest {
     pub(crate) fresh_until: Instant,
     /// Time until which the value may be served while the source fails.
     pub(crate) stale_until: Instant,
-    /// Time from which a hit starts a refresh; never, once one was started.
-    refresh_at: Instant,
     /// Time before which the source is not asked again after a failed load.
     retry_at: Instant,
-    /// Duration of the load, for XFetch; zero once a refresh was started.
-    pub(crate) took: Duration,
+    pub(crate) ahead: RefreshAhead,
     /// Version of the value in the remote tier.
     pub(crate) version: Option<Version>,
     /// Time at which the entry was stored.
@@ -139,11 +137,10 @@ impl<V> Entry<V> {
             // Not even within its time to live: it may have expired by sliding or precede a gap in the notices.
             _ => never,
         };
-        let refresh_at = match config.refresh_ahead {
-            Some(share) if value.is_some() => now + scaled(ttl, share).saturating_sub(age),
-            _ => Instant::FAR_FUTURE,
+        let ahead = match value {
+            Some(_) => RefreshAhead::new(config, now, ttl, age, took),
+            None => RefreshAhead::NEVER,
         };
-        let took = if config.xfetch.is_some() && value.is_some() { took } else { Duration::ZERO };
         let idle = config.sliding.map(|idle| (idle, AtomicU64::new(now.as_nanos())));
         let memo = settings.validator.as_ref().filter(|_| value.is_some());
         let memo = memo.map(|validator| Box::new(Memo { validator: validator.clone(), tags: names.to_vec() }));
@@ -151,13 +148,12 @@ impl<V> Entry<V> {
         let extra = (needs_check || memo.is_some()).then(|| Arc::new(Extra { tags, idle, memo }));
         let mut plain_until = never;
         if value.is_some() && !needs_check {
-            let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(took, beta));
-            plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
+            plain_until = ahead.impossible_until(fresh_until, config.xfetch);
         }
         let (stored, retry_at) = (now, never);
         Self {
             hot: Hot { value, plain_until, born },
-            rest: Rest { fresh_until, stale_until, refresh_at, retry_at, took, version, stored, age, weight, extra },
+            rest: Rest { fresh_until, stale_until, retry_at, ahead, version, stored, age, weight, extra },
         }
     }
 
@@ -172,11 +168,8 @@ impl<V> Entry<V> {
         entropy: &Entropy,
     ) -> Option<Freshness> {
         if above_floor && now < self.rest.fresh_until && !self.is_idle(now) {
-            let by_chance = xfetch.is_some_and(|beta| {
-                !self.rest.took.is_zero()
-                    && xfetch_refreshes(self.rest.took, beta, 1.0 - entropy.unit(), self.rest.fresh_until - now)
-            });
-            return Some(if now >= self.rest.refresh_at || by_chance { Freshness::Due } else { Freshness::Fresh });
+            let is_due = self.rest.ahead.is_due(now, self.rest.fresh_until - now, xfetch, entropy);
+            return Some(if is_due { Freshness::Due } else { Freshness::Fresh });
         }
         match (now < self.rest.stale_until, now < self.rest.retry_at) {
             (true, true) => Some(Freshness::Throttled),
@@ -227,17 +220,11 @@ impl<V> Entry<V> {
 
     /// Marks the entry as being refreshed, so that no further refresh starts.
     pub(crate) fn refreshing(mut self) -> Self {
-        self.rest.refresh_at = Instant::FAR_FUTURE;
-        self.rest.took = Duration::ZERO;
+        self.rest.ahead = RefreshAhead::NEVER;
         if self.hot.plain_until > Instant::from_nanos(0) {
             self.hot.plain_until = self.rest.fresh_until;
         }
         self
-    }
-
-    /// Returns `true` if a refresh may still be started.
-    pub(crate) fn is_refreshable(&self) -> bool {
-        self.rest.refresh_at < Instant::FAR_FUTURE || !self.rest.took.is_zero()
     }
 
     /// Marks the entry after a failed load: the source is not asked again before this time.
@@ -255,19 +242,4 @@ fn share(part: Duration, whole: Duration) -> f64 {
 pub(crate) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Duration {
     let nanos = nanos(jitter);
     if nanos == 0 { ttl } else { ttl.saturating_add(Duration::from_nanos(entropy.up_to(nanos))) }
-}
-
-/// Returns `true` if a hit should refresh a value that expires in `left` and took `took` to load;
-/// `u` is drawn from `(0, 1]`.
-///
-/// Source: Vattani, Chierichetti, Lowenstein, "Optimal probabilistic cache stampede prevention",
-/// VLDB 2015.
-pub(crate) fn xfetch_refreshes(took: Duration, beta: f64, u: f64, left: Duration) -> bool {
-    -took.as_secs_f64() * beta * u.ln() >= left.as_secs_f64()
-}
-
-/// Returns the time before expiry in which a refresh by chance is possible. `u` is a multiple of
-/// 2^-53, so `-ln u` is at most 36.8.
-fn xfetch_horizon(took: Duration, beta: f64) -> Duration {
-    scaled(took, beta * 36.8)
 }

@@ -1,6 +1,5 @@
 //! The shared breaker: its parts and its public methods.
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -308,12 +307,6 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for SharedCircuitBreaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedCircuitBreaker")
-            .field("name", &self.0.name)
-            .field("process", &self.process())
-            .field("breaker", &self.0.breaker)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(SharedCircuitBreaker, |this|
+    name: this.0.name, process: this.process(), breaker: this.0.breaker
+);

@@ -23,13 +23,13 @@
 // began before a change of state or of the windows is not counted in the new ones. `plan` is stored
 // (`Release`) before the word, so a caller that sees a new word reads the plan that it was made by.
 
-mod plan;
 mod records;
+mod settings;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 
-pub(super) use plan::{ALL, Live, Plan, Setting};
 pub(super) use records::{Bads, Counts};
+pub(super) use settings::{ALL, Live, Plan, Setting};
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The async shell, which carries ballots between a state machine and a transport.
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
@@ -172,8 +172,4 @@ impl Component for MessageElection {
     }
 }
 
-impl fmt::Debug for MessageElection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageElection").field("id", &self.id).field("leader", &self.leader()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(MessageElection, |this| id: this.id, leader: this.leader());

@@ -9,7 +9,7 @@ use std::{
 
 use super::{Ballot, NodeId, Transport};
 use crate::{
-    port::{BoxFuture, PortError, PortErrorKind},
+    port::{BoxFuture, PortError, PortErrorKind, PortFuture},
     sync::{Mutex, MutexGuard},
 };
 
@@ -76,7 +76,7 @@ pub struct InMemoryTransport {
 }
 
 impl Transport for InMemoryTransport {
-    fn send(&self, to: NodeId, ballot: Ballot) -> BoxFuture<'_, Result<(), PortError>> {
+    fn send(&self, to: NodeId, ballot: Ballot) -> PortFuture<'_, ()> {
         Box::pin(async move {
             let mut state = self.network.state();
             if state.cut.contains(&(self.id, to)) {

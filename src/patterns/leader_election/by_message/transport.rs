@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::port::{BoxFuture, PortError};
+use crate::port::{BoxFuture, PortFuture};
 
 /// A node's id. The highest id that can be reached leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     /// If the future is dropped, the ballot was either sent or not.
-    fn send(&self, to: NodeId, ballot: Ballot) -> BoxFuture<'_, Result<(), PortError>>;
+    fn send(&self, to: NodeId, ballot: Ballot) -> PortFuture<'_, ()>;
 
     /// Waits for the next ballot for this node and returns it with its sender.
     ///
@@ -52,7 +52,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
 }
 
 impl<T: Transport + ?Sized> Transport for Arc<T> {
-    fn send(&self, to: NodeId, ballot: Ballot) -> BoxFuture<'_, Result<(), PortError>> {
+    fn send(&self, to: NodeId, ballot: Ballot) -> PortFuture<'_, ()> {
         (**self).send(to, ballot)
     }
     fn recv(&self) -> BoxFuture<'_, (NodeId, Ballot)> {

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use crate::{
     backoff::Backoff,
-    port::{BoxFuture, ErrorClass, Failure},
-    queue::{Delivery, QueueError, Receive},
+    port::{ErrorClass, Failure},
+    queue::{Delivery, QueueError, QueueFuture, Receive},
     queue_listener::{
         QueueCall,
         lease::LeasedDelivery,
@@ -46,7 +46,7 @@ pub(crate) struct Asked<'a> {
     /// Time at which the request was made. The leases count from it.
     at: Instant,
     intake: Reserved<'a>,
-    pub(crate) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
+    pub(crate) receive: QueueFuture<'a, Vec<Delivery>>,
 }
 
 /// Result of [`Poller::find`].

@@ -1,6 +1,6 @@
 //! The adaptive concurrency limiter: a concurrency limiter whose capacity follows the observed
 //! latency.
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
     AdaptiveLimitConfig, PriorityShares,
@@ -331,12 +331,6 @@ impl Policy for AdaptiveLimiter {
     }
 }
 
-impl fmt::Debug for AdaptiveLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdaptiveLimiter")
-            .field("name", &self.0.name)
-            .field("limit", &self.limit())
-            .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(AdaptiveLimiter, |this|
+    name: this.0.name, limit: this.limit(), in_flight: this.in_flight()
+);

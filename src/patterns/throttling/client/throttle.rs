@@ -313,11 +313,4 @@ impl Policy for ClientThrottle {
     }
 }
 
-impl fmt::Debug for ClientThrottle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientThrottle")
-            .field("name", &self.0.name)
-            .field("snapshot", &self.snapshot())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(ClientThrottle, |this| name: this.0.name, snapshot: this.snapshot());

@@ -335,12 +335,6 @@ impl Policy for ConcurrencyLimiter {
     }
 }
 
-impl fmt::Debug for ConcurrencyLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConcurrencyLimiter")
-            .field("name", &self.inner.name)
-            .field("capacity", &self.capacity())
-            .field("available", &self.available())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(ConcurrencyLimiter, |this|
+    name: this.inner.name, capacity: this.capacity(), available: this.available()
+);

@@ -1,6 +1,5 @@
 //! The limit of one key of a keyed rate limiter, as a policy and as one of several limits.
 use std::{
-    fmt,
     future::Future,
     hash::{BuildHasher, Hash, RandomState},
     time::Duration,
@@ -108,8 +107,4 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Sealed for KeyLimit<K, S> {
     }
 }
 
-impl<K, S> fmt::Debug for KeyLimit<K, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyLimit").field("limiter", &self.limiter).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!([K, S] KeyLimit<K, S>, |this| limiter: this.limiter);

@@ -1,6 +1,5 @@
 //! The shared limiter: its parts and its public methods.
 use std::{
-    fmt,
     future::Future,
     sync::{
         Arc,
@@ -363,12 +362,6 @@ impl Policy for SharedRateLimiter {
     }
 }
 
-impl fmt::Debug for SharedRateLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedRateLimiter")
-            .field("name", &self.inner.name)
-            .field("tenant", &self.tenant)
-            .field("config", &self.config())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(SharedRateLimiter, |this|
+    name: this.inner.name, tenant: this.tenant, config: this.config()
+);

@@ -351,11 +351,4 @@ impl Policy for Feature {
     }
 }
 
-impl fmt::Debug for Feature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feature")
-            .field("name", &self.switch.name)
-            .field("on", &(self.switch.on.load(Ordering::Relaxed) == 1))
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Feature, |this| name: this.switch.name, on: (this.switch.on.load(Ordering::Relaxed) == 1));

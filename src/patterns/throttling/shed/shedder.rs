@@ -1,5 +1,5 @@
 //! The shedder: rejects calls by priority while a gauge reports overload.
-use std::{fmt, future::Future, sync::Arc};
+use std::{future::Future, sync::Arc};
 
 use super::{
     ShedderConfig,
@@ -280,12 +280,6 @@ impl Policy for Shedder {
     }
 }
 
-impl fmt::Debug for Shedder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shedder")
-            .field("name", &self.0.name)
-            .field("gauges", &self.0.gauges)
-            .field("level", &f64::from_bits(self.0.level.load(Ordering::Relaxed)))
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Shedder, |this|
+    name: this.0.name, gauges: this.0.gauges, level: f64::from_bits(this.0.level.load(Ordering::Relaxed))
+);

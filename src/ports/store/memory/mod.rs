@@ -13,12 +13,12 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Sequence, Store, StoreError, Version,
-    Write,
+    Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Sequence, Store, StoreError,
+    StoreFuture, Version, Write,
 };
 use crate::{
     build::{Builder, Common, Component},
-    port::{BoxFuture, Capabilities, Capability, FencingToken},
+    port::{Capabilities, Capability, FencingToken},
     sync::{Mutex, MutexGuard},
     time::{Clock, Instant},
 };
@@ -293,7 +293,7 @@ impl Store for InMemoryStore {
         CAN
     }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             key.check(&CAN)?;
             let now = self.clock.now();
@@ -301,12 +301,7 @@ impl Store for InMemoryStore {
         })
     }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             let versions = self.batch(key.partition, vec![Write::put(key.row, value, options)]).await?;
             // One put returns one version.
@@ -314,7 +309,7 @@ impl Store for InMemoryStore {
         })
     }
 
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let write = Write::delete(key.row, options);
             key.check(&CAN)?;
@@ -324,7 +319,7 @@ impl Store for InMemoryStore {
         })
     }
 
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(async move {
             scan.check(&CAN)?;
             let now = self.clock.now();
@@ -332,11 +327,7 @@ impl Store for InMemoryStore {
         })
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             Write::check_batch(partition, &writes, &CAN)?;
             let applied = self.write(partition, writes)?;

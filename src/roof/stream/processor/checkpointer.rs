@@ -6,7 +6,7 @@ use std::{
 
 use super::{
     checkpoint::{Checkpoint, Suspect},
-    records::Written,
+    checkpoint_store::Written,
     worker::{Partition, WorkerEnd},
 };
 use crate::{port::BoxFuture, store::Version, time::Instant};

@@ -1,7 +1,7 @@
 //! The processor, and its builder.
-use std::{collections::BTreeMap, fmt, sync::Arc, sync::atomic::AtomicBool, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, sync::atomic::AtomicBool, time::Duration};
 
-use super::{StreamProcessorConfig, StreamProcessorEvent as Event, alarm::Holdings};
+use super::{StreamProcessorConfig, StreamProcessorEvent as Event, wake_ups::Holdings};
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents},
     config::{ConfigError, Effect, Live, Name, Reconfigure, require},
@@ -270,13 +270,6 @@ impl ProcessorCore {
     }
 }
 
-impl fmt::Debug for StreamProcessor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamProcessor")
-            .field("topic", &self.0.topic)
-            .field("group", &self.0.group)
-            .field("member", &self.0.member)
-            .field("config", &self.0.config)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(StreamProcessor, |this|
+    topic: this.0.topic, group: this.0.group, member: this.0.member, config: this.0.config
+);

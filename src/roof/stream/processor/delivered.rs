@@ -1,5 +1,5 @@
 //! The argument of a handler.
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc};
 
 use crate::{port::FencingToken, stream::Recorded, work::Cancelled};
 
@@ -78,12 +78,4 @@ impl Deref for Delivered {
     }
 }
 
-impl fmt::Debug for Delivered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delivered")
-            .field("position", &self.position)
-            .field("attempt", &self.attempt)
-            .field("token", &self.token)
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(Delivered, |this| position: this.position, attempt: this.attempt, token: this.token);

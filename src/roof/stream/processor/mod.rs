@@ -1,7 +1,7 @@
 //! Members of a group that share the partitions of a topic.
-mod alarm; // the partitions of a member, and notices of new events
 mod balance; // the machine: which member owns how many
 mod checkpoint; // the stored form of the progress
+mod checkpoint_store; // claims and writes it in the store
 mod checkpointer; // what the next checkpoint has, and when it is due
 mod component;
 mod config;
@@ -13,10 +13,10 @@ mod lanes; // the machine: the order of keys
 mod members; // announcements, and the view of the others
 mod owner; // the term of an owner, and its hand-over
 mod reader; // reads ahead of the handlers
-mod records; // the checkpoint in the store
 mod run;
 mod settle; // the end of an attempt
 mod state;
+mod wake_ups; // the partitions of a member, and notices of new events
 mod worker; // polls its reader, handlers and checkpointer
 
 #[cfg(all(test, not(steadfast_loom)))]

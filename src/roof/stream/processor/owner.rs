@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use super::{
     Delivered, StreamProcessorEvent as Event,
-    alarm::Alarm,
+    checkpoint_store::Unclaimed,
     component::ProcessorCore,
-    records::Unclaimed,
+    wake_ups::Alarm,
     worker::{Worker, WorkerEnd},
 };
 use crate::{

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::{StreamProcessor, checkpoint::Checkpoint, members, records};
+use super::{StreamProcessor, checkpoint::Checkpoint, checkpoint_store, members};
 use crate::{
     port::{PortError, PortErrorKind},
     store::{Scan, StoreError, StoreExt},
@@ -97,7 +97,7 @@ impl StreamProcessor {
             let partitions = members::decode(&row.value).map(|announced| announced.partitions).unwrap_or_default();
             owners.extend(partitions.into_iter().map(|partition| (partition, member.clone())));
         }
-        let rows = core.store.scan_all(Scan::partition(&*core.partition).prefix(records::PREFIX)).await;
+        let rows = core.store.scan_all(Scan::partition(&*core.partition).prefix(checkpoint_store::PREFIX)).await;
         let mut records: BTreeMap<_, _> = rows.map_err(of_store)?.into_iter().map(|row| (row.row, row.value)).collect();
         let mut own = core.holdings.owned.lock().clone();
         // Behind the checkpoints: an event that is appended meanwhile is counted.
@@ -107,7 +107,7 @@ impl StreamProcessor {
         for partition in 0..core.topic.partitions() {
             let Some(next) = bounds.try_next().await?.map(|bounds| bounds.next) else { break };
             let own = own.remove(&partition);
-            let record = records.remove(&records::row(partition));
+            let record = records.remove(&checkpoint_store::row(partition));
             states.push(match own {
                 Some(own) if own.end > 0 => {
                     PartitionState { lag: own.lag.saturating_add(next.saturating_sub(own.end)), ..own }

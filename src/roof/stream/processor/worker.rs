@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    Delivered, StreamCall, StreamProcessorEvent as Event, alarm::Alarm, checkpointer::Checkpointer,
+    Delivered, StreamCall, StreamProcessorEvent as Event, checkpoint_store::Claimed, checkpointer::Checkpointer,
     component::ProcessorCore, config::OutOfRange, delivered::OfRead, handlers::Handlers, lanes::Lanes, reader::Reader,
-    records::Claimed, state::lag,
+    state::lag, wake_ups::Alarm,
 };
 use crate::{
     port::{FencingToken, PortErrorKind},

@@ -44,11 +44,47 @@ pub enum ConnectionEvent {
         /// Number of attempts that it took.
         attempts: u32,
     },
+    /// An attempt to restore the connection failed in another way than the failures before it: the
+    /// server is there again and refuses the password, for example.
+    NotRestored {
+        /// The connections that are affected.
+        role: ConnectionRole,
+        /// Kind of the failure.
+        kind: PortErrorKind,
+        /// The failure, without a password.
+        reason: String,
+    },
+    /// The connection leads to another machine, and a third party on the way can read or change
+    /// its content: it is not encrypted, or the server's certificate is not verified.
+    Exposed {
+        /// The server.
+        server: String,
+        /// The weakness, and the setting that ends it.
+        reason: String,
+    },
     /// The server that is reached again lacks a capability that the ports state: its settings were
     /// changed, or another server took over.
     Weakened {
         /// The capability.
         capability: Capability,
+    },
+    /// The server does not tell its settings, so the ports do not state this capability.
+    Unverified {
+        /// The capability.
+        capability: Capability,
+    },
+    /// No notice arrives, so that a subscription is refused, and waiting receivers look at
+    /// intervals.
+    NoNotices {
+        /// The cause, and the setting that ends it.
+        reason: String,
+    },
+    /// A stored message could not be read, and was set aside: its neighbours are delivered.
+    SetAside {
+        /// The message, as the server names it.
+        message: String,
+        /// The place on the server that holds what is left of it.
+        place: String,
     },
 }
 
@@ -66,8 +102,23 @@ impl Traced for ConnectionEvent {
             Self::Restored { role, attempts } => {
                 tracing::info!(target: TARGET, name, role = role.as_str(), attempts, "connection restored");
             }
+            Self::NotRestored { role, kind, reason } => {
+                tracing::warn!(target: TARGET, name, role = role.as_str(), ?kind, reason, "connection not restored");
+            }
+            Self::Exposed { server, reason } => {
+                tracing::warn!(target: TARGET, name, server, reason, "the connection can be read or changed on its way");
+            }
             Self::Weakened { capability } => {
                 tracing::warn!(target: TARGET, name, %capability, "the server lacks a stated capability");
+            }
+            Self::Unverified { capability } => {
+                tracing::warn!(target: TARGET, name, %capability, "the server does not tell its settings");
+            }
+            Self::NoNotices { reason } => {
+                tracing::warn!(target: TARGET, name, reason, "notices do not arrive");
+            }
+            Self::SetAside { message, place } => {
+                tracing::error!(target: TARGET, name, message, place, "a message that cannot be read was set aside");
             }
         }
     }

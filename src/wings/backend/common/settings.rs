@@ -3,7 +3,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, require_some_time},
+    config::{ConfigError, require, require_some_time},
 };
 
 /// Returns the first part of all names on the server.
@@ -51,6 +51,8 @@ pub(crate) fn split_url<'a>(
         (None, Some(rest)) => (true, rest),
         (None, None) => return Err(ConfigError::new("url", form)),
     };
+    // Ahead of the query's: an unescaped `?` or `#` of a password is not taken for one.
+    check_login(rest, "url")?;
     let rule = if rest.contains(['?', '#']) { Err(ConfigError::new("url", no_query)) } else { Ok(()) };
     rule.map(|()| (is_tls, rest))
 }
@@ -60,14 +62,49 @@ pub(crate) fn address(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// A URL without its user and password.
-pub(crate) struct Hidden<'a>(pub(crate) &'a str);
+/// Refuses what follows the scheme of a URL if it does not say where the password ends: the first
+/// `@` is behind it to one reader, and the last one to another, and the rest of the password would
+/// be taken for a host. Only one `@` may be there, ahead of the first `/`, `?` or `#`.
+pub(crate) fn check_login(rest: &str, field: &'static str) -> Result<(), ConfigError> {
+    const RULE: &str = "must have at most one `@`, behind the user and the password, whose special characters are \
+                        percent-encoded, such as `%40` for `@` and `%2F` for `/`";
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    require(authority.matches('@').count() <= 1 && !behind.contains('@'), field, RULE)
+}
 
-impl fmt::Debug for Hidden<'_> {
+/// Refuses the port 0, which no server has.
+pub(crate) fn check_port(port: u16, field: &'static str) -> Result<(), ConfigError> {
+    require(port != 0, field, "must have ports from 1 to 65535")
+}
+
+/// The servers of a URL, without its user and password. A URL that is not valid is not shown: it
+/// is unknown where the password is.
+pub(crate) struct Hidden<T>(pub(crate) Option<T>);
+
+impl<T: fmt::Display> fmt::Debug for Hidden<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, server))) => write!(f, "\"{scheme}://...@{server}\""),
-            _ => self.0.fmt(f),
+        match &self.0 {
+            Some(servers) => write!(f, "\"{servers}\""),
+            None => f.write_str("invalid"),
         }
+    }
+}
+
+/// A setting that is a secret, or the path of a file with it. Only a path is shown.
+pub(crate) struct Secret<'a>(pub(crate) &'a str);
+
+impl Secret<'_> {
+    /// Returns `true` if it looks like a path, and like no key: those have neither dots nor a `/`
+    /// in front.
+    fn is_path(&self) -> bool {
+        self.0.len() <= 255
+            && !self.0.contains(char::is_whitespace)
+            && (self.0.starts_with('/') || self.0.contains('.'))
+    }
+}
+
+impl fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_path() { self.0.fmt(f) } else { f.write_str("hidden") }
     }
 }

@@ -2,14 +2,21 @@
 use std::{fmt, sync::Arc};
 
 use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 use serde::{Deserialize, Serialize};
 
+use super::settings::Secret;
 use crate::config::{ConfigError, setters};
 
-/// Settings of TLS. The server's certificate and its host name are always verified.
+/// Settings of TLS. The server's certificate and its host name are verified. (The parameter
+/// `sslmode=verify-ca` of a PostgreSQL URL leaves out the host name.)
 ///
 /// Each text is PEM itself, or the path of a PEM file. The files are read when the backend
 /// connects.
@@ -42,15 +49,41 @@ setters! {
     }
 }
 
+/// The part of a server's certificate that is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verify {
+    Full,
+    /// That the authority signed it, for whatever host.
+    Authority,
+    Nothing,
+}
+
 impl TlsConfig {
     /// Returns rustls' settings.
     pub(crate) fn client(&self) -> Result<ClientConfig, ConfigError> {
-        let roots = self.root_store()?;
+        self.client_with(Verify::Full)
+    }
+
+    /// Returns rustls' settings with another verification.
+    pub(crate) fn client_with(&self, verify: Verify) -> Result<ClientConfig, ConfigError> {
         // The provider is explicit: a process may contain two, and rustls then panics without it.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder =
-            versions.map_err(|error| ConfigError::new("tls", error.to_string()))?.with_root_certificates(roots);
+        let versions = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+        let versions = versions.map_err(|error| ConfigError::new("tls", error.to_string()))?;
+        let builder = match verify {
+            Verify::Full => versions.with_root_certificates(self.root_store()?),
+            Verify::Authority => {
+                let roots = Arc::new(self.root_store()?);
+                let authority = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
+                let authority = authority.map_err(|error| ConfigError::new("tls.roots", error.to_string()))?;
+                let lenient = Lenient { authority: Some(authority), provider };
+                versions.dangerous().with_custom_certificate_verifier(Arc::new(lenient))
+            }
+            Verify::Nothing => {
+                let lenient = Lenient { authority: None, provider };
+                versions.dangerous().with_custom_certificate_verifier(Arc::new(lenient))
+            }
+        };
         match (&self.certificate, &self.key) {
             (None, None) => Ok(builder.with_no_client_auth()),
             (Some(certificate), Some(key)) => {
@@ -86,6 +119,57 @@ impl TlsConfig {
     }
 }
 
+/// Accepts certificates for any host, and without an authority of anybody.
+#[derive(Debug)]
+struct Lenient {
+    authority: Option<Arc<WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(authority) = &self.authority else { return Ok(ServerCertVerified::assertion()) };
+        match authority.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // The name is looked at last.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
 /// Returns all certificates of a PEM text or file, at least one.
 fn certificates(field: &'static str, source: &str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let text = pem(field, source)?;
@@ -101,7 +185,8 @@ fn pem(field: &'static str, source: &str) -> Result<Vec<u8>, ConfigError> {
     if source.contains("-----BEGIN") {
         return Ok(source.as_bytes().to_vec());
     }
-    std::fs::read(source).map_err(|error| ConfigError::new(field, format!("cannot be read from {source:?}: {error}")))
+    let path = Secret(source);
+    std::fs::read(source).map_err(|error| ConfigError::new(field, format!("cannot be read from {path:?}: {error}")))
 }
 
 /// Shows a path as it is, and a PEM text not at all.
@@ -111,7 +196,7 @@ impl fmt::Debug for Source<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(text) if text.contains("-----BEGIN") => f.write_str("PEM"),
-            Some(path) => path.fmt(f),
+            Some(path) => Secret(path).fmt(f),
             None => f.write_str("None"),
         }
     }

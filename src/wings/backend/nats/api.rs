@@ -10,6 +10,7 @@ pub(super) const SEQUENCE_NOT_FOUND: u64 = 10_043;
 pub(super) const DELETE_FAILED: u64 = 10_057;
 pub(super) const STREAM_EXISTS: u64 = 10_058;
 pub(super) const NO_STREAM: u64 = 10_059;
+pub(super) const NO_CLUSTER: u64 = 10_074;
 pub(super) const WRONG_LAST_SEQUENCE: u64 = 10_071;
 pub(super) const WRONG_LAST_SEQUENCE_UNSAID: u64 = 10_164;
 /// Up to 2.12 also the refusal of one batch too many.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     backend::{
         TlsConfig,
-        common::settings::{self, Hidden},
+        common::settings::{self, Hidden, Secret},
     },
     backoff::BackoffConfig,
     config::{ConfigError, human, require, setters},
@@ -15,14 +15,30 @@ use crate::{
 
 /// Settings of a [`Nats`](super::Nats).
 ///
-/// `Debug` shows no password.
+/// `Debug` shows no secret: of the URL the servers alone, of credentials and an NKey at most a
+/// path.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct NatsConfig {
     /// The servers, and the user or token: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]`, with
-    /// further hosts of the cluster behind commas. `tls://` connects with TLS.
+    /// further hosts of the cluster behind commas, each with or without the scheme and the user of
+    /// the first. `tls://` connects with TLS. Special characters of the user, password and token
+    /// are percent-encoded, such as `%40` for `@`.
     pub url: String,
+    /// Credentials of a user in operator mode, as of hosted NATS: the text of a credentials file,
+    /// with a JWT and a seed, or its path. A file is read at each connection. None by default; not
+    /// together with a user of the [URL](field@Self::url) or an [`nkey`](field@Self::nkey).
+    #[serde(default)]
+    pub credentials: Option<String>,
+    /// NKey of a user: the seed, which begins with `SU`, or the path of a file with it. A file is
+    /// read at each connection. None by default.
+    #[serde(default)]
+    pub nkey: Option<String>,
+    /// JetStream domain that holds the streams, if it is another one than that of the server to
+    /// which the handle connects: that of the hub behind a leaf node. None by default.
+    #[serde(default)]
+    pub domain: Option<String>,
     /// First part of the names of all streams and subjects: 1 to 32 letters, digits, `_` and `-`.
     /// `steadfast` by default. Several prefixes of one account are independent.
     #[serde(default = "settings::name")]
@@ -60,6 +76,9 @@ pub struct NatsConfig {
 setters! {
     impl NatsConfig {
         url: impl Into<String>,
+        credentials: impl Into<Option<String>>,
+        nkey: impl Into<Option<String>>,
+        domain: impl Into<Option<String>>,
         prefix: impl Into<String>,
         connect_timeout: Duration,
         request_timeout: Duration,
@@ -83,6 +102,9 @@ impl NatsConfig {
     pub fn at(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            credentials: None,
+            nkey: None,
+            domain: None,
             prefix: settings::name(),
             connect_timeout: settings::connect_timeout(),
             request_timeout: settings::request_timeout(),
@@ -106,7 +128,31 @@ impl NatsConfig {
         settings::check_timeouts(self.connect_timeout, self.request_timeout)?;
         require(matches!(self.replicas, None | Some(1 | 3 | 5)), "replicas", "must be 1, 3 or 5")?;
         self.reconnect.check().map_err(|error| error.within("reconnect"))?;
-        Target::parse(&self.url)
+        let is_token = |text: &String| !text.is_empty() && text.chars().all(is_plain);
+        require(self.domain.iter().all(is_token), "domain", "must consist of letters, digits, `_` and `-`")?;
+        let mut target = Target::parse(&self.url)?;
+        let has_user = target.login != Login::None;
+        let alone = "must be the only identification: remove the user of `url`";
+        if self.credentials.is_some() {
+            require(
+                !has_user && self.nkey.is_none(),
+                "credentials",
+                "must be the only identification: remove `nkey` and the user of `url`",
+            )?;
+            target.login = Login::Credentials;
+        } else if self.nkey.is_some() {
+            require(!has_user, "nkey", alone)?;
+            target.login = Login::Nkey;
+        }
+        Ok(target)
+    }
+
+    /// Returns the start of the subjects of JetStream's API.
+    pub(super) fn api(&self) -> String {
+        match &self.domain {
+            Some(domain) => format!("$JS.{domain}.API"),
+            None => "$JS.API".to_owned(),
+        }
     }
 }
 
@@ -118,12 +164,15 @@ pub(super) struct Target {
     pub(super) is_tls: bool,
 }
 
-/// The identification that a URL contains.
+/// The identification.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Login {
     None,
     Token(String),
     User(String, String),
+    /// By the setting of this name.
+    Credentials,
+    Nkey,
 }
 
 impl Target {
@@ -132,33 +181,51 @@ impl Target {
         const FORM: &str = "must be `nats://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]..]`";
         const NO_QUERY: &str = "must have no query: further settings are fields of `NatsConfig`";
         let form = || ConfigError::new("url", FORM);
-        let (is_tls, rest) = settings::split_url(url, ["nats://", "tls://"], FORM, NO_QUERY)?;
-        let (login, hosts) = match rest.rsplit_once('@') {
-            None => (Login::None, rest),
-            Some((login, hosts)) => {
-                let text = |text: &str| unescaped(text).filter(|text| !text.is_empty()).ok_or_else(form);
-                match login.split_once(':') {
-                    Some((user, password)) => (Login::User(text(user)?, text(password)?), hosts),
-                    None => (Login::Token(text(login)?), hosts),
-                }
+        let scheme = if url.starts_with("tls://") { "tls://" } else { "nats://" };
+        let rest = url.strip_prefix(scheme).ok_or_else(form)?;
+        let mut servers = Vec::new();
+        let mut login = Login::None;
+        for (i, part) in rest.split(',').enumerate() {
+            let part = part.strip_prefix(scheme).unwrap_or(part);
+            if part.contains("://") {
+                return Err(form());
             }
-        };
-        let scheme = if is_tls { "tls" } else { "nats" };
-        let server = |host: &str| {
+            settings::check_login(part, "url")?;
+            require(!part.contains(['?', '#']), "url", NO_QUERY)?;
+            let (own, host) = Login::split(part).ok_or_else(form)?;
+            if i == 0 {
+                login = own;
+            } else {
+                let rule = "must have the same user and password at each server, or at the first one alone";
+                require(own == Login::None || own == login, "url", rule)?;
+            }
             let host = host.trim_end_matches('/');
-            let parsed = (!host.is_empty() && !host.contains('/')).then(|| format!("{scheme}://{host}").parse());
+            let parsed = (!host.is_empty() && !host.contains('/')).then(|| format!("{scheme}{host}").parse());
             let parsed: ServerAddr = parsed.ok_or_else(form)?.map_err(|_| form())?;
             require(!parsed.host().is_empty(), "url", "must name a host")?;
-            Ok(parsed)
-        };
-        let servers = hosts.split(',').map(server).collect::<Result<Vec<_>, ConfigError>>()?;
-        Ok(Self { servers, login, is_tls })
+            settings::check_port(parsed.port(), "url")?;
+            servers.push(parsed);
+        }
+        Ok(Self { servers, login, is_tls: scheme == "tls://" })
     }
 
     /// Returns the servers' addresses as error messages show them.
     pub(super) fn address(&self) -> String {
         let one = |server: &ServerAddr| settings::address(server.host(), server.port());
         self.servers.iter().map(one).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Login {
+    /// Splits the identification from a host; `None` if it is not valid.
+    fn split(part: &str) -> Option<(Self, &str)> {
+        let Some((login, host)) = part.split_once('@') else { return Some((Self::None, part)) };
+        let text = |text: &str| unescaped(text).filter(|text| !text.is_empty());
+        let login = match login.split_once(':') {
+            Some((user, password)) => Self::User(text(user)?, text(password)?),
+            None => Self::Token(text(login)?),
+        };
+        Some((login, host))
     }
 }
 
@@ -182,7 +249,10 @@ fn unescaped(text: &str) -> Option<String> {
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("NatsConfig");
-        out.field("url", &Hidden(&self.url)).field("prefix", &self.prefix);
+        out.field("url", &Hidden(Target::parse(&self.url).ok().map(|target| target.address())));
+        out.field("credentials", &self.credentials.as_deref().map(Secret));
+        out.field("nkey", &self.nkey.as_deref().map(Secret));
+        out.field("domain", &self.domain).field("prefix", &self.prefix);
         out.field("connect_timeout", &self.connect_timeout).field("request_timeout", &self.request_timeout);
         out.field("tls", &self.tls).field("reconnect", &self.reconnect).field("replicas", &self.replicas);
         out.field("confirmed_reads", &self.confirmed_reads);
@@ -227,6 +297,11 @@ mod tests {
             (valid().connect_timeout(Duration::ZERO), "connect_timeout"),
             (valid().request_timeout(Duration::ZERO), "request_timeout"),
             (valid().replicas(2), "replicas"),
+            (valid().domain("a.b".to_owned()), "domain"),
+            (valid().domain(String::new()), "domain"),
+            (valid().url("nats://u:p@localhost").nkey("SU".to_owned()), "nkey"),
+            (valid().url("nats://u:p@localhost").credentials("x".to_owned()), "credentials"),
+            (valid().nkey("SU".to_owned()).credentials("x".to_owned()), "credentials"),
             (valid().reconnect(BackoffConfig::default().factor(0.0)), "reconnect.factor"),
         ];
         for (config, field) in refused {
@@ -234,5 +309,10 @@ mod tests {
         }
         let parsed: NatsConfig = toml::from_str("url = \"nats://localhost\"").unwrap();
         assert_eq!(parsed, valid());
+        let text = "url = \"nats://localhost\"\ncredentials = \"/run/app.creds\"\ndomain = \"hub\"";
+        let set = valid().credentials("/run/app.creds".to_owned()).domain("hub".to_owned());
+        assert_eq!(toml::from_str::<NatsConfig>(text).unwrap(), set);
+        let seed = valid().nkey("SUAPASSWORD".to_owned());
+        assert!(!format!("{seed:?}").contains("SUAPASSWORD") && format!("{set:?}").contains("/run/app.creds"));
     }
 }

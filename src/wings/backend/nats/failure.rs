@@ -1,7 +1,7 @@
 //! Conversion of refusals of the server into errors of a port.
 use std::fmt::Display;
 
-use async_nats::{ConnectError, ConnectErrorKind};
+use async_nats::ConnectError;
 
 use super::{
     api::ApiError,
@@ -14,16 +14,22 @@ pub(super) fn failure(target: &Target, kind: PortErrorKind, message: impl Displa
     PortError::new(kind, format!("nats: {}: {message}", target.address()))
 }
 
-/// Converts the error of a connection attempt. The server's text never repeats the password.
-pub(super) fn refused(target: &Target, error: ConnectError) -> PortError {
-    use PortErrorKind::{Denied, TimedOut, Unavailable};
+/// Converts the error of a connection attempt.
+pub(super) fn refused(target: &Target, error: &ConnectError) -> PortError {
     // The client wraps the server's words, and the reasons of rustls.
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
+    let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
         text = format!("{text}: {inner}");
         source = inner.source();
     }
+    not_reached(target, &text)
+}
+
+/// Converts the words of the client about a connection attempt. They begin with the kind of the
+/// failure. The server's words never repeat a password.
+pub(super) fn not_reached(target: &Target, text: &str) -> PortError {
+    use PortErrorKind::{Denied, TimedOut, Unavailable};
     let words = text.to_ascii_lowercase();
     if words.contains("invalid peer certificate") || words.contains("invalidcertificate") {
         let what = "the server's certificate is not trusted, check `tls.roots` and the host name";
@@ -32,25 +38,31 @@ pub(super) fn refused(target: &Target, error: ConnectError) -> PortError {
     if words.contains("certificate required") || words.contains("certificaterequired") {
         return failure(target, Denied, "the server demands a certificate of the client (`tls.certificate`)");
     }
-    let is_refused =
-        matches!(error.kind(), ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation)
-            || words.contains("authorization violation");
-    if is_refused {
+    let refusals = ["authorization violation", "authentication expired", "authentication revoked", "failed signing"];
+    if refusals.iter().any(|refusal| words.contains(refusal)) {
+        // The server says why only where a JWT has ended.
+        let why = if words.contains("expired") { " (expired)" } else { "" };
         let rule = match &target.login {
             Login::User(user, _) => format!("the server refuses the user `{user}` with this password: check `url`"),
             Login::Token(_) => "the server refuses the token: check `url`".to_owned(),
-            Login::None => "the server demands a user or a token: add it to `url`".to_owned(),
+            Login::Credentials => format!("the server refuses the credentials{why}: check `credentials`"),
+            Login::Nkey => "the server refuses the NKey: check `nkey`".to_owned(),
+            Login::None => {
+                "the server demands a user or a token: add it to `url`, or set `credentials` or `nkey`".to_owned()
+            }
         };
-        return failure(target, Denied, rule);
+        return failure(target, Denied, format_args!("authentication failed: {rule}"));
     }
-    match error.kind() {
-        ConnectErrorKind::Dns => {
-            failure(target, Unavailable, format_args!("the host's name cannot be resolved: {text}"))
-        }
-        ConnectErrorKind::TimedOut => failure(target, TimedOut, "no connection in time"),
-        ConnectErrorKind::Tls => failure(target, Unavailable, format_args!("the TLS hand-shake failed: {text}")),
-        _ => failure(target, Unavailable, format_args!("cannot connect: {text}")),
+    if words.starts_with("dns error") {
+        return failure(target, Unavailable, format_args!("the host's name cannot be resolved: {text}"));
     }
+    if words.starts_with("timed out") {
+        return failure(target, TimedOut, "no connection in time");
+    }
+    if words.starts_with("tls error") {
+        return failure(target, Unavailable, format_args!("the TLS hand-shake failed: {text}"));
+    }
+    failure(target, Unavailable, format_args!("cannot connect: {text}"))
 }
 
 /// Converts a refusal of JetStream. Nothing was applied.

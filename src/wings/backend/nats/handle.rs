@@ -12,6 +12,7 @@ use super::{
     names::Names,
     notifier::NatsNotifier,
     queue::{NatsQueue, QueueCore},
+    rights::permissions,
     setup::{self, Stream, Wanted},
     store::NatsStore,
     sweep::Deleted,
@@ -108,6 +109,33 @@ impl Nats {
     /// Returns the notifier.
     pub fn notifier(&self) -> NatsNotifier {
         NatsNotifier::new(self.core.clone())
+    }
+
+    /// Returns the rights that a user needs for this prefix with these queues, for the
+    /// administrator who gives them: `{"publish": [..], "subscribe": [..]}`, as `permissions` of a
+    /// user in the server's configuration, or `pub.allow` and `sub.allow` of a user's JWT. Other
+    /// prefixes of the account stay closed.
+    ///
+    /// ```
+    /// use steadfast::backend::nats::{Nats, NatsConfig};
+    ///
+    /// let config = NatsConfig::at("nats://one.internal").prefix("shop");
+    /// let rights = Nats::permissions(&config, &["jobs"])?;
+    /// assert!(rights.contains(r#""$JS.API.STREAM.*.shop_store""#));
+    /// # Ok::<(), steadfast::port::PortError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid` if a setting violates a rule.
+    pub fn permissions(config: &NatsConfig, queues: &[&str]) -> Result<String, PortError> {
+        config.check()?;
+        Ok(permissions(config, queues))
+    }
+
+    /// Describes the connection in a line: the server, the prefix, and the protection on the way.
+    pub fn explain(&self) -> String {
+        let link = &self.core.link;
+        format!("{}, prefix `{}`: {}", link.exposure().server(), link.base().config.prefix, link.exposure())
     }
 
     /// Subscribes to losses and restorations of the connection.

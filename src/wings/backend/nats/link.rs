@@ -1,14 +1,16 @@
 //! The connection of a handle: supervised, restored after a loss, shared by all requests.
 use std::{
+    pin::pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use async_nats::{
-    Client, ConnectOptions, Event, HeaderMap, Message, RequestErrorKind, Subscriber, client::Request, connection::State,
+    Client, ConnectOptions, Event, HeaderMap, Message, RequestErrorKind, Server, ServerError, Subscriber,
+    client::Request, connection::State,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -16,17 +18,22 @@ use tokio::sync::watch;
 
 use super::{
     api::{ApiError, PubAck, Refusal},
-    config::{Login, NatsConfig, Target},
-    failure::{failure, refused, rejected},
+    config::{NatsConfig, Target},
+    failure::{failure, not_reached, refused, rejected},
+    login::identified,
+    rights::{Refusals, Refused, inbox},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, TlsConfig, common::early_timer::EarlyTimer},
+    backend::{
+        ConnectionEvent, ConnectionRole, TlsConfig,
+        common::{early_timer::EarlyTimer, exposure::Exposure},
+    },
     backoff::Backoff,
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::Events,
     port::{PortError, PortErrorKind, within},
-    race::{First, race},
+    race::{First, race, yield_now},
     sync::Mutex,
     time::Clock,
 };
@@ -57,6 +64,11 @@ pub(super) struct Base {
     delays: Mutex<Backoff>,
     /// Number of attempts since the loss. Only the client's own task counts, so `Relaxed` suffices.
     attempts: AtomicU32,
+    /// The last failure to restore the connection, while it is lost.
+    not_restored: Mutex<Option<PortError>>,
+    refusals: Mutex<Refusals>,
+    /// Set when a notice was published without a refusal. A flag alone: it publishes nothing.
+    has_published: AtomicBool,
 }
 
 /// The state of the connection.
@@ -67,6 +79,8 @@ pub(super) struct Health {
     pub(super) losses: u64,
     /// Number of times that messages to a slow subscription were dropped.
     pub(super) drops: u64,
+    /// Number of messages and subscriptions that the server refused.
+    refusals: u64,
 }
 
 /// The effect of a request on stored data.
@@ -98,7 +112,22 @@ impl Base {
         let (health, _) = watch::channel(Health::default());
         let (clock, events, attempts) = (Clock::default(), Events::new(), AtomicU32::new(0));
         let early = EarlyTimer::new(&clock, config.request_timeout.min(AGAIN));
-        Ok(Self { config, target, clock, entropy, events, source, health, early, delays, attempts })
+        let (not_restored, refusals, has_published) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Ok(Self {
+            config,
+            target,
+            clock,
+            entropy,
+            events,
+            source,
+            health,
+            early,
+            delays,
+            attempts,
+            not_restored,
+            refusals,
+            has_published,
+        })
     }
 
     fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
@@ -112,6 +141,8 @@ impl Base {
             Event::Connected => {
                 let attempts = self.attempts.swap(0, Ordering::Relaxed).max(1);
                 let mut losses = 0;
+                *self.not_restored.lock() = None;
+                self.refusals.lock().reconnected();
                 self.health.send_modify(|health| (health.is_up, losses) = (true, health.losses));
                 // The first connection is no restoration.
                 if losses > 0 {
@@ -132,8 +163,33 @@ impl Base {
                     self.send(|| ConnectionEvent::Lost { role, kind, reason });
                 }
             }
+            Event::ServerError(ServerError::Other(words)) => {
+                if let Some(refused) = Refused::parse(words) {
+                    let number = self.refusals.lock().add(refused, &inbox(&self.config.prefix));
+                    self.health.send_modify(|health| health.refusals = number);
+                }
+            }
             Event::SlowConsumer(_) => self.health.send_modify(|health| health.drops += 1),
             _ => {}
+        }
+    }
+
+    /// Records the reason why no server was reached by the attempt before, and tells a new one.
+    fn note_attempt(&self, servers: &[Server]) {
+        let failures = servers.iter().filter_map(|server| server.last_error.as_deref());
+        let failures = failures.map(|words| not_reached(&self.target, words));
+        if self.attempts.load(Ordering::Relaxed) == 0 {
+            // These are failures from before the loss.
+            return;
+        }
+        // A server that answers, and refuses this handle, says most.
+        let Some(failure) = failures.min_by_key(|failure| failure.kind() != PortErrorKind::Denied) else { return };
+        let last = self.not_restored.lock().replace(failure.clone());
+        let known = last.map_or(PortErrorKind::Unavailable, |last| last.kind());
+        let (is_lost, kind) = (!self.health.borrow().is_up && self.health.borrow().losses > 0, failure.kind());
+        if is_lost && kind != known {
+            let (role, reason) = (ConnectionRole::Requests, failure.to_string());
+            self.send(|| ConnectionEvent::NotRestored { role, kind, reason });
         }
     }
 
@@ -144,11 +200,13 @@ impl Base {
 
     fn options(self: &Arc<Self>) -> Result<ConnectOptions, ConfigError> {
         let Self { config, target, .. } = &**self;
-        let (events, delays): (Weak<Self>, Weak<Self>) = (Arc::downgrade(self), Arc::downgrade(self));
+        let base: Weak<Self> = Arc::downgrade(self);
+        let (events, attempts, delays) = (base.clone(), base.clone(), base);
         // Three unanswered pings end a connection.
         let ping = (config.request_timeout / 3).clamp(Duration::from_millis(500), Duration::from_secs(20));
-        let mut options = ConnectOptions::new()
+        let mut options = identified(config, target)?
             .name("steadfast")
+            .custom_inbox_prefix(inbox(&config.prefix))
             .connection_timeout(config.connect_timeout)
             .ping_interval(ping)
             .request_timeout(None)
@@ -159,12 +217,14 @@ impl Base {
                 }
                 std::future::ready(())
             })
+            .reconnect_to_server_callback(move |servers, _| {
+                if let Some(base) = attempts.upgrade() {
+                    base.note_attempt(&servers);
+                }
+                // The client chooses the server.
+                std::future::ready(None)
+            })
             .reconnect_delay_callback(move |_| delays.upgrade().map_or(ABANDONED, |base| base.next_delay()));
-        options = match target.login.clone() {
-            Login::None => options,
-            Login::Token(token) => options.token(token),
-            Login::User(user, password) => options.user_and_password(user, password),
-        };
         // Root certificates of the system are read only where TLS is asked for.
         if config.tls.is_some() || target.is_tls {
             let tls = config.tls.clone().unwrap_or_else(TlsConfig::default).client()?;
@@ -177,7 +237,7 @@ impl Base {
 impl Link {
     /// Connects to one of the servers.
     pub(super) async fn connect(base: Arc<Base>) -> Result<Self, PortError> {
-        let connect = base.options()?.connect(base.target.servers.clone());
+        let connect = Box::pin(base.options()?.connect(base.target.servers.clone()));
         // The client tries one server after the other, each for the time limit at most.
         let servers = u32::try_from(base.target.servers.len()).unwrap_or(u32::MAX);
         let limit = base.config.connect_timeout.saturating_mul(servers);
@@ -186,12 +246,25 @@ impl Link {
             let message = format_args!("no connection within {limit}: is the server running, and reachable?");
             return Err(failure(&base.target, PortErrorKind::TimedOut, message));
         };
-        let client = connected.map_err(|error| refused(&base.target, error))?;
+        let client = connected.map_err(|error| refused(&base.target, &error))?;
         // The client's own event may come later than the first request.
         if client.connection_state() == State::Connected {
             base.health.send_modify(|health| health.is_up = true);
         }
-        Ok(Self(Arc::new(LinkCore { client, base })))
+        let link = Self(Arc::new(LinkCore { client, base }));
+        if let Some(exposed) = link.exposure().event() {
+            link.base().send(|| exposed);
+        }
+        Ok(link)
+    }
+
+    /// Returns the protection of the connection.
+    pub(super) fn exposure(&self) -> Exposure {
+        let Base { config, target, .. } = &**self.base();
+        let is_tls = config.tls.is_some() || target.is_tls || self.client().server_info().tls_required;
+        let hosts = target.servers.iter().map(|server| server.host());
+        let advice = "begin `url` with `tls:`, or set `tls`";
+        Exposure::of(format!("nats {}", target.address()), hosts, is_tls.then_some(true), advice)
     }
 
     pub(super) fn base(&self) -> &Arc<Base> {
@@ -230,7 +303,7 @@ impl Link {
         let mut health = self.health();
         let now = *health.borrow_and_update();
         if !now.is_up {
-            return Err(self.failure(PortErrorKind::Unavailable, "the connection is lost, and is being restored"));
+            return Err(self.lost());
         }
         let lost = health.wait_for(|health| health.losses != now.losses);
         let error = match within(clock, config.request_timeout, race(work, lost)).await {
@@ -242,6 +315,57 @@ impl Link {
             }
         };
         Err(if effect == Effect::Writes { error.outcome_unknown() } else { error })
+    }
+
+    /// Returns the error of a request while the connection is lost.
+    fn lost(&self) -> PortError {
+        match &*self.base().not_restored.lock() {
+            Some(failure) if failure.kind() == PortErrorKind::Denied => failure.clone(),
+            Some(failure) => PortError::new(PortErrorKind::Unavailable, failure.to_string()),
+            None => self.failure(PortErrorKind::Unavailable, "the connection is lost, and is being restored"),
+        }
+    }
+
+    /// Returns the number of refusals so far: one of a later request is behind it.
+    pub(super) fn refusals(&self) -> u64 {
+        self.base().health.borrow().refusals
+    }
+
+    fn refused(&self, refused: &Refused) -> PortError {
+        self.failure(PortErrorKind::Denied, refused.message())
+    }
+
+    /// Waits until the server refuses a request to this subject. It does not answer such a request.
+    pub(super) async fn refusal(&self, subject: &str, since: u64) -> PortError {
+        let mut health = self.health();
+        let mut seen = None;
+        loop {
+            if let Some(refused) = self.base().refusals.lock().of_request(subject, since) {
+                return self.refused(&refused);
+            }
+            match health.wait_for(|now| seen != Some(now.refusals)).await.map(|now| now.refusals) {
+                Ok(now) => seen = Some(now),
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Returns an error if the server refused this behind the number. It tells so ahead of the
+    /// answer to a round trip, but the client passes it on by a task that may be late: with `waits`
+    /// two further round trips give it time.
+    async fn unless_refused(&self, refused: Refused, since: u64, waits: bool) -> Result<(), PortError> {
+        let mut round_trips = if waits { 2 } else { 0 };
+        loop {
+            yield_now().await;
+            if let Some(refused) = self.base().refusals.lock().of(&refused, since) {
+                return Err(self.refused(&refused));
+            }
+            if round_trips == 0 {
+                return Ok(());
+            }
+            round_trips -= 1;
+            self.round_trip().await?;
+        }
     }
 
     /// Sends a request, and returns its answer.
@@ -259,6 +383,7 @@ impl Link {
             self.0.client.send_request(subject.clone(), request)
         };
         let is_cluster = self.0.client.server_info().cluster.is_some();
+        let since = self.refusals();
         // On the heap: the client's futures are large, and would be in those of all requests.
         let work = Box::pin(async {
             if effect != Effect::Reads {
@@ -273,16 +398,22 @@ impl Link {
                 }
             }
             loop {
-                if let Some(answer) = within(clock, AGAIN, send()).await {
+                if let Some(answer) = within(clock, AGAIN, pin!(send())).await {
                     return answer;
                 }
             }
         });
-        let answer = self.supervise(effect, work).await?;
+        let refusal = Box::pin(self.refusal(&subject, since));
+        let answer = match self.supervise(effect, race(work, refusal)).await? {
+            First::One(answer) => answer,
+            First::Other(refused) => return Err(refused),
+        };
         answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
-                let message =
-                    "no stream takes the request: is JetStream on, has the cluster a leader, was the stream deleted?";
+                let domain = self.base().config.domain.as_deref();
+                let domain = domain.map(|domain| format!("is there the domain `{domain}`, ")).unwrap_or_default();
+                let message = "is JetStream on, has the cluster a leader, was the stream deleted?";
+                let message = format_args!("no stream takes the request: {domain}{message}");
                 self.failure(PortErrorKind::Unavailable, message)
             }
             RequestErrorKind::MaxPayloadExceeded => {
@@ -303,7 +434,7 @@ impl Link {
         effect: Effect,
     ) -> Result<Result<T, ApiError>, PortError> {
         let body = serde_json::to_vec(body).map_err(|error| self.failure(PortErrorKind::Other, error))?;
-        let answer = self.request(format!("$JS.API.{call}"), None, body.into(), effect).await?;
+        let answer = self.request(format!("{}.{call}", self.base().config.api()), None, body.into(), effect).await?;
         self.parse(call, &answer.payload, effect)
     }
 
@@ -350,16 +481,24 @@ impl Link {
 
     /// Publishes to a subject that no stream takes, and returns when the server has read it.
     pub(super) async fn publish(&self, subject: String, payload: Bytes) -> Result<(), PortError> {
-        let published = self.supervise(Effect::Reads, self.0.client.publish(subject, payload)).await?;
+        let since = self.refusals();
+        let published = self.supervise(Effect::Reads, self.0.client.publish(subject.clone(), payload)).await?;
         published.map_err(|error| self.failure(PortErrorKind::Unavailable, error))?;
-        self.round_trip().await
+        self.round_trip().await?;
+        // Rights seldom differ between topics: the first notice of a handle finds out.
+        let has_published = &self.base().has_published;
+        self.unless_refused(Refused::Publish(subject), since, !has_published.load(Ordering::Relaxed)).await?;
+        has_published.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Subscribes to a subject, and returns when the server knows.
     pub(super) async fn subscribe(&self, subject: String) -> Result<Subscriber, PortError> {
-        let subscribed = self.supervise(Effect::Reads, self.0.client.subscribe(subject)).await?;
+        let since = self.refusals();
+        let subscribed = self.supervise(Effect::Reads, self.0.client.subscribe(subject.clone())).await?;
         let subscriber = subscribed.map_err(|error| self.failure(PortErrorKind::Unavailable, error))?;
         self.round_trip().await?;
+        self.unless_refused(Refused::Subscribe(subject), since, true).await?;
         Ok(subscriber)
     }
 
@@ -367,8 +506,16 @@ impl Link {
     pub(super) async fn round_trip(&self) -> Result<(), PortError> {
         // Nobody listens to the subject, and the server says so. The client's flush hears nothing.
         let subject = format!("{}.none", self.0.base.config.prefix);
-        let request = Request::new().timeout(None);
-        let answer = self.supervise(Effect::Reads, self.0.client.send_request(subject, request)).await?;
+        let (request, since) = (Request::new().timeout(None), self.refusals());
+        let sent = pin!(self.0.client.send_request(subject.clone(), request));
+        let refusal = pin!(self.refusal(&subject, since));
+        match self.supervise(Effect::Reads, race(sent, refusal)).await? {
+            First::Other(refused) => Err(refused),
+            First::One(answer) => self.had_no_responders(answer),
+        }
+    }
+
+    fn had_no_responders(&self, answer: Result<Message, async_nats::RequestError>) -> Result<(), PortError> {
         match answer {
             Err(error) if error.kind() != RequestErrorKind::NoResponders => {
                 Err(self.failure(PortErrorKind::Unavailable, error))

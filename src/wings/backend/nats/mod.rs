@@ -123,7 +123,48 @@
 //! | `jetstream { limits { batch { .. } } }` | leave it: a store needs `max_msgs` of 1,000; a batch beside `max_inflight_per_stream` (50) others is sent again, and at last `Throttled` |
 //! | `max_payload` | 1 MiB by default: the largest record, message or request, less 8 KiB |
 //! | stream settings `max_msgs`, `max_age`, `discard`, `retention` | leave them: a handle refuses a stream that loses data |
-//! | `permissions` of the user | publish `PREFIX.>`, `$JS.API.STREAM.>`, `$JS.API.CONSUMER.>`, `$JS.API.DIRECT.GET.>`, `$JS.FC.>`; subscribe `PREFIX.n.>`, `_INBOX.>` |
+//! | `permissions` of the user | see "Rights" |
+//!
+//! # Identification and rights
+//!
+//! | server | setting |
+//! |---|---|
+//! | users with passwords, tokens | the [`url`](field@NatsConfig::url), which names them once or at each server |
+//! | operator mode, hosted NATS | [`credentials`](field@NatsConfig::credentials): a file with a JWT and a seed |
+//! | users by NKey | [`nkey`](field@NatsConfig::nkey) |
+//!
+//! A file is read at each connection, so that it can be replaced while programs run. If a server
+//! refuses the identification of a handle that was connected, requests fail as
+//! [`Denied`](crate::port::PortErrorKind::Denied) with the reason until it lets the handle in, and
+//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//!
+//! [`Nats::permissions`] returns the rights that a user needs for one prefix with some queues. With
+//! `S` for the stream `PREFIX_store` and for that of each queue they are:
+//!
+//! | right | subjects |
+//! |---|---|
+//! | publish | `PREFIX.>` |
+//! | | `$JS.API.STREAM.*.S`, `$JS.API.STREAM.MSG.*.S`, `$JS.API.DIRECT.GET.S`, `$JS.API.DIRECT.GET.S.>` |
+//! | | `$JS.API.CONSUMER.*.S`, `$JS.API.CONSUMER.*.S.>`, `$JS.API.CONSUMER.MSG.NEXT.S.*`, `$JS.API.CONSUMER.DURABLE.CREATE.S.*` |
+//! | | `$JS.ACK.S.>`, `$JS.ACK.*.*.S.>`, `$JS.FC.S.>`, `$JS.FC.*.*.S.>` |
+//! | subscribe | `PREFIX.n.>`, `_INBOX.PREFIX.>` |
+//!
+//! No stream of another prefix is reached by these, and no answer to another prefix is heard. (The
+//! server lets a user who creates a stream choose its subjects, though: let an administrator create
+//! the streams by connecting once, and take away `$JS.API.STREAM.CREATE.*`, if a user must not read
+//! what other users of the account publish.) A right that is missing is the error `Denied`, which
+//! names the subject.
+//!
+//! With [`domain`](field@NatsConfig::domain) the streams are those of another JetStream domain,
+//! such as that of the hub behind a leaf node; the API's subjects then begin with `$JS.DOMAIN.API`.
+//! Use a prefix in one domain of an account alone: the streams of two domains would both take what
+//! is published to its subjects.
+//!
+//! # On the way
+//!
+//! A connection without TLS that leaves the machine is told by the event
+//! [`Exposed`](crate::backend::ConnectionEvent::Exposed) when it is made, a warning of `tracing`,
+//! and by [`Nats::explain`].
 //!
 //! # What to watch
 //!
@@ -139,12 +180,10 @@
 //! | no answer within [`request_timeout`](field@NatsConfig::request_timeout) | `TimedOut` | transient |
 //! | a large partition that is written all the time cannot be scanned, too many batches are under way, the same rows are written all the time | `Throttled` | throttled |
 //! | the server's or the account's storage is full | `Full` | throttled |
-//! | a wrong password or token, a certificate that is not trusted | `Denied` | permanent |
+//! | a wrong password, token or key, a missing right, a certificate that is not trusted | `Denied` | permanent |
 //! | a server before version 2.10, too few servers for the replicas, a changed stream | `Unsupported` | permanent |
 //! | a stream was deleted, is another program's, or has lost entries | `Corrupt` | permanent |
 //! | a newer release's data | `TooNew` | permanent |
-//!
-//! A right that is missing shows as `TimedOut`: the server does not answer what it refuses.
 //!
 //! # Cancel safety
 //!
@@ -157,7 +196,6 @@
 //!   begin anew. Do not delete single entries of a queue's log: the queue is then corrupt. If its
 //!   messages may be lost, end all handles and purge the stream.
 //! - A queue is held in memory by each handle that receives from it: [`NatsQueue`] has the figures.
-//! - Credential files and NKeys are not supported.
 //!
 //! # Source
 //!
@@ -171,10 +209,12 @@ mod failure;
 mod features;
 mod handle;
 mod link;
+mod login;
 mod names;
 mod notifier;
 mod queue;
 mod reader;
+mod rights;
 mod scan;
 mod setup;
 mod snapshot;

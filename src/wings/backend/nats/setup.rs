@@ -4,8 +4,8 @@ use serde::de::IgnoredAny;
 
 use super::{
     api::{
-        EXPECTED, GetMessage, GotMessage, Metadata, NO_MESSAGE, NO_STREAM, NewStream, Nothing, Purge,
-        SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
+        ApiError, EXPECTED, GetMessage, GotMessage, Metadata, NO_CLUSTER, NO_MESSAGE, NO_STREAM, NewStream, Nothing,
+        Purge, SEQUENCE_NOT_FOUND, STREAM_EXISTS, StreamInfo,
     },
     features::Features,
     link::{Effect, Link},
@@ -131,7 +131,7 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
         queue: wanted.queue.to_owned(),
     };
     let features = Features::of_server(link);
-    let stream = NewStream {
+    let mut stream = NewStream {
         name: wanted.name,
         subjects: [wanted.subject],
         storage: "file",
@@ -147,7 +147,16 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
     };
     // A cluster does not answer some of the requests that create one stream at the same moment. A
     // repetition finds the stream: it creates no second one.
-    let created = match link.api(&format!("STREAM.CREATE.{}", wanted.name), &stream, Effect::Reads).await? {
+    let call = format!("STREAM.CREATE.{}", wanted.name);
+    let mut created = link.api(&call, &stream, Effect::Reads).await?;
+    if created.as_ref().is_err_and(|error: &ApiError| error.err_code == NO_CLUSTER)
+        && link.base().config.replicas.is_none()
+    {
+        // A leaf node has the name of a cluster, too, and the streams of its hub are on one server.
+        stream.num_replicas = 1;
+        created = link.api(&call, &stream, Effect::Reads).await?;
+    }
+    let created = match created {
         Ok(info) => info,
         // Another handle was faster, with an identity of its own or another number of replicas.
         Err(error) if error.err_code == STREAM_EXISTS => {

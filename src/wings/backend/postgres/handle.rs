@@ -26,6 +26,8 @@ pub(crate) struct PostgresCore {
     pub(crate) config: PostgresConfig,
     /// The promises of the server when this handle connected.
     pub(crate) server: Server,
+    /// Notices of other processes arrive.
+    pub(crate) hears: bool,
     pub(crate) clock: Clock,
     pub(crate) store: StoreCore,
     pub(crate) lease: LeaseSql,
@@ -51,7 +53,9 @@ impl Postgres {
     /// - `Unsupported`: the server is older than version 13, or its default isolation is not `read
     ///   committed`.
     /// - `TooNew`: a newer release created the schema.
-    /// - `Unavailable`, `TimedOut`: the server was not reached in time, or is a standby.
+    /// - `Corrupt`: a table of the schema was dropped.
+    /// - `Unavailable`, `TimedOut`: the server of `url` or of `notices_url` was not reached in
+    ///   time, or is a standby.
     ///
     /// # Cancel safety
     /// If the future is dropped, the schema is created or not; nothing else happened.
@@ -62,6 +66,13 @@ impl Postgres {
         let listener = Listener::new(&config, &clock, events.clone())?;
         let server = link.begin().await?;
         schema::prepare(&link, &config).await?;
+        let hears = match (&config.notices_url, server.is_direct) {
+            (None, true) => true,
+            _ => listener.hears(&link).await?,
+        };
+        if !hears {
+            link.tell(ConnectionEvent::NoNotices { reason: listener.deafness().to_string() });
+        }
         let link = Arc::new(link);
         Ok(Self(Arc::new(PostgresCore {
             store: StoreCore::new(&link),
@@ -72,6 +83,7 @@ impl Postgres {
             wakes: Arc::default(),
             config,
             server,
+            hears,
             clock,
             events,
         })))
@@ -85,6 +97,12 @@ impl Postgres {
     pub fn statements(config: &PostgresConfig) -> Result<String, PortError> {
         config.check()?;
         Ok(schema::statements(&Link::new(config, &Clock::tokio(), Events::new())?))
+    }
+
+    /// Describes the connection in a line: the server, the schema, and the protection on the way.
+    pub fn explain(&self) -> String {
+        let exposure = self.0.link.exposure();
+        format!("{}, schema `{}`: {exposure}", exposure.server(), self.0.config.schema)
     }
 
     /// Subscribes to the losses and restorations of this handle's connections.

@@ -22,9 +22,9 @@
 //! | port | promises | not |
 //! |---|---|---|
 //! | [`store`](Postgres::store) | all capabilities; [`Durable`](crate::port::Capability::Durable) unless `synchronous_commit` or `fsync` is off for this user | `Push` |
-//! | [`queue`](Postgres::queue) | all capabilities; receivers are woken by `NOTIFY` | |
+//! | [`queue`](Postgres::queue) | all capabilities; receivers are woken by `NOTIFY` | `Push` where [notices do not arrive](#connections) |
 //! | [`lease`](Postgres::lease) | terms by the server's clock: a challenger need not watch a whole term | |
-//! | [`notifier`](Postgres::notifier) | `LISTEN` and `NOTIFY`: pushed, in order, up to 1 MiB | notices are not stored |
+//! | [`notifier`](Postgres::notifier) | `LISTEN` and `NOTIFY`: pushed, in order, up to 1 MiB | notices are not stored; no subscription where they do not arrive |
 //!
 //! With [`PostgresStore::batch_within`] and [`PostgresQueue::send_within`] the writes of the ports
 //! and your own statements are one transaction of tokio-postgres. Other clients [send by a
@@ -91,7 +91,20 @@
 //! need them, and one more that waits for notices as soon as there is a subscriber. Writes that
 //! meet share a statement: while one is under way, those that come gather, and go together with one
 //! commit, each with its own answer. So do reads of single records. A lone request waits for
-//! nobody. Two to eight connections therefore serve most processes.
+//! nobody. Two to six connections therefore serve most processes. A connection that is idle for
+//! [`idle_timeout`](field@PostgresConfig::idle_timeout) is closed, except for the one that was used
+//! last, and each one at the age of [`max_lifetime`](field@PostgresConfig::max_lifetime). The one
+//! for notices stays.
+//!
+//! **A server without a free connection** (`53300`) is still used: requests wait for the
+//! connections that the handle has, for as long as
+//! [`request_timeout`](field@PostgresConfig::request_timeout), and one request at a time tries to
+//! open another one, after 100 ms to 5 s. By default a handle has up to 7 connections, so that 13
+//! handles fit into the 97 that a server with its default settings leaves to programs.
+//!
+//! **A connection that falls silent**, because a machine or a network vanished, ends with the first
+//! request that times out, and so do all idle connections that were as silent: the next request
+//! opens a new one.
 //!
 //! While the server cannot be reached, requests fail at once as
 //! [`Unavailable`](crate::port::PortErrorKind::Unavailable), and one task tries to connect again,
@@ -108,6 +121,43 @@
 //! the planner may use; behind one it keeps no session state, which costs the server some 50 to
 //! 100 µs more for each request. [`prepare`](field@PostgresConfig::prepare) decides otherwise.
 //! Notices need a direct connection: set [`notices_url`](field@PostgresConfig::notices_url).
+//!
+//! Whether notices arrive is tried when a handle connects, if there is a pooler or a `notices_url`.
+//! If one does not arrive within a second, neither the notifier nor a queue states
+//! [`Push`](crate::port::Capability::Push), a subscription is refused as
+//! [`Unsupported`](crate::port::PortErrorKind::Unsupported), and a receiver that waits looks each
+//! second, as it does until its connection for notices is open.
+//! [`NoNotices`](crate::backend::ConnectionEvent::NoNotices) tells it, to `tracing` alone, because
+//! no subscriber of the handle is there yet. A pooler in session mode passes notices on.
+//!
+//! If the server refuses the password of a handle that was connected, and the handle has no open
+//! connection left, requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the
+//! server's words until it lets the handle in again, and
+//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//!
+//! # TLS
+//!
+//! `sslmode` of a URL has libpq's meaning where nothing else is set.
+//! [`tls`](field@PostgresConfig::tls) demands TLS and a verified server, unless `sslmode`
+//! contradicts.
+//!
+//! | `sslmode` | without `tls` | with `tls` |
+//! |---|---|---|
+//! | none, `prefer` | TLS if the server has it, whoever it is; otherwise plain text | as `verify-full` |
+//! | `disable` | plain text | `Invalid` |
+//! | `allow` | `Invalid`: write `prefer` | `Invalid` |
+//! | `require` | TLS with whoever answers | as `verify-full`, which is stricter than libpq |
+//! | `verify-ca` | `Invalid`: write `verify-full` | an authority of `tls.roots` signed the certificate; the host name may differ |
+//! | `verify-full` | certificate and host name are verified with the operating system's authorities | with those of `tls.roots`, if it is set |
+//!
+//! A socket in a folder has no TLS, whatever `sslmode` says. `channel_binding=require` demands that
+//! the password is bound to the server's certificate (`SCRAM-SHA-256-PLUS`), which no third party
+//! can relay; by default a server that offers this is used so. Certificates with Ed25519
+//! signatures cannot be bound.
+//!
+//! A connection in plain text, or with a server that is not verified, is told by the event
+//! [`Exposed`](crate::backend::ConnectionEvent::Exposed) when it is made, a warning of `tracing`,
+//! and by [`Postgres::explain`], unless it stays on this machine: loopback, or a socket.
 //!
 //! # Time
 //!
@@ -132,7 +182,7 @@
 //! | `default_transaction_read_only` | `off`; anything else is refused |
 //! | `synchronous_commit` | `on` for everything that others rely on |
 //! | `idle_in_transaction_session_timeout` | set it: a forgotten transaction keeps dead rows visible, and holds locks |
-//! | `max_connections` | at least the sum of all handles' `connections`, and one for each handle |
+//! | `max_connections` | at least the sum of all handles' `connections`, one for each handle, and the reserved ones |
 //!
 //! # What stays
 //!
@@ -145,6 +195,21 @@
 //! - `pg_stat_activity`: transactions that are open for minutes.
 //! - `pg_stat_user_tables` of the schema: `n_dead_tup` should fall after each autovacuum.
 //! - [`ConnectionEvent`](crate::backend::ConnectionEvent), and the rate of `Throttled` errors.
+//! - Messages that were set aside: `SELECT id FROM steadfast.messages WHERE visible_at = -1`.
+//!
+//! # Damaged rows
+//!
+//! A row that was changed by hand, such that no release could have written it (`NULL`, a negative
+//! count, a number at the end of its range), harms no other one:
+//!
+//! | table | effect | mended by |
+//! |---|---|---|
+//! | `messages` | the delivery that finds it sets it aside (`visible_at` is -1), and its group goes on; [`SetAside`](crate::backend::ConnectionEvent::SetAside) names its id, at `ERROR` | correcting its columns and `visible_at = steadfast.now_us()`, or deleting it; a purge deletes it, too |
+//! | `records` | a `get` of it, and a page of a `scan` that would contain it, are `Corrupt` | a put or a delete without a precondition |
+//! | others | a request that needs it is `Corrupt` | correcting it |
+//!
+//! A message that is set aside is not received, counted or shown. One whose `visible_at` is set by
+//! hand to another negative number or to null is not found, and not told.
 //!
 //! # Upgrades
 //!
@@ -152,8 +217,25 @@
 //! program whose user may not do that sets [`migrate`](field@PostgresConfig::migrate) to `false`;
 //! an administrator runs the statements of [`Postgres::statements`], and grants the user `USAGE` on
 //! the schema, `USAGE`, `SELECT` and `UPDATE` on its sequences, and `SELECT`, `INSERT`, `UPDATE`
-//! and `DELETE` on its tables. A release that meets a newer schema is refused as
-//! [`TooNew`](crate::port::PortErrorKind::TooNew).
+//! and `DELETE` on its tables.
+//!
+//! A release that meets a newer schema is refused as
+//! [`TooNew`](crate::port::PortErrorKind::TooNew): when it connects, and at each later request once
+//! a newer release has changed the schema under it. Such a request does nothing. Replace the
+//! processes of the older release soon then. Each statement asks for the version, which costs the
+//! server some 5 µs, and those of a queue whether it is there, which costs as much again.
+//!
+//! A schema whose tables are not all there is refused as `Corrupt`, also with `migrate`: an empty
+//! table in the place of a lost one would look like data.
+//!
+//! # Versions
+//!
+//! | PostgreSQL | pgbouncer | run by |
+//! |---|---|---|
+//! | 15.18 | 1.18, in transaction and session mode | all tests |
+//! | 17.12 | the same | all tests |
+//!
+//! The statements use what release 13 has.
 //!
 //! # Errors
 //!
@@ -161,12 +243,13 @@
 //! |---|---|---|
 //! | no connection, a restart, a read-only server | `Unavailable` | transient |
 //! | no answer within [`request_timeout`](field@PostgresConfig::request_timeout) | `TimedOut` | transient |
-//! | a deadlock, too many connections, locks or waiting requests | `Throttled` | throttled |
+//! | a deadlock, no connection, lock or place to wait in time | `Throttled` | throttled |
 //! | the server's disk is full | `Full` | throttled |
 //! | a wrong password, a missing right, a certificate that is not trusted | `Denied` | permanent |
-//! | a server before version 13, another isolation level | `Unsupported` | permanent |
+//! | a server before version 13, another isolation level, a subscription behind a pooler | `Unsupported` | permanent |
 //! | a request of more than 512 MiB, a schema with tables of another program | `Invalid` | permanent |
-//! | the schema was dropped, or its data is damaged | `Corrupt` | permanent |
+//! | the schema or a table was dropped, a queue is not there any more, data is damaged | `Corrupt` | permanent |
+//! | a newer release changed the schema | `TooNew` | permanent |
 //!
 //! # Cancel safety
 //!
@@ -178,8 +261,9 @@
 //! - Connect within the runtime that uses the handle: its connections are tasks of that runtime.
 //! - Keep a transaction with [`batch_within`](PostgresStore::batch_within) short: writers of its
 //!   keys wait for its end, up to their time limit.
-//! - After a schema was dropped or restored from a copy, restart the programs: a queue that a
-//!   handle opened before is not the one that has its name now.
+//! - After a schema was dropped and made anew, a queue that was opened before is `Corrupt`: open it
+//!   again. Records and leases begin anew under the same names, with versions and tokens that were
+//!   given before: restart the programs, also after a schema was restored from a copy.
 //! - Values are in the write-ahead log as well: keep large ones in a blob store, with a
 //!   [claim check](crate::claim_check).
 //!

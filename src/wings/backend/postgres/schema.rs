@@ -4,12 +4,18 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 
 use super::{
-    PostgresConfig, lease::schema::LEASE, link::Effect, link::Link, queue::schema::QUEUE, store::schema::STORE,
+    PostgresConfig,
+    lease::schema::LEASE,
+    link::Effect,
+    link::Link,
+    queue::schema::{QUEUE, SOUND},
+    store::schema::STORE,
 };
 use crate::port::{PortError, PortErrorKind};
 
-/// Version of the tables and functions. A handle refuses a schema with a higher one.
-const VERSION: i32 = 3;
+/// Version of the tables and functions. A handle refuses a schema with a higher one, and so does
+/// each of its later requests.
+pub(crate) const VERSION: i32 = 4;
 
 /// A migration may wait for another one, and for the locks of running requests.
 const MIGRATION: Duration = Duration::from_secs(60);
@@ -26,6 +32,20 @@ DO $steadfast$ BEGIN
 END $steadfast$;
 CREATE OR REPLACE FUNCTION {s}.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
   'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
+-- Ends a statement of a handle that the schema, or the queue, is not the one of: `Link::sql` asks in each. It is STABLE,
+-- so that the condition is one of the statement and not of each row.
+CREATE OR REPLACE FUNCTION {s}.refuse(p_version int, p_queue bigint DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $steadfast$
+DECLARE
+  found int := (SELECT value FROM {s}.meta WHERE name = 'version');
+BEGIN
+  IF found > p_version THEN
+    RAISE EXCEPTION 'a newer release changed the schema to version %', found USING ERRCODE = 'SF001';
+  ELSIF found IS NULL THEN
+    RAISE EXCEPTION 'the schema has no version' USING ERRCODE = 'SF003';
+  END IF;
+  RAISE EXCEPTION 'there is no queue number % any more: the schema was made anew', p_queue USING ERRCODE = 'SF002';
+END $steadfast$;
 ";
 
 const VERSIONED: &str = "
@@ -38,7 +58,7 @@ pub(crate) fn statements(link: &Link) -> String {
     let parts = [BASE, STORE, LEASE, QUEUE, VERSIONED].concat();
     // The lock is that of the transaction, so that it also works behind a pooler.
     let lock = format!("SELECT pg_advisory_xact_lock({});", link.schema_id().cast_signed());
-    let parts = parts.replace("{version}", &VERSION.to_string()).replace("{channel}", &link.channels());
+    let parts = parts.replace("{channel}", &link.channels()).replace("{sound}", SOUND);
     format!("BEGIN;\n{lock}\n{}\nCOMMIT;\n", link.sql(&parts).trim())
 }
 
@@ -58,7 +78,12 @@ pub(crate) async fn prepare(link: &Link, config: &PostgresConfig) -> Result<(), 
     }
     match found {
         Some(found) if found > VERSION => return too_new(),
-        Some(VERSION) => {}
+        Some(VERSION) => {
+            if let Some(lost) = lost_table(link, config).await? {
+                let what = format!("lacks `{lost}`, which was dropped: restore it, or drop the schema to begin anew");
+                return refuse(PortErrorKind::Corrupt, &what);
+            }
+        }
         _ if config.migrate => {
             if let Err(error) = migrate(link).await {
                 // A newer release may have migrated while this one waited for the lock.
@@ -91,11 +116,27 @@ async fn version(link: &Link, config: &PostgresConfig) -> Result<Option<i32>, Po
     rows.first().map(|row| link.column(row, 0)).transpose()
 }
 
+/// Returns the names of the tables and sequences.
+fn tables() -> Vec<&'static str> {
+    let parts = [BASE, STORE, LEASE, QUEUE].into_iter();
+    let names = parts.flat_map(|part| part.split("IF NOT EXISTS {s}.").skip(1));
+    names.filter_map(|rest| rest.split([' ', ';']).next()).collect()
+}
+
+/// Returns a table or sequence that is missing in a schema that had it.
+async fn lost_table(link: &Link, config: &PostgresConfig) -> Result<Option<String>, PortError> {
+    let lost = "SELECT name FROM unnest($2) AS name WHERE NOT EXISTS (
+            SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = $1 AND c.relname = name)
+        ORDER BY 1 LIMIT 1";
+    let params: [super::link::Param<'_>; 2] = [(&config.schema, Type::TEXT), (&tables(), Type::TEXT_ARRAY)];
+    let rows = link.query(Effect::Read, lost, &params).await?;
+    rows.first().map(|row| link.column(row, 0)).transpose()
+}
+
 /// Returns a table or sequence that another program has in the schema under a name of ours.
 async fn foreign_table(link: &Link, config: &PostgresConfig) -> Result<Option<String>, PortError> {
-    let parts = [BASE, STORE, LEASE, QUEUE].concat();
-    let names = parts.split("IF NOT EXISTS {s}.").skip(1).filter_map(|rest| rest.split([' ', ';']).next());
-    let names: Vec<&str> = names.collect();
+    let names = tables();
     let found = "SELECT c.relname::text FROM pg_catalog.pg_class c
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = $1 AND c.relname = ANY ($2) ORDER BY 1 LIMIT 1";

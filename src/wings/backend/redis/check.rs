@@ -1,12 +1,12 @@
 //! Checks of a server, each time a connection is made.
 use std::{collections::HashMap, sync::LazyLock};
 
-use redis::{Value, aio::MultiplexedConnection};
+use redis::{Cmd, Value, aio::MultiplexedConnection};
 
 use super::{
     config::Target,
-    connection,
-    failure::{self, failed, failure, unexpected},
+    failure::{failed, failure, unexpected},
+    keys::Keys,
     script::{Call, Script},
 };
 use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
@@ -31,6 +31,8 @@ pub(super) struct Server {
     pub(super) identity: String,
     /// `true` if each write is on the disk before its answer.
     pub(super) is_durable: bool,
+    /// `true` if its files might keep each write, but it does not tell.
+    pub(super) hides_settings: bool,
     /// `true` if no replica can take over without the last writes.
     pub(super) is_alone: bool,
 }
@@ -62,91 +64,109 @@ impl Server {
 
 /// Reads the server's state, and refuses it if a contract would not hold on it. A data set without
 /// a name receives `new_identity`.
+///
+/// One round trip, and a second one if the data is new or of an older form.
 pub(super) async fn check(
-    (target, prefix): (&Target, &str),
+    (target, keys): (&Target, &Keys),
     connection: &mut MultiplexedConnection,
     new_identity: &str,
 ) -> Result<Server, PortError> {
-    let mut info = redis::cmd("INFO");
-    let info = text(target, connection, info.arg("everything"), "INFO").await?;
+    let mut all = redis::pipe();
+    all.cmd("INFO");
+    for (name, _) in DURABLE {
+        all.cmd("CONFIG").arg("GET").arg(name);
+    }
+    for channel in keys.unused_channels() {
+        all.cmd("PUBLISH").arg(channel).arg("");
+    }
+    all.add_command(META.load()).add_command(meta(keys, ""));
+    let [info, one, two, three, queues, topics, _, found] = send(target, connection, &all).await?;
+    let info: String = redis::from_redis_value(accepted(target, info)?).map_err(|_| unexpected(target, "INFO"))?;
     let info = Info::parse(&info);
     info.check(target)?;
-    let identity = identity((target, prefix), connection, new_identity).await?;
-    let mut is_durable = info.is("aof_enabled", "1");
-    for (name, value) in DURABLE {
-        is_durable = is_durable && setting(target, connection, name).await?.as_deref() == Some(value);
+    let mut found = parse_meta((target, keys), found)?;
+    for answer in [queues, topics] {
+        accepted(target, answer).map_err(|error| without_channels((target, keys), error))?;
     }
-    Ok(Server { identity, is_durable, is_alone: info.is("connected_slaves", "0") })
+    if found.0 != Some(FORM) || found.1.is_none() {
+        let mut all = redis::pipe();
+        all.add_command(META.load()).add_command(meta(keys, new_identity));
+        let [_, written] = send(target, connection, &all).await?;
+        found = parse_meta((target, keys), written)?;
+    }
+    let identity = found.1.ok_or_else(|| unexpected(target, "HMGET meta"))?;
+    let settings = [one, two, three].into_iter().zip(DURABLE);
+    let (is_set, is_told) = settings.fold((true, true), |(is_set, is_told), (answer, (_, value))| {
+        // Managed servers refuse, or answer with nothing.
+        let pairs: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
+        let found = pairs.into_values().next();
+        (is_set && found.as_deref().is_none_or(|found| found == value), is_told && found.is_some())
+    });
+    let is_set = is_set && info.is("aof_enabled", "1");
+    Ok(Server {
+        identity,
+        is_durable: is_set && is_told,
+        hides_settings: is_set && !is_told,
+        // A server that sentinels watch may have replicas again at any time.
+        is_alone: info.is("connected_slaves", "0") && !target.is_watched(),
+    })
 }
 
-async fn send(
+/// Sends commands together, and returns the answer to each.
+async fn send<const COMMANDS: usize>(
     target: &Target,
     connection: &mut MultiplexedConnection,
-    command: &redis::Cmd,
-) -> Result<Value, PortError> {
-    connection::send(connection, command).await.map_err(|error| failed(target, &error, false).error)
+    commands: &redis::Pipeline,
+) -> Result<[Value; COMMANDS], PortError> {
+    let answers = connection.send_packed_commands(commands, 0, COMMANDS).await;
+    let answers = answers.map_err(|error| failed(target, &error, false).error)?;
+    answers.try_into().map_err(|_| unexpected(target, "the checks of the server"))
 }
 
-async fn text(
-    target: &Target,
-    connection: &mut MultiplexedConnection,
-    command: &redis::Cmd,
-    name: &str,
-) -> Result<String, PortError> {
-    let answer = send(target, connection, command).await?;
-    redis::from_redis_value(answer).map_err(|_| unexpected(target, name))
-}
-
-/// Returns the value of a setting, or `None` if the server does not tell, as managed servers do.
-async fn setting(
-    target: &Target,
-    connection: &mut MultiplexedConnection,
-    name: &str,
-) -> Result<Option<String>, PortError> {
-    let mut get = redis::cmd("CONFIG");
-    get.arg("GET").arg(name);
-    match connection::send(connection, &get).await {
-        Ok(answer) => {
-            let pairs: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
-            Ok(pairs.into_values().next())
-        }
-        Err(error) => {
-            let failed = failed(target, &error, false);
-            // A refusal tells nothing about the setting.
-            if matches!(failed.error.kind(), PortErrorKind::Denied | PortErrorKind::Other) {
-                Ok(None)
-            } else {
-                Err(failed.error)
-            }
-        }
+/// Returns a refusal as an error.
+fn accepted(target: &Target, answer: Value) -> Result<Value, PortError> {
+    match answer {
+        Value::ServerError(refusal) => Err(failed(target, &refusal.into(), false).error),
+        answer => Ok(answer),
     }
 }
 
-/// Reads the form and the identity of the data set; writes them if there is none.
-async fn identity(
-    (target, prefix): (&Target, &str),
-    connection: &mut MultiplexedConnection,
-    new_identity: &str,
-) -> Result<String, PortError> {
-    static META: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/meta.lua")));
-    let mut call = Call::new(&META, format!("{prefix}:meta"));
+/// Explains that a publish was refused. The default of Redis 7 for a new user is no channel.
+fn without_channels((target, keys): (&Target, &Keys), error: PortError) -> PortError {
+    if error.kind() != PortErrorKind::Denied {
+        return error;
+    }
+    let (user, prefix) = (target.user.username().unwrap_or("default"), keys.prefix());
+    let message = format_args!(
+        "the user `{user}` may not publish to the channels `{prefix}:*`, which wake receivers: \
+         `ACL SETUSER {user} &{prefix}:* +@pubsub`"
+    );
+    failure(target, PortErrorKind::Denied, message)
+}
+
+static META: LazyLock<Script> = LazyLock::new(|| Script::writing(include_str!("lua/meta.lua")));
+
+/// Creates the command that reads the form and the identity of the data set; with an identity it
+/// writes them before, if there is none.
+fn meta(keys: &Keys, new_identity: &str) -> Cmd {
+    let mut call = Call::new(&META, keys.meta());
     call.arg(FORM).arg(new_identity);
-    let request = Call::request(&[&call]);
-    let mut answer = connection::request(connection, &request).await;
-    if answer.as_ref().is_err_and(failure::is_unknown_script) {
-        send(target, connection, &META.load()).await?;
-        answer = connection::request(connection, &request).await;
+    call.into_command()
+}
+
+fn parse_meta((target, keys): (&Target, &Keys), answer: Value) -> Result<(Option<u64>, Option<String>), PortError> {
+    let found: (Option<u64>, Option<String>) =
+        redis::from_redis_value(accepted(target, answer)?).map_err(|_| unexpected(target, "HMGET meta"))?;
+    match found.0 {
+        Some(form) if form > FORM => {
+            let prefix = keys.prefix();
+            let message = format_args!(
+                "the data at `{prefix}` has form {form}, and this release knows {FORM}: use the newer release"
+            );
+            Err(failure(target, PortErrorKind::TooNew, message))
+        }
+        _ => Ok(found),
     }
-    let answer = answer.map_err(|error| failed(target, &error, false).error)?;
-    let (form, identity): (u64, String) =
-        redis::from_redis_value(answer).map_err(|_| unexpected(target, "HMGET meta"))?;
-    if form > FORM {
-        let message = format_args!(
-            "the data at `{prefix}` has form {form}, and this release knows {FORM}: use the newer release"
-        );
-        return Err(failure(target, PortErrorKind::TooNew, message));
-    }
-    Ok(identity)
 }
 
 /// The answer to `INFO`.
@@ -178,17 +198,19 @@ impl<'a> Info<'a> {
         if self.is("cluster_enabled", "1") || self.is("redis_mode", "cluster") {
             return refuse(
                 Unsupported,
-                "the server is a node of a cluster: use one server, or a primary with replicas",
+                "the server is a node of a cluster (`cluster_enabled` is 1), whose keys are on several nodes, and a \
+                 handle has one: use one server, or a primary with replicas and sentinels",
             );
         }
         if self.is("redis_mode", "sentinel") {
-            return refuse(Unsupported, "the server is a sentinel: connect to the primary that it names");
+            return refuse(Unsupported, "the server is a sentinel: write `redis+sentinel://HOST/SERVICE` in `url`");
         }
         if self.is("loading", "1") {
             return refuse(Unavailable, "the server is loading its data");
         }
         if self.is("role", "slave") {
-            return refuse(Unavailable, "the server is a read-only replica: connect to its primary");
+            let advice = if target.is_watched() { "a fail-over is under way" } else { "connect to its primary" };
+            return refuse(Unavailable, &format!("the server is a read-only replica: {advice}"));
         }
         let policy = self.get("maxmemory_policy");
         if !policy.is_empty() && policy != "noeviction" {

@@ -2,7 +2,7 @@
 use std::{future::Future, io, pin::Pin, sync::Arc};
 
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisError, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError, Value,
     aio::{AsyncStream, MultiplexedConnection},
 };
 use rustls::pki_types::ServerName;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    config::{RedisConfig, Target},
+    config::{Address, RedisConfig, Target},
     failure::failure,
     script::Request,
 };
@@ -27,9 +27,9 @@ pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Receives pushed messages in the order of the socket.
 pub(super) type OnPush = Arc<dyn Fn(redis::PushInfo) + Send + Sync>;
 
-type Stream = Pin<Box<dyn AsyncStream + Send>>;
+pub(super) type Stream = Pin<Box<dyn AsyncStream + Send>>;
 
-/// Opens connections to one server.
+/// Opens connections to one server, or to that which sentinels name.
 pub(super) struct Connector {
     pub(super) target: Target,
     tls: Option<TlsConnector>,
@@ -47,23 +47,14 @@ impl Connector {
         Ok(Self { target, tls })
     }
 
-    /// Connects and authenticates. The caller limits the time.
-    pub(super) async fn connect(&self, on_push: Option<OnPush>) -> Result<(MultiplexedConnection, Driver), PortError> {
-        let stream = self.dial().await?;
-        let mut user = self.target.user.clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
-        // The time limits of requests are the handle's own.
-        let mut settings = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
-        if let Some(on_push) = on_push {
-            user = user.set_protocol(ProtocolVersion::RESP3);
-            settings = settings.set_push_sender(move |push| {
-                on_push(push);
-                Ok::<(), ()>(())
-            });
-        }
-        match MultiplexedConnection::new_with_config(&user, stream, settings).await {
-            Ok((connection, driver)) => Ok((connection, Box::pin(driver))),
-            Err(error) => Err(refused(&self.target, &error)),
-        }
+    /// Connects to the server at this address, and authenticates. The caller limits the time.
+    pub(super) async fn connect(
+        &self,
+        address: &Address,
+        on_push: Option<OnPush>,
+    ) -> Result<(MultiplexedConnection, Driver), PortError> {
+        let stream = self.dial(address).await?;
+        authenticate(stream, &self.target.user, on_push).await.map_err(|error| refused(&self.target, &error))
     }
 
     /// Returns a further question about a server that does not answer. One without TLS waits for
@@ -82,10 +73,11 @@ impl Connector {
     }
 
     /// Opens the socket, with TLS if that is set.
-    async fn dial(&self) -> Result<Stream, PortError> {
-        let Target { host, port, .. } = &self.target;
+    pub(super) async fn dial(&self, address: &Address) -> Result<Stream, PortError> {
+        let Address { host, port } = address;
         let fail = |kind, what: &str, error: io::Error| {
-            failure(&self.target, kind, format_args!("{what}: {error}")).with_source(error)
+            let at = if self.target.is_watched() { format!("{address}: ") } else { String::new() };
+            failure(&self.target, kind, format_args!("{at}{what}: {error}")).with_source(error)
         };
         let unavailable = |what: &str, error| fail(PortErrorKind::Unavailable, what, error);
         let found = tokio::net::lookup_host((host.as_str(), *port)).await;
@@ -130,6 +122,26 @@ impl Connector {
     }
 }
 
+/// Makes the hand-shake as this user.
+pub(super) async fn authenticate(
+    stream: Stream,
+    user: &RedisConnectionInfo,
+    on_push: Option<OnPush>,
+) -> Result<(MultiplexedConnection, Driver), RedisError> {
+    let mut user = user.clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+    // The time limits of requests are the handle's own.
+    let mut settings = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
+    if let Some(on_push) = on_push {
+        user = user.set_protocol(ProtocolVersion::RESP3);
+        settings = settings.set_push_sender(move |push| {
+            on_push(push);
+            Ok::<(), ()>(())
+        });
+    }
+    let (connection, driver) = MultiplexedConnection::new_with_config(&user, stream, settings).await?;
+    Ok((connection, Box::pin(driver)))
+}
+
 /// Converts an error of the hand-shake. The server's text never repeats the password.
 fn refused(target: &Target, error: &RedisError) -> PortError {
     let code = error.code().unwrap_or_default();
@@ -141,7 +153,9 @@ fn refused(target: &Target, error: &RedisError) -> PortError {
     if is_denied {
         let user = target.user.username().unwrap_or("default");
         let rule = match target.user.password() {
-            Some(_) => format!("the server refuses the user `{user}` with this password: check `url`"),
+            Some(_) => {
+                format!("authentication failed: the server refuses the user `{user}` with this password: check `url`")
+            }
             None => "the server requires a password: add it to `url`".to_owned(),
         };
         return failure(target, PortErrorKind::Denied, rule);

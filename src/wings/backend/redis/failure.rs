@@ -4,6 +4,26 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use super::config::Target;
 use crate::port::{PortError, PortErrorKind};
 
+/// Refusals before the first change: of the whole request, or of the first command of a script that
+/// changes something, since none of these causes begins while a script runs.
+const UNCHANGED: [&str; 15] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "WRONGPASS",
+];
+
 /// Creates an error about this server.
 pub(super) fn failure(target: &Target, kind: PortErrorKind, message: impl std::fmt::Display) -> PortError {
     PortError::new(kind, format!("redis: {}: {message}", target.address()))
@@ -44,7 +64,10 @@ pub(super) fn failed(target: &Target, error: &RedisError, writes: bool) -> Faile
     // After a fail-over by name the next connection reaches the primary.
     let is_lost = matches!(code, "READONLY" | "NOAUTH" | "MASTERDOWN");
     let reason = format!("{advice}{error}");
-    Failed { error: failure(target, kind, &reason), is_lost, reason }
+    // A user may lack a right to one command of a script.
+    let is_unchanged = UNCHANGED.contains(&code) || code == "NOPERM" && !reason.contains("script");
+    let error = failure(target, kind, &reason);
+    Failed { error: if writes && !is_unchanged { error.outcome_unknown() } else { error }, is_lost, reason }
 }
 
 /// Returns the code with which the server refused the request, or `None` if it did not answer.

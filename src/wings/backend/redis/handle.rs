@@ -45,8 +45,8 @@ impl Redis {
     /// # Errors
     /// - `Invalid`: a setting violates a rule.
     /// - `Unavailable`, `TimedOut`: the server was not reached in time, or is loading its data.
-    /// - `Denied`: the user, the password or a right is missing, or the server is a read-only
-    ///   replica.
+    /// - `Denied`: the user or the password is wrong, or a right is missing, such as that to the
+    ///   channels of the prefix.
     /// - `Unsupported`: the server is too old, evicts keys, or is a node of a cluster.
     /// - `TooNew`: a newer release wrote the data.
     /// - `Full`: the server's memory is full, and the prefix is new.
@@ -63,6 +63,7 @@ impl Redis {
             entropy: Entropy::from_os(),
             events: Events::new(),
             source: Name::from(format!("redis {}", connector.target.address())),
+            moved: Arc::default(),
             config: Arc::new(config),
             connector: Arc::new(connector),
         };
@@ -93,6 +94,12 @@ impl Redis {
     /// Returns the notifier on this server.
     pub fn notifier(&self) -> RedisNotifier {
         RedisNotifier::new(self.0.clone())
+    }
+
+    /// Describes the connection in a line: the server, the prefix, and the protection on the way.
+    pub fn explain(&self) -> String {
+        let exposure = self.0.link.base().exposure();
+        format!("{}, prefix `{}`: {exposure}", exposure.server(), self.0.config().prefix)
     }
 
     /// Subscribes to losses and restorations of the connection.

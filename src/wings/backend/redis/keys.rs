@@ -14,6 +14,20 @@ impl Keys {
         Self { prefix, database }
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the key that describes the data.
+    pub(super) fn meta(&self) -> String {
+        format!("{}:meta", self.prefix)
+    }
+
+    /// Returns a channel of a queue and one of a topic that nobody uses, as no name is empty.
+    pub(super) fn unused_channels(&self) -> [String; 2] {
+        [format!("{}q:w", self.queue("")), self.channel("n", "")]
+    }
+
     /// Returns the first part of the names of this partition's keys.
     pub(super) fn partition(&self, partition: &str) -> String {
         self.key("s", partition)

@@ -60,7 +60,10 @@ impl RedisLease {
         let mut call = Call::new(script, self.core.keys.lease(name));
         arguments(&mut call);
         let answer = self.core.link.call(call).await?;
-        from_redis_value(answer).map_err(|_| self.unexpected())
+        from_redis_value(answer).map_err(|_| {
+            let error = self.unexpected();
+            if script.writes { error.outcome_unknown() } else { error }
+        })
     }
 
     fn unexpected(&self) -> PortError {

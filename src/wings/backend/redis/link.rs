@@ -2,23 +2,27 @@
 use std::sync::{Arc, Weak};
 
 use redis::{Cmd, Value, aio::MultiplexedConnection};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::{
     check::{self, Server},
-    config::RedisConfig,
+    config::{Address, RedisConfig},
     connection::{self, Connector, Driver, OnPush, Refused, confirmed},
     failure::{failed, failure, is_unknown_script, unexpected},
+    keys::Keys,
     script::Call,
     share::{Sharing, Waiting, Way},
 };
 use crate::{
-    backend::{ConnectionEvent, ConnectionRole, common::early_timer::EarlyTimer},
+    backend::{
+        ConnectionEvent, ConnectionRole,
+        common::{early_timer::EarlyTimer, exposure::Exposure},
+    },
     backoff::Backoff,
     config::Name,
     entropy::Entropy,
     observe::Events,
-    port::{PortError, PortErrorKind, within},
+    port::{Capability, PortError, PortErrorKind, within},
     race::{First, race, yield_now},
     spawn::Spawner,
     sync::Mutex,
@@ -51,12 +55,21 @@ pub(super) struct Base {
     pub(super) events: Events<ConnectionEvent>,
     /// The server's address, as the source of events.
     pub(super) source: Name,
+    /// Notified when sentinels name another server.
+    pub(super) moved: Arc<Notify>,
+}
+
+/// A new connection.
+struct Socket {
+    connection: MultiplexedConnection,
+    driver: Driver,
+    address: Address,
 }
 
 enum State {
     Up(Current),
-    /// Reason of the loss, or of the last failed attempt to connect.
-    Down(String),
+    /// Kind and reason of the loss, or of the last failed attempt to connect.
+    Down(PortErrorKind, String),
 }
 
 /// A connection in use.
@@ -70,16 +83,19 @@ struct Current {
 
 impl Base {
     /// Connects within the time limit, and checks the server.
-    async fn connect(&self, identity: &str) -> Result<(MultiplexedConnection, Driver, Server), PortError> {
+    async fn connect(&self, identity: &str) -> Result<(Socket, Server), PortError> {
         let connect = async {
-            let (mut connection, mut driver) = self.connector.connect(None).await?;
+            let address = self.locate().await?;
+            let (mut connection, mut driver) = self.connector.connect(&address, None).await?;
             // The driver moves the bytes of the checks.
-            let checks = check::check((&self.connector.target, &self.config.prefix), &mut connection, identity);
+            let target = &self.connector.target;
+            let keys = Keys::new(self.config.prefix.clone(), target.user.db());
+            let checks = check::check((target, &keys), &mut connection, identity);
             let server = match race(checks, &mut driver).await {
                 First::One(server) => server?,
                 First::Other(()) => return Err(self.connector.closed()),
             };
-            Ok((connection, driver, server))
+            Ok((Socket { connection, driver, address }, server))
         };
         within(&self.clock, self.config.connect_timeout, connect).await.unwrap_or_else(|| {
             let limit = humantime::format_duration(self.config.connect_timeout);
@@ -89,12 +105,20 @@ impl Base {
         })
     }
 
+    /// Returns the address of the server, which sentinels may name anew each time.
+    async fn locate(&self) -> Result<Address, PortError> {
+        self.connector.locate(&self.clock, self.config.connect_timeout / 2).await
+    }
+
     /// Connects within the time limit for pushed messages.
     pub(super) async fn connect_for_pushes(
         &self,
         on_push: OnPush,
     ) -> Result<(MultiplexedConnection, Driver), PortError> {
-        let connect = self.connector.connect(Some(on_push));
+        let connect = async {
+            let address = self.locate().await?;
+            self.connector.connect(&address, Some(on_push)).await
+        };
         within(&self.clock, self.config.connect_timeout, connect)
             .await
             .unwrap_or_else(|| Err(failure(&self.connector.target, PortErrorKind::TimedOut, "no connection in time")))
@@ -102,6 +126,15 @@ impl Base {
 
     pub(super) fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
         self.events.send(Some(&self.source), self.clock.now(), event);
+    }
+
+    /// Returns the protection of the connections.
+    pub(super) fn exposure(&self) -> Exposure {
+        let target = &self.connector.target;
+        let is_tls = target.is_tls || self.config.tls.is_some();
+        let advice = "begin `url` with `rediss:`, or set `tls`";
+        let server = format!("redis {}", target.address());
+        Exposure::of(server, target.hosts(), is_tls.then_some(true), advice)
     }
 
     pub(super) fn backoff(&self) -> Backoff {
@@ -113,12 +146,18 @@ impl Link {
     /// Connects, and checks the server.
     pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
         let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
-        let (connection, driver, server) = base.connect(&identity).await?;
+        let (socket, server) = base.connect(&identity).await?;
+        if server.hides_settings {
+            base.send(|| ConnectionEvent::Unverified { capability: Capability::Durable });
+        }
         let early = EarlyTimer::new(&base.clock, base.config.request_timeout);
-        let state = Mutex::new(State::Down(String::new()));
+        let state = Mutex::new(State::Down(PortErrorKind::Unavailable, String::new()));
         let core = LinkCore { base, server, state, sharing: Sharing::default(), early };
         let link = Self(Arc::new(core));
-        LinkCore::set_up(&link.0, connection, driver, 1);
+        LinkCore::set_up(&link.0, socket, 1);
+        if let Some(exposed) = link.base().exposure().event() {
+            link.base().send(|| exposed);
+        }
         Ok(link)
     }
 
@@ -294,9 +333,11 @@ impl LinkCore {
     fn current(&self) -> Result<(MultiplexedConnection, u64), PortError> {
         match &*self.state.lock() {
             State::Up(current) => Ok((current.connection.clone(), current.number)),
-            State::Down(reason) => {
+            State::Down(kind, reason) => {
                 let message = format_args!("not connected, and trying again: {reason}");
-                Err(failure(&self.base.connector.target, PortErrorKind::Unavailable, message))
+                // A server that refuses the login is reached: the caller need not wait for it.
+                let kind = if *kind == PortErrorKind::Denied { *kind } else { PortErrorKind::Unavailable };
+                Err(failure(&self.base.connector.target, kind, message))
             }
         }
     }
@@ -330,15 +371,23 @@ impl LinkCore {
     }
 
     /// Uses this connection from now on.
-    fn set_up(core: &Arc<Self>, connection: MultiplexedConnection, driver: Driver, number: u64) {
+    fn set_up(core: &Arc<Self>, socket: Socket, number: u64) {
+        let Socket { connection, driver, address } = socket;
         let (driven, ended) = oneshot::channel();
         *core.state.lock() = State::Up(Current { connection, number, _driven: driven });
-        let core = Arc::downgrade(core);
+        let (core, base) = (Arc::downgrade(core), core.base.clone());
         Spawner::Tokio.spawn(async move {
-            let ended_by_itself = matches!(race(driver, ended).await, First::One(()));
-            if let Some(core) = core.upgrade().filter(|_| ended_by_itself) {
-                let reason = "the server closed the connection".to_owned();
-                Self::lose(&core, number, PortErrorKind::Unavailable, reason);
+            let moved = base.connector.moved(&base.clock, base.config.connect_timeout / 2, &address);
+            let reason = match race(race(driver, moved), ended).await {
+                First::One(First::One(())) => "the server closed the connection",
+                First::One(First::Other(())) => {
+                    base.moved.notify_waiters();
+                    "the sentinels name another primary"
+                }
+                First::Other(_) => return,
+            };
+            if let Some(core) = core.upgrade() {
+                Self::lose(&core, number, PortErrorKind::Unavailable, reason.to_owned());
             }
         });
     }
@@ -349,7 +398,7 @@ impl LinkCore {
             let mut state = core.state.lock();
             match &*state {
                 State::Up(current) if current.number == number => {
-                    std::mem::replace(&mut *state, State::Down(reason.clone()))
+                    std::mem::replace(&mut *state, State::Down(kind, reason.clone()))
                 }
                 _ => return,
             }
@@ -357,32 +406,35 @@ impl LinkCore {
         // Ends the driver, outside the lock.
         drop(lost);
         core.base.send(|| ConnectionEvent::Lost { role: ConnectionRole::Requests, kind, reason });
-        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), number + 1));
+        Spawner::Tokio.spawn(Self::restore(Arc::downgrade(core), core.base.clone(), (number + 1, kind)));
     }
 
     /// Connects again, until it succeeds or the handle is dropped.
-    async fn restore(core: Weak<Self>, base: Base, number: u64) {
+    async fn restore(core: Weak<Self>, base: Base, (number, mut told): (u64, PortErrorKind)) {
         for (delay, attempts) in base.backoff().zip(1..) {
             base.clock.sleep(delay).await;
             let Some(core) = core.upgrade() else { return };
             // A server that was emptied keeps the name of its data.
-            let reason = match base.connect(&core.server.identity).await {
+            let (kind, reason) = match base.connect(&core.server.identity).await {
                 // Without `Durable` a restart may have emptied it, and another handle have named it.
-                Ok((connection, driver, server))
-                    if server.identity == core.server.identity || !core.server.is_durable =>
-                {
-                    Self::set_up(&core, connection, driver, number);
+                Ok((socket, server)) if server.identity == core.server.identity || !core.server.is_durable => {
+                    Self::set_up(&core, socket, number);
                     base.send(|| ConnectionEvent::Restored { role: ConnectionRole::Requests, attempts });
                     for capability in core.server.lost_in(&server) {
                         base.send(|| ConnectionEvent::Weakened { capability });
                     }
                     return;
                 }
-                Ok(_) => "the server holds other data than before: connect anew".to_owned(),
-                Err(error) => error.to_string(),
+                Ok(_) => {
+                    (PortErrorKind::Unavailable, "the server holds other data than before: connect anew".to_owned())
+                }
+                Err(error) => (error.kind(), error.to_string()),
             };
-            if let State::Down(last) = &mut *core.state.lock() {
-                *last = reason;
+            if let State::Down(last, why) = &mut *core.state.lock() {
+                (*last, *why) = (kind, reason.clone());
+            }
+            if kind != std::mem::replace(&mut told, kind) {
+                base.send(|| ConnectionEvent::NotRestored { role: ConnectionRole::Requests, kind, reason });
             }
         }
     }

@@ -314,9 +314,9 @@ impl Task {
                 }
             }
         };
-        match race(serve, driver).await {
-            First::One(goes_on) => goes_on,
-            First::Other(()) => true,
+        match race(race(serve, driver), base.moved.notified()).await {
+            First::One(First::One(goes_on)) => goes_on,
+            First::One(First::Other(())) | First::Other(()) => true,
         }
     }
 }

@@ -189,6 +189,14 @@ impl Call {
         groups.into_iter().map(|group| group.calls).collect()
     }
 
+    /// Creates the command of a call of a script that shares no request.
+    pub(super) fn into_command(self) -> Cmd {
+        match Self::request(&[&self]) {
+            Request::One(command) => command,
+            Request::Both(_) => Cmd::new(),
+        }
+    }
+
     /// Creates the request of these calls, which share it.
     pub(super) fn request(calls: &[&Self]) -> Request {
         let first = calls[0];

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::handle::SqliteCore;
 use crate::{
     notify::{Notice, NoticeSource, Notices, Notifier, check_notice},
-    port::{BoxFuture, Capabilities, Capability, PortError},
+    port::{BoxFuture, Capabilities, Capability, PortError, PortFuture},
     race::race,
 };
 
@@ -37,7 +37,7 @@ impl Notifier for SqliteNotifier {
         CAN
     }
 
-    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> PortFuture<'a, ()> {
         Box::pin(async move {
             check_notice(topic, &notice, &CAN)?;
             let name = topic.to_owned();
@@ -48,7 +48,7 @@ impl Notifier for SqliteNotifier {
         })
     }
 
-    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+    fn subscribe<'a>(&'a self, topic: &'a str) -> PortFuture<'a, Notices> {
         Box::pin(async move {
             CAN.check_key("topic", topic)?;
             let name: Arc<str> = topic.into();

@@ -11,9 +11,9 @@ use super::{
     send_sql::{self, SendOptions},
 };
 use crate::{
-    port::{BoxFuture, Capabilities, Capability},
+    port::{Capabilities, Capability},
     queue::{
-        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
+        Address, Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueFuture, Receipt, Receive, Settle,
         check_visibility,
     },
     race::race,
@@ -140,7 +140,7 @@ impl Queue for SqliteQueue {
         Some(Address::new(self.identity()).of_engine(format!("sqlite-{}", self.shared.identity)))
     }
 
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+    fn send<'a>(&'a self, messages: Vec<Message>) -> QueueFuture<'a, Vec<MessageId>> {
         Box::pin(async move {
             Message::check(&messages, &CAN)?;
             let (id, options) = (self.id, self.send_options());
@@ -148,17 +148,14 @@ impl Queue for SqliteQueue {
         })
     }
 
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+    fn receive<'a>(&'a self, receive: Receive) -> QueueFuture<'a, Vec<Delivery>> {
         Box::pin(async move {
             let max = receive.check(&CAN)?;
             self.wait_for(max, receive).await
         })
     }
 
-    fn settle<'a>(
-        &'a self,
-        settlements: Vec<(Receipt, Settle)>,
-    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+    fn settle<'a>(&'a self, settlements: Vec<(Receipt, Settle)>) -> QueueFuture<'a, Vec<Result<(), QueueError>>> {
         Box::pin(async move {
             let (id, options) = (self.id, self.send_options());
             let others = self.other_receivers(&settlements);
@@ -172,7 +169,7 @@ impl Queue for SqliteQueue {
         })
     }
 
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             check_visibility(visibility)?;
             let (id, receipt) = (self.id, receipt.clone());
@@ -180,12 +177,7 @@ impl Queue for SqliteQueue {
         })
     }
 
-    fn mark_begun<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        visibility: Duration,
-        begun: bool,
-    ) -> BoxFuture<'a, Result<(), QueueError>> {
+    fn mark_begun<'a>(&'a self, receipt: &'a Receipt, visibility: Duration, begun: bool) -> QueueFuture<'a, ()> {
         Box::pin(async move {
             check_visibility(visibility)?;
             let (id, receipt) = (self.id, receipt.clone());
@@ -193,21 +185,21 @@ impl Queue for SqliteQueue {
         })
     }
 
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         Box::pin(async move {
             let (id, time) = (self.id, self.shared.time.clone());
             Ok(self.shared.readers.read_on_thread(move |c| queue_sql::depth(c, id, time.now())).await?)
         })
     }
 
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+    fn peek(&self, max: usize) -> QueueFuture<'_, Vec<Peeked>> {
         Box::pin(async move {
             let (id, time, max) = (self.id, self.shared.time.clone(), max.min(CAN.max_batch()));
             Ok(self.shared.readers.read_on_thread(move |c| queue_sql::peek(c, id, max, time.now())).await?)
         })
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+    fn purge(&self) -> QueueFuture<'_, u64> {
         Box::pin(async move {
             let id = self.id;
             self.shared.writer.write_on_thread(move |c, _| queue_sql::purge(c, id)).await

@@ -9,8 +9,8 @@ use super::{
     store_sql::{self, Applied},
 };
 use crate::{
-    port::{BoxFuture, Capabilities, Capability, PortError},
-    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::{Capabilities, Capability, PortError},
+    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, StoreFuture, Version, Write},
 };
 
 /// The store in a SQLite file, from [`Sqlite::store`](super::Sqlite::store). A clone is the same
@@ -50,7 +50,7 @@ impl Store for SqliteStore {
         CAN
     }
 
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             key.check(&CAN)?;
             let (partition, row, time) = (key.partition.to_owned(), key.row.to_owned(), self.0.time.clone());
@@ -59,12 +59,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             key.check(&CAN)?;
             let write = Write::put(key.row, value, options);
@@ -76,7 +71,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             key.check(&CAN)?;
             let write = Write::delete(key.row, options);
@@ -85,7 +80,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(async move {
             scan.check(&CAN)?;
             let (scan, time) = (scan.clone(), self.0.time.clone());
@@ -98,11 +93,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             Write::check_batch(partition, &writes, &CAN)?;
             let version = |applied| match applied {

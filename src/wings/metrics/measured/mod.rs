@@ -2,6 +2,10 @@
 mod calls;
 #[cfg(feature = "data")]
 mod data;
+#[cfg(any(feature = "stream", feature = "work"))]
+mod leader_election;
+#[cfg(any(feature = "work", feature = "workflow"))]
+mod queue_listener;
 mod standard;
 #[cfg(feature = "stream")]
 mod stream;

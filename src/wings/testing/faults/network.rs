@@ -1,5 +1,5 @@
 //! What happens to one request on its way.
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -249,17 +249,6 @@ where
     }
 }
 
-impl fmt::Debug for FaultNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultNetwork").field("counts", &self.counts()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(FaultNetwork, |this| counts: this.counts());
 
-impl fmt::Debug for FaultClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultClient")
-            .field("name", &self.name)
-            .field("link", &*self.link.borrow())
-            .finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(FaultClient, |this| name: this.name, link: *this.link.borrow());

@@ -92,3 +92,83 @@ fn an_eviction_policy_that_is_set_later_is_refused_with_the_next_connection() {
         .await;
     });
 }
+
+/// An operator who damages messages, and adds and removes what no program does, while others send and receive.
+#[test]
+fn an_operator_who_damages_messages_under_load_costs_those_alone() {
+    run(async {
+        const MESSAGES: u32 = 3000;
+        let server = server::Redis::start();
+        let config = config(server.url());
+        let root = format!("{}:q:{{q}}:q:", config.prefix);
+        let redis = connect(config).await;
+        let queue = redis.queue("q").unwrap();
+        let sends = queue.clone();
+        let sender = tokio::spawn(async move {
+            for i in 0..MESSAGES {
+                let message = || {
+                    let message = Message::new(i.to_string()).deduplicate(i.to_string());
+                    if i % 3 == 0 { message.group(format!("g{}", i % 21)) } else { message }
+                };
+                while sends.send(vec![message()]).await.is_err() {
+                    crate::server::pass(Duration::from_millis(1)).await;
+                }
+            }
+        });
+        let receives = queue.clone();
+        let receiver = tokio::spawn(async move {
+            let mut found = std::collections::BTreeSet::new();
+            let mut quiet = 0;
+            while quiet < 100 {
+                let receive = Receive::new(20, Duration::from_millis(500));
+                let taken = receives.receive(receive).await.unwrap_or_default();
+                if taken.is_empty() {
+                    quiet += 1;
+                    crate::server::pass(Duration::from_millis(20)).await;
+                    continue;
+                }
+                quiet = 0;
+                for taken in taken {
+                    found.insert(String::from_utf8(taken.body.to_vec()).unwrap().parse::<u32>().unwrap());
+                    // An unknown outcome shows when it returns.
+                    let _ = receives.complete(&taken.receipt).await;
+                }
+            }
+            found
+        });
+        let key = |name: &str| format!("{root}{name}");
+        let mut damaged = 0_u32;
+        for round in 0.. {
+            if sender.is_finished() && round > 100 {
+                break;
+            }
+            let id = server.command(&["HRANDFIELD", &key("m")]);
+            match round % 8 {
+                0 | 1 if !id.is_empty() => {
+                    let transaction = format!(
+                        "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end \
+                         redis.call('HSET', KEYS[1], ARGV[1], string.sub(redis.call('HGET', KEYS[1], ARGV[1]), 1, {})) \
+                         return 1",
+                        round % 3
+                    );
+                    damaged += u32::from(server.command(&["EVAL", &transaction, "1", &key("m"), &id]) == "1");
+                }
+                2 => drop(server.command(&["LPUSH", &key("f"), "junk"])),
+                3 => drop(server.command(&["ZADD", &key("b"), "0", "nan"])),
+                4 => drop(server.command(&["SCRIPT", "FLUSH"])),
+                5 => drop(server.command(&["SET", &key("w"), "junk"])),
+                6 => drop(server.command(&["CLIENT", "KILL", "TYPE", "normal"])),
+                _ => drop(server.command(&["PUBLISH", &key("w"), "junk"])),
+            }
+            crate::server::pass(Duration::from_millis(3)).await;
+        }
+        sender.await.unwrap();
+        let found = ends("the receiver", receiver).await.unwrap();
+        let lost: Vec<_> = (0..MESSAGES).filter(|i| !found.contains(i)).collect();
+        println!("{damaged} messages were damaged, {} of {MESSAGES} did not come", lost.len());
+        assert!(lost.len() <= damaged as usize && damaged > 10, "{damaged}: {lost:?}");
+        assert_eq!(queue.depth().await.unwrap().total(), 0);
+        let kept: usize = server.command(&["HLEN", &key("a")]).parse().unwrap();
+        assert!(kept >= lost.len(), "{kept} were set aside");
+    });
+}

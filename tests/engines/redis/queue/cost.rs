@@ -45,6 +45,30 @@ fn each_request_is_one_round_trip() {
     });
 }
 
+/// However many messages wait in groups, a peek reads those that it returns.
+#[test]
+fn a_peek_reads_no_more_of_thousands_in_groups_than_it_returns() {
+    const MESSAGES: usize = 20_000;
+    let server = server::Redis::start();
+    let proxy = Proxy::start(server.port());
+    block_on(async {
+        let jobs = queue(&Redis::connect(config(proxy.port())).await.unwrap(), "jobs");
+        for from in (0..MESSAGES).step_by(1000) {
+            let message = |i: usize| Message::new(i.to_string()).group(format!("g{}", i % 7));
+            send(&*jobs, (from..from + 1000).map(message)).await;
+        }
+        jobs.peek(1).await.unwrap();
+        let (before, reads) = (proxy.round_trips(), calls(&server, "hget"));
+        let peeked = jobs.peek(500).await.unwrap();
+        let found: Vec<usize> =
+            peeked.iter().map(|peeked| String::from_utf8_lossy(&peeked.body).parse().unwrap()).collect();
+        assert_eq!(found, (0..500).collect::<Vec<_>>());
+        let (round_trips, reads) = (proxy.round_trips() - before, calls(&server, "hget") - reads);
+        println!("a peek of 500 of {MESSAGES} in groups: {round_trips} round trips, {reads} reads");
+        assert!(round_trips == 2 && reads <= 1500, "{round_trips}, {reads}");
+    });
+}
+
 /// The memory of a message beyond its body, and what remains of those that ended.
 #[test]
 fn a_message_costs_some_hundred_bytes_and_leaves_nothing() {

@@ -2,6 +2,7 @@
 mod clock;
 mod cost;
 mod crashes;
+mod damage;
 mod limits;
 mod suites;
 mod waits;

@@ -130,15 +130,17 @@ fn a_busy_queue_publishes_nothing_and_an_idle_one_asks_rarely() {
     let server = server::Redis::start();
     block_on(async {
         let jobs = queue(&connect(&server).await, "jobs");
+        // The rights to channels are tried when a handle connects.
+        let connected = calls(&server, "publish");
         assert_eq!(woken_after(&jobs, MS(100)).await, ["first"]);
-        assert_eq!(calls(&server, "publish"), 1);
+        assert_eq!(calls(&server, "publish") - connected, 1);
         for _ in 0..100 {
             send(&*jobs, [Message::new("busy"), Message::new("busy")]).await;
             let receive = Receive::new(1, MINUTE).wait(MINUTE);
             let taken = jobs.receive(receive).await.unwrap();
             jobs.complete(&taken[0].receipt).await.unwrap();
         }
-        assert_eq!(calls(&server, "publish"), 1);
+        assert_eq!(calls(&server, "publish") - connected, 1);
         jobs.purge().await.unwrap();
         let before = calls(&server, "evalsha");
         let idle = jobs.receive(Receive::new(1, MINUTE).wait(S(3))).await.unwrap();

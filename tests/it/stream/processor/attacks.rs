@@ -10,12 +10,9 @@ use std::{
 
 use steadfast::{
     lease::StoreLease,
-    port::{BoxFuture, Capabilities, PortError},
+    port::PortFuture,
     store::{InMemoryStore, Key, PutOptions, Store},
-    stream::{
-        Appended, Bounds, Event, Read, Recorded, StoreTopic, StreamProcessor, StreamProcessorConfig,
-        StreamProcessorEvent, Topic,
-    },
+    stream::{Bounds, Event, StoreTopic, StreamProcessor, StreamProcessorConfig, StreamProcessorEvent, Topic},
     time::Clock,
     work::EventDisposition,
 };
@@ -142,32 +139,13 @@ fn the_state_of_a_partition_that_halted_at_its_claim_is_that_of_its_checkpoint()
 struct Slow(Arc<Log>, Clock);
 
 impl Topic for Slow {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.0.identity()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn partitions(&self) -> u16 {
-        self.0.partitions()
-    }
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
-        self.0.append(partition, events)
-    }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
-        self.0.read(partition, read)
-    }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    forward_topic! { 0: constants, append, read, trim }
+
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(async move {
             self.1.sleep(S(1)).await;
             self.0.bounds(partition).await
         })
-    }
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
-        self.0.trim(partition, before)
     }
 }
 

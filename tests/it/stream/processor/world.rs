@@ -21,7 +21,7 @@ use steadfast::{
     entropy::Entropy,
     leader_election::LeaderElectionConfig,
     lease::{Lease, StoreLease},
-    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind, PortFuture},
     queue::{InMemoryQueue, QueueExt},
     store::{InMemoryStore, Store},
     stream::{
@@ -103,7 +103,7 @@ impl Topic for Log {
     fn partitions(&self) -> u16 {
         self.partitions.len() as u16
     }
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         Box::pin(async move {
             let mut log = self.partition(partition)?;
             let first = log.first + log.events.len() as u64;
@@ -113,7 +113,7 @@ impl Topic for Log {
             Ok(positions)
         })
     }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
+    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
         Box::pin(async move {
             let log = self.partition(partition)?;
             let from = read.from.max(log.first);
@@ -124,13 +124,13 @@ impl Topic for Log {
                 .collect())
         })
     }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
+    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
         Box::pin(async move {
             let log = self.partition(partition)?;
             Ok(Bounds::new(log.first, log.first + log.events.len() as u64))
         })
     }
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
+    fn trim(&self, partition: u16, before: u64) -> PortFuture<'_, u64> {
         Box::pin(async move {
             let mut log = self.partition(partition)?;
             let count = before.saturating_sub(log.first).min(log.events.len() as u64);

@@ -2,9 +2,9 @@
 use std::sync::{Arc, Mutex};
 
 use steadfast::{
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{PortError, PortErrorKind, PortFuture},
     store::InMemoryStore,
-    stream::{Appended, Bounds, Event, Producer, ProducerConfig, Read, Recorded, StoreTopic, Topic, partition_of},
+    stream::{Appended, Event, Producer, ProducerConfig, StoreTopic, Topic, partition_of},
     time::block_on,
 };
 use tokio::sync::Semaphore;
@@ -33,19 +33,9 @@ impl Gated {
 }
 
 impl Topic for Gated {
-    fn capabilities(&self) -> Capabilities {
-        self.topic.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.topic.identity()
-    }
-    fn name(&self) -> &str {
-        self.topic.name()
-    }
-    fn partitions(&self) -> u16 {
-        self.topic.partitions()
-    }
-    fn append(&self, partition: u16, events: Vec<Event>) -> BoxFuture<'_, Result<Vec<Appended>, PortError>> {
+    forward_topic! { topic: constants, read, bounds, trim }
+
+    fn append(&self, partition: u16, events: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
         Box::pin(async move {
             let bodies = events.iter().map(|event| String::from_utf8(event.body.to_vec()).unwrap()).collect();
             self.requests.lock().unwrap().push((partition, bodies));
@@ -55,15 +45,6 @@ impl Topic for Gated {
             }
             self.topic.append(partition, events).await
         })
-    }
-    fn read(&self, partition: u16, read: Read) -> BoxFuture<'_, Result<Vec<Recorded>, PortError>> {
-        self.topic.read(partition, read)
-    }
-    fn bounds(&self, partition: u16) -> BoxFuture<'_, Result<Bounds, PortError>> {
-        self.topic.bounds(partition)
-    }
-    fn trim(&self, partition: u16, before: u64) -> BoxFuture<'_, Result<u64, PortError>> {
-        self.topic.trim(partition, before)
     }
 }
 

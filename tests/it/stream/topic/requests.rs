@@ -8,8 +8,8 @@ use std::{
 };
 
 use steadfast::{
-    port::{BoxFuture, PortError, PortErrorKind},
-    store::{InMemoryStore, Page, Scan, Store, StoreError, Version, Write},
+    port::{PortError, PortErrorKind},
+    store::{InMemoryStore, Page, Scan, Store, StoreError, StoreFuture, Version, Write},
     stream::{Event, Read, StoreTopic, Topic},
     testing::drop_at_every_await,
     time::Clock,
@@ -68,7 +68,7 @@ fn lost() -> StoreError {
 impl Store for Disturbed {
     forward_store! { store: capabilities, get, put, delete }
 
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         self.scans.fetch_add(1, SeqCst);
         let is_ascending = scan.order == steadfast::store::Order::Ascending;
         let intruder = if is_ascending { self.intruder.lock().unwrap().take() } else { None };
@@ -82,11 +82,7 @@ impl Store for Disturbed {
         })
     }
 
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         self.batches.fetch_add(1, SeqCst);
         let fate = self.fates.lock().unwrap().pop().unwrap_or(Fate::Well);
         Box::pin(async move {

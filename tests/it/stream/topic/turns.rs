@@ -12,8 +12,8 @@ use std::{
 use futures::future::{join_all, select};
 use steadfast::{
     entropy::Entropy,
-    port::{BoxFuture, PortError, PortErrorKind},
-    store::{InMemoryStore, Key, Page, Record, Scan, Store, StoreError, Version, Write},
+    port::{PortError, PortErrorKind},
+    store::{InMemoryStore, Key, Page, Record, Scan, Store, StoreError, StoreFuture, Version, Write},
     stream::{Event, Read, StoreTopic, Topic},
     time::{Clock, ManualClock},
 };
@@ -75,7 +75,7 @@ impl Store for Line {
     fn capabilities(&self) -> steadfast::port::Capabilities {
         self.server.store.capabilities()
     }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(self.ask(false, self.server.store.get(key)))
     }
     fn put<'a>(
@@ -83,24 +83,16 @@ impl Store for Line {
         key: Key<'a>,
         value: bytes::Bytes,
         options: steadfast::store::PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    ) -> StoreFuture<'a, Version> {
         Box::pin(self.ask(true, self.server.store.put(key, value, options)))
     }
-    fn delete<'a>(
-        &'a self,
-        key: Key<'a>,
-        options: steadfast::store::DeleteOptions,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete<'a>(&'a self, key: Key<'a>, options: steadfast::store::DeleteOptions) -> StoreFuture<'a, bool> {
         Box::pin(self.ask(true, self.server.store.delete(key, options)))
     }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
         Box::pin(self.ask(false, self.server.store.scan(scan)))
     }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+    fn batch<'a>(&'a self, partition: &'a str, writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
             let answer = self.ask(true, self.server.store.batch(partition, writes)).await;
             match self.loses_one_in {

@@ -41,14 +41,17 @@ const CAN: Capabilities = Capabilities::of(
 impl LeaseSql {
     pub(crate) fn new(link: &Link) -> Self {
         Self {
-            acquire: link.sql("SELECT granted, holder, token, term, free_in FROM {s}.lease_acquire($1, $2, $3, $4)"),
-            renew: link.sql("SELECT {s}.lease_renew($1, $2, $3, $4, $5)"),
-            release: link.sql("SELECT {s}.lease_release($1, $2, $3)"),
+            acquire: link.sql(
+                "SELECT granted, holder, token, term, free_in FROM {s}.lease_acquire($1, $2, $3, $4)
+                 WHERE {fits}",
+            ),
+            renew: link.sql("SELECT {s}.lease_renew($1, $2, $3, $4, $5) WHERE {fits}"),
+            release: link.sql("SELECT {s}.lease_release($1, $2, $3) WHERE {fits}"),
             read: link.sql(
                 "SELECT true, holder, token, term, ends - {s}.now_us() FROM {s}.leases
-                 WHERE name = $1 AND ends > {s}.now_us()",
+                 WHERE name = $1 AND ends > {s}.now_us() AND {fits}",
             ),
-            request: link.sql("UPDATE {s}.leases SET requested = true WHERE name = $1 AND token = $2"),
+            request: link.sql("UPDATE {s}.leases SET requested = true WHERE name = $1 AND token = $2 AND {fits}"),
         }
     }
 }

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::{
     Client,
     tls::{ChannelBinding, TlsConnect, TlsStream},
+    types::Type,
 };
 
 /// The code of a request to cancel; the number of the process follows it.
@@ -30,6 +31,13 @@ pub(crate) async fn told_process(client: &Client) -> Option<i32> {
     client.cancel_token().cancel_query_raw(Recorder(&mut written), NoEncryption).await.ok()?;
     let at = written.windows(CANCEL.len()).position(|part| part == CANCEL)? + CANCEL.len();
     Some(i32::from_be_bytes(*written.get(at..)?.first_chunk()?))
+}
+
+/// Returns `true` if a session is known to be the connection's own.
+pub(crate) async fn is_direct(client: &Client) -> bool {
+    let told = told_process(client).await;
+    let asked = client.query_typed("SELECT pg_backend_pid() = $1", &[(&told, Type::INT4)]).await;
+    asked.is_ok_and(|rows| rows.first().is_some_and(|row| matches!(row.try_get(0), Ok(Some(true)))))
 }
 
 /// A stream that keeps what is written, and agrees to encrypt.

@@ -10,12 +10,16 @@
 //! | the disk is full (53100) | `Full` | no |
 //! | wrong password, unknown user, missing right (28, 42501), certificate not trusted | `Denied` | no |
 //! | missing database (3D000), value too large (54) | `Invalid` | no |
-//! | missing table or function (42P01, 42883, 3F000), damaged data (XX) | `Corrupt` | no |
+//! | missing table or function (42P01, 42883, 3F000), damaged data (XX, 22003), a queue that is gone (SF002) | `Corrupt` | no |
+//! | a newer release changed the schema (SF001) | `TooNew` | no |
 //! | statement cancelled, `statement_timeout` (57014) | `TimedOut` | no |
 //! | any other | `Other` | no |
 use std::{error::Error as _, io::ErrorKind};
 
-use tokio_postgres::{Error, error::SqlState};
+use tokio_postgres::{
+    Error,
+    error::{DbError, SqlState},
+};
 
 use crate::port::{PortError, PortErrorKind};
 
@@ -35,9 +39,24 @@ pub(crate) fn failure(place: &str, error: Error, effect: Effect) -> PortError {
     if unanswered && effect == Effect::Write { converted.outcome_unknown() } else { converted }
 }
 
-/// Converts the failure of a connection attempt.
-pub(crate) fn connect_failure(place: &str, error: Error) -> PortError {
+/// Converts the failure of a connection attempt. `is_plain` tells that it did without TLS.
+pub(crate) fn connect_failure(place: &str, error: Error, is_plain: bool) -> PortError {
     let text = error.to_string();
+    if has_no_rule(&error) {
+        let advice = if is_plain {
+            "`pg_hba.conf` has no rule for this user without TLS: set `sslmode=require` or `tls`, or add a rule"
+        } else {
+            "add a rule for this user, database and address to the server's `pg_hba.conf`"
+        };
+        return PortError::new(PortErrorKind::Denied, message(place, advice, &error)).with_source(error);
+    }
+    if error.source().is_some_and(|source| source.to_string().contains("did not use channel binding")) {
+        let message = format!(
+            "postgres: {place}: the server did not bind the login to its certificate, as `channel_binding=require` \
+             demands: it must ask for a password by `scram-sha-256` (`pg_hba.conf`) over TLS, with no pooler between"
+        );
+        return PortError::new(PortErrorKind::Denied, message).with_source(error);
+    }
     if let Some(source) = error.source()
         && text.contains("TLS")
     {
@@ -61,6 +80,18 @@ pub(crate) fn connect_failure(place: &str, error: Error) -> PortError {
         return PortError::new(PortErrorKind::Unavailable, message).with_source(error);
     }
     failure(place, error, Effect::Read)
+}
+
+/// Returns `true` if the server's file of rules lets nobody like this in. The text is in any
+/// language; the name of the file is in each.
+fn has_no_rule(error: &Error) -> bool {
+    let invalid = |db: &&DbError| *db.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION;
+    error.as_db_error().filter(invalid).is_some_and(|db| db.message().contains("pg_hba.conf"))
+}
+
+/// Returns `true` if an attempt without TLS may succeed where this one failed.
+pub(crate) fn wants_plain(error: &Error) -> bool {
+    has_no_rule(error) || error.to_string().contains("TLS")
 }
 
 /// Returns `true` if the server answered a connection attempt, and refused its user or password.
@@ -130,10 +161,21 @@ fn classify(error: &Error) -> (PortErrorKind, &'static str, bool) {
         return (Kind::Throttled, "raise `max_locks_per_transaction` if locks are meant", false);
     }
     if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION, SqlState::INVALID_SCHEMA_NAME].contains(code) {
-        return (Kind::Corrupt, "the schema was dropped or is incomplete: connect again with `migrate`", false);
+        let advice = "the schema was dropped or is incomplete: restore it, or connect again with `migrate` if it was \
+                      dropped as a whole";
+        return (Kind::Corrupt, advice, false);
     }
     if *code == SqlState::INVALID_CATALOG_NAME {
         return (Kind::Invalid, "create the database, or correct `url`", false);
+    }
+    if *code == SqlState::NUMERIC_VALUE_OUT_OF_RANGE {
+        return (Kind::Corrupt, "a row has a number that no release writes: correct it, or delete the row", false);
+    }
+    match code.code() {
+        "SF001" => return (Kind::TooNew, "upgrade this program", false),
+        "SF002" => return (Kind::Corrupt, "open it again", false),
+        "SF003" => return (Kind::Corrupt, "restore it", false),
+        _ => {}
     }
     match code.code().get(..2) {
         Some("28") => (Kind::Denied, "check the user and the password in `url`", false),

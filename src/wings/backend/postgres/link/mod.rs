@@ -4,6 +4,7 @@ pub(super) mod direct;
 pub(super) mod failure;
 pub(super) mod pool;
 pub(super) mod server;
+mod tls;
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -20,9 +21,12 @@ use self::{
     pool::{Borrowed, Pool, Pooled},
     server::Server,
 };
-use super::{PostgresConfig, config::check_schema};
+use super::{PostgresConfig, config::check_schema, schema::VERSION};
 use crate::{
-    backend::{ConnectionEvent, common::early_timer::EarlyTimer},
+    backend::{
+        ConnectionEvent,
+        common::{early_timer::EarlyTimer, exposure::Exposure},
+    },
     observe::Events,
     port::{PortError, PortErrorKind, within},
     time::Clock,
@@ -51,6 +55,16 @@ pub(crate) fn refuse_isolation(place: &str) -> PortError {
 
 /// Condition of a statement within a transaction of the user.
 pub(crate) const READ_COMMITTED: &str = "current_setting('transaction_isolation') = 'read committed'";
+
+const FITS: &str = "(SELECT value <= {version} FROM {s}.meta WHERE name = 'version')";
+
+/// Returns the condition of a statement for the queue with the number of this parameter.
+pub(crate) fn knows(queue: &str) -> String {
+    format!(
+        "CASE WHEN {FITS} AND EXISTS (SELECT FROM {{s}}.queues WHERE id = abs({queue})) THEN true
+            ELSE {{s}}.refuse({{version}}, abs({queue})) END"
+    )
+}
 
 /// The connections of a handle, and the names of its schema.
 pub(crate) struct Link {
@@ -100,6 +114,11 @@ impl Link {
         self.pool.core().begin().await
     }
 
+    /// Returns the protection of the connections.
+    pub(crate) fn exposure(&self) -> Exposure {
+        self.pool.core().connector.exposure()
+    }
+
     /// Returns the hosts and the database, as errors name them.
     pub(crate) fn place(&self) -> &str {
         &self.pool.core().connector.place
@@ -107,10 +126,22 @@ impl Link {
 
     /// Returns the statement with each `{s}` replaced by the schema's quoted name, and `{class}` by
     /// the class of its advisory locks. Build it once for each port.
+    ///
+    /// `{fits}` is a condition that holds unless a newer release changed the schema: the statement
+    /// then fails, and changes nothing. So does that of [`knows`] if the queue is gone.
     pub(crate) fn sql(&self, template: &str) -> String {
         // The lower half of the number: locks of a class have 32 bits for themselves.
         let class = (self.id as u32).cast_signed();
-        template.replace("{s}", &self.schema).replace("{class}", &class.to_string())
+        template
+            .replace("{fits}", &format!("CASE WHEN {FITS} THEN true ELSE {{s}}.refuse({{version}}) END"))
+            .replace("{s}", &self.schema)
+            .replace("{class}", &class.to_string())
+            .replace("{version}", &VERSION.to_string())
+    }
+
+    /// Sends an event of this handle.
+    pub(crate) fn tell(&self, event: ConnectionEvent) {
+        self.pool.core().tell(event);
     }
 
     /// Returns the number of the schema, for advisory locks and names of channels.
@@ -166,8 +197,12 @@ impl Link {
     ) -> Result<Vec<Row>, PortError> {
         borrowed.is_busy = true;
         self.early.note_request();
+        let sent = self.clock.now();
         let answer = within(&self.clock, self.limit, borrowed.pooled()?.rows(sql, params, stays)).await;
         borrowed.is_busy = false;
+        if answer.is_some() {
+            borrowed.pooled()?.heard = self.clock.now();
+        }
         match answer {
             Some(Ok(rows)) => Ok(rows),
             Some(Err(error)) => {
@@ -179,7 +214,7 @@ impl Link {
                 Err(error)
             }
             None => {
-                borrowed.abandon();
+                borrowed.give_up(sent);
                 let error = timed_out(self.place(), "a request", self.limit);
                 Err(if effect == Effect::Write { error.outcome_unknown() } else { error })
             }

@@ -7,11 +7,13 @@ use std::{
 
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, types::Type};
 
 use super::super::{
     PostgresConfig,
+    link::Link,
     link::connection::{Connection, Connector},
+    link::direct::is_direct,
     link::failure::{Effect, failure, timed_out},
     link::pool::RECONNECT,
 };
@@ -71,6 +73,9 @@ pub(crate) struct Subscription {
 const UNREAD: usize = 10_000;
 const UNREAD_BYTES: usize = 64 << 20;
 
+/// Time within which a notice passes a pooler that passes notices on.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Interval at which an idle connection is probed.
 const PROBE: Duration = Duration::from_secs(60);
 
@@ -88,6 +93,39 @@ impl Listener {
             events,
             entropy: Entropy::default(),
         })))
+    }
+
+    /// Finds out whether the connection of notices gets one. Behind a pooler that shares sessions
+    /// it gets none, nor in another database.
+    pub(crate) async fn hears(&self, link: &Link) -> Result<bool, PortError> {
+        let ListenerCore { connector, limit, entropy, .. } = &*self.0;
+        let (channel, heard) = (format!("{}_p{:016x}", link.channels(), entropy.next_u64()), Arc::new(Notify::new()));
+        let (hears, told) = (heard.clone(), channel.clone());
+        let on_message = move |message| {
+            if matches!(message, AsyncMessage::Notification(notice) if notice.channel() == told) {
+                hears.notify_one();
+            }
+        };
+        // The connection that stays tells of its weaknesses.
+        let connection = connector.open(Some(Box::new(on_message)), drop).await?;
+        // It is the connection's own session unless a pooler is between. One in session mode passes notices on.
+        let patience = if is_direct(&connection.client).await { *limit } else { PATIENCE.min(*limit) };
+        self.0.execute(&connection, &format!("LISTEN \"{channel}\"")).await?;
+        // From here on the connection is idle: with a request it might get the notice in the session of another one.
+        link.query(Effect::Read, "SELECT pg_notify($1, '')", &[(&channel, Type::TEXT)]).await?;
+        let heard = within(&connector.clock, patience, heard.notified()).await.is_some();
+        if !heard {
+            // The pooler's session goes on.
+            drop(self.0.execute(&connection, &format!("UNLISTEN \"{channel}\"")).await);
+        }
+        Ok(heard)
+    }
+
+    /// Returns the error of a subscription to notices that do not arrive.
+    pub(crate) fn deafness(&self) -> PortError {
+        let what = "no notice arrives, as behind a pooler in transaction mode: set `notices_url` to the URL of a \
+                    direct connection to the same database";
+        PortError::new(PortErrorKind::Unsupported, format!("postgres: {}: {what}", self.0.connector.place))
     }
 
     /// Subscribes to a channel: each notice that is sent after this returned arrives, or a gap
@@ -189,7 +227,7 @@ impl ListenerCore {
                 core.dispatch(notice.channel(), notice.payload());
             }
         };
-        let connection = self.connector.open(Some(Box::new(on_message))).await?;
+        let connection = self.connector.open(Some(Box::new(on_message)), |warning| self.say(warning)).await?;
         Ok((connection, ended))
     }
 

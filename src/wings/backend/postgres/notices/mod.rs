@@ -113,7 +113,7 @@ fn channel(link: &Link, topic: &str) -> String {
 
 impl Notifier for PostgresNotifier {
     fn capabilities(&self) -> Capabilities {
-        CAN
+        if self.0.hears { CAN } else { CAN.without(Capability::Push) }
     }
 
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
@@ -128,6 +128,9 @@ impl Notifier for PostgresNotifier {
     fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
         Box::pin(async move {
             CAN.check_key("topic", topic)?;
+            if !self.0.hears {
+                return Err(self.0.listener.deafness());
+            }
             let subscription = self.0.listener.subscribe(&channel(&self.0.link, topic)).await?;
             Ok(Notices::new(Received { subscription, partial: Vec::new(), read: 0, _core: self.0.clone() }))
         })

@@ -18,14 +18,14 @@ use tokio_postgres::types::Type;
 
 use self::{
     receive::{Receiver, Request, SharedReceiver, Taken},
-    send::{Columns, SEND, Sender, Sent, ids_in, message_id, micros, with},
+    send::{Columns, FIRST, SEND, Sender, Sent, ids_in, message_id, micros, with},
     settle::{Ready, Settled, Settlement, Settler},
     views::{Sweep, Views},
 };
 use super::{
     Postgres,
     handle::PostgresCore,
-    link::{Effect, READ_COMMITTED, check_size, refuse_isolation},
+    link::{Effect, READ_COMMITTED, check_size, knows, refuse_isolation},
     notices::listen::Subscription,
 };
 use crate::{
@@ -54,14 +54,16 @@ use crate::{
 /// [`send_within`](Self::send_within), is divided after 200 ms: only those of its groups wait on.
 ///
 /// A receiver that waits is woken by a notice soon after a send in any process, and looks by itself
-/// each [`poll`](field@super::PostgresConfig::poll). Notices cost a commit each. They are at least
-/// 10 ms apart, and begin with the first receiver that waits.
+/// each [`poll`](field@super::PostgresConfig::poll), or each second as long as [notices do not
+/// arrive](super#connections). Notices cost a commit each. They are at least 10 ms apart, and begin
+/// with the first receiver that waits.
 ///
 /// A message that another receiver is about to take, or to give back, is locked for a moment. A
 /// receive that finds locked messages alone looks again, also after its wait, and does not return
 /// empty. If a transaction of another program holds them for longer than
 /// [`request_timeout`](field@super::PostgresConfig::request_timeout), the receive fails as
-/// [`Throttled`](PortErrorKind::Throttled).
+/// [`Throttled`](PortErrorKind::Throttled). So does one that was always left without a message by
+/// other receivers of this handle, with which it shared a look.
 ///
 /// # Order
 ///
@@ -157,7 +159,7 @@ impl Postgres {
     pub async fn queue(&self, name: &str) -> Result<PostgresQueue, PortError> {
         QUEUE_NAME.check_key("name", name)?;
         let core = &self.0;
-        let sql = core.link.sql("SELECT o_id, o_tag FROM {s}.queue_open($1)");
+        let sql = core.link.sql("SELECT o_id, o_tag FROM {s}.queue_open($1) WHERE {fits}");
         let rows = core.link.query(Effect::Write, &sql, &[(&name.as_bytes(), Type::BYTEA)]).await?;
         let missing = || PortError::new(PortErrorKind::Corrupt, "postgres: a queue that was just created is missing");
         let row = rows.first().ok_or_else(missing)?;
@@ -227,7 +229,7 @@ impl PostgresQueue {
         let (columns, channel) = (Columns::of(messages.iter().map(|message| (*id, message))), self.channel(*id));
         let mut params = with(columns.params(), (window, Type::INT8));
         params.push((&channel, Type::TEXT));
-        let sql = core.link.sql(&format!("{SEND}, pg_notify($8, '') WHERE {READ_COMMITTED}"));
+        let sql = core.link.sql(&format!("{SEND}, pg_notify($8, '') WHERE {READ_COMMITTED} AND {}", knows(FIRST)));
         let rows = transaction.query_typed(&sql, &params).await;
         let rows = rows.map_err(|error| super::link::failure::failure(core.link.place(), error, Effect::Write))?;
         if rows.is_empty() {
@@ -318,6 +320,7 @@ impl PostgresQueue {
 impl Queue for PostgresQueue {
     fn capabilities(&self) -> Capabilities {
         let can = CAN.deduplicating_for(self.0.core.config.deduplication_window);
+        let can = if self.0.core.hears { can } else { can.without(Capability::Push) };
         if self.0.core.server.is_durable { can.with(Capability::Durable) } else { can }
     }
 

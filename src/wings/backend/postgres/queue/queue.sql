@@ -4,6 +4,7 @@
 --   visible_at = 0          ready since it was sent: by `messages_ready`, in the order of sending
 --   visible_at = some time  hidden until then, or returned at that time: by `messages_hidden`
 --   visible_at = 2^63 - 1   behind another message of its group: in neither
+--   visible_at = -1         set aside, because it was damaged by hand: in neither
 -- Only `queue_send` makes a message ready, with a new id; one that returns has a time. So the live entries of both
 -- indexes only ever move upwards, and a receiver that remembers a mark below them skips the dead entries that a long
 -- transaction keeps. `queue_marks` says when a mark is safe.
@@ -229,7 +230,8 @@ BEGIN
     END IF;
     IF p_epoch <> epoch THEN
         p_epoch := epoch;
-        p_id := 0;
+        -- Below all ids, also those that are damaged.
+        p_id := -9223372036854775808;
         p_at := 0;
         p_writers := NULL;
     ELSIF p_writers IS NOT NULL THEN
@@ -259,7 +261,8 @@ END $$;
 
 -- Delivers up to `p_max` messages of together `p_bytes`, at least one. If there is none, returns one row without id,
 -- whose age is the time until the next one, or null. For sessions that have the settings of `queue_deliver_pooled`
--- already: to make them costs as much as the rest.
+-- already: to make them costs as much as the rest. A message that is not sound is set aside, and has a row without a
+-- body.
 CREATE OR REPLACE FUNCTION {s}.queue_deliver(
     p_queue bigint, p_max integer, p_visibility bigint, p_bytes bigint, p_epoch bigint, p_id bigint, p_at bigint)
 RETURNS TABLE (
@@ -273,9 +276,11 @@ DECLARE
     sizes integer[];
     most integer := p_max;
     next_at bigint;
+    damaged tid[];
+    aside record;
 BEGIN
     IF p_epoch <> {s}.queue_epoch() THEN
-        p_id := 0;
+        p_id := -9223372036854775808;
         p_at := 0;
     END IF;
     -- Of several, half may be messages that come back, while others wait.
@@ -284,21 +289,36 @@ BEGIN
         most := p_max / 2;
     END IF;
     -- No row is locked that is not taken: each is read when the one before it did not suffice.
-    SELECT array_agg(l.tid), array_agg(l.size) INTO taken, sizes FROM (
-        SELECT h.tid, h.size FROM (
-            SELECT m.ctid AS tid, m.size FROM {s}.messages m
+    SELECT array_agg(l.tid) FILTER (WHERE l.sound), array_agg(l.size) FILTER (WHERE l.sound),
+        array_agg(l.tid) FILTER (WHERE NOT l.sound)
+    INTO taken, sizes, damaged FROM (
+        SELECT h.tid, h.size, h.sound FROM (
+            SELECT m.ctid AS tid, m.size, {sound} AS sound FROM {s}.messages m
             WHERE -m.queue = -p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807
             AND m.visible_at > p_at AND m.visible_at <= now_us
             ORDER BY m.visible_at LIMIT most FOR UPDATE SKIP LOCKED) h
-        UNION ALL SELECT r.tid, r.size FROM (
-            SELECT m.ctid AS tid, m.size FROM {s}.messages m
+        UNION ALL SELECT r.tid, r.size, r.sound FROM (
+            SELECT m.ctid AS tid, m.size, {sound} AS sound FROM {s}.messages m
             WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id
             ORDER BY m.id FOR UPDATE SKIP LOCKED) r
         LIMIT p_max) l;
+    IF damaged IS NOT NULL THEN
+        FOR aside IN UPDATE {s}.messages m SET visible_at = -1 WHERE m.ctid = ANY (damaged) RETURNING m.id, m.grp LOOP
+            IF aside.grp IS NOT NULL THEN
+                PERFORM {s}.queue_next_of_groups(p_queue, ARRAY[aside.grp], ARRAY[aside.id], now_us);
+            END IF;
+            RETURN QUERY SELECT aside.id, 0::bigint, 0::bigint, 0, 0, 0, NULL::bytea, NULL::bytea, NULL::bytea,
+                NULL::bytea, NULL::bytea[];
+        END LOOP;
+        -- Without others: look again.
+        next_at := 0;
+    END IF;
     IF taken IS NULL THEN
         -- The time until the next message, 0 if another receiver holds one that is visible now.
-        SELECT 0 INTO next_at FROM {s}.messages m
-        WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id LIMIT 1;
+        IF next_at IS NULL THEN
+            SELECT 0 INTO next_at FROM {s}.messages m
+            WHERE -m.queue = -p_queue AND m.visible_at = 0 AND m.id > p_id LIMIT 1;
+        END IF;
         IF next_at IS NULL THEN
             SELECT greatest(m.visible_at - now_us, 0) INTO next_at FROM {s}.messages m
             WHERE -m.queue = -p_queue AND m.visible_at > 0 AND m.visible_at < 9223372036854775807

@@ -15,13 +15,14 @@ use std::{
 use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
-use super::super::link::{Effect, Link};
+use super::super::link::{Effect, Link, knows};
 use super::{
     send::{decode, message_id, micros},
     settle,
     views::Sweep,
 };
 use crate::{
+    backend::ConnectionEvent,
     gather::SendBatch,
     port::{BoxFuture, PortError},
     queue::{Delivery, Receipt, Unexplained},
@@ -74,6 +75,9 @@ pub(crate) enum Taken {
     None(Option<Duration>),
     /// Other receivers are about to take the visible messages, or to give them back.
     Busy,
+    /// Other receivers of this handle, with which the request shared a statement, got all messages
+    /// that it found.
+    Outrun,
 }
 
 impl Receiver {
@@ -81,7 +85,8 @@ impl Receiver {
     /// `queue_deliver` wants.
     pub(crate) fn new(link: Arc<Link>, queue: i64, guard: u32, is_direct: bool, sweep: Arc<Sweep>) -> Self {
         let receive = if is_direct { "queue_deliver" } else { "queue_deliver_pooled" };
-        let receive = link.sql(&format!("SELECT * FROM {{s}}.{receive}($1, $2, $3, $4, $5, $6, $7)"));
+        let receive =
+            link.sql(&format!("SELECT * FROM {{s}}.{receive}($1, $2, $3, $4, $5, $6, $7) WHERE {}", knows("$1")));
         let move_marks = link.sql("SELECT * FROM {s}.queue_marks($1, $2, $3, $4, $5, $6, $7)");
         Self { link, queue, guard, marks: Mutex::default(), seen: AtomicU64::new(0), receive, move_marks, sweep }
     }
@@ -105,25 +110,30 @@ impl Receiver {
         ];
         let rows = self.link.query(Effect::Write, &self.receive, &params).await?;
         self.seen.fetch_add(rows.len() as u64, Ordering::Relaxed);
-        if let [row] = &rows[..]
-            && self.link.column::<Option<i64>>(row, 0)?.is_none()
-        {
-            return Ok(match self.link.column::<Option<i64>>(row, 1)? {
-                Some(0) => Taken::Busy,
-                next => Taken::None(next.map(|next| Duration::from_micros(next.unsigned_abs()))),
-            });
+        let mut taken = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Some(id) = self.link.column::<Option<i64>>(row, 0)? else {
+                return Ok(match self.link.column::<Option<i64>>(row, 1)? {
+                    Some(0) => Taken::Busy,
+                    next => Taken::None(next.map(|next| Duration::from_micros(next.unsigned_abs()))),
+                });
+            };
+            match self.link.column::<Option<&[u8]>>(row, 6)? {
+                Some(body) => taken.push(self.delivery(row, id, Bytes::copy_from_slice(body))?),
+                None => {
+                    let (message, place) = (format!("id {id}"), self.link.sql("{s}.messages, with visible_at = -1"));
+                    self.link.tell(ConnectionEvent::SetAside { message, place });
+                }
+            }
         }
-        let mut taken = rows.iter().map(|row| self.delivery(row)).collect::<Result<Vec<_>, _>>()?;
         // The order of an UPDATE's rows is not stated.
         taken.sort_unstable_by(|one, other| one.id.cmp(&other.id));
         Ok(Taken::Some(taken))
     }
 
-    fn delivery(&self, row: &Row) -> Result<Delivery, PortError> {
+    fn delivery(&self, row: &Row, id: i64, body: Bytes) -> Result<Delivery, PortError> {
         let number = |i| self.link.column::<i32>(row, i).map(i32::unsigned_abs);
-        let id = self.link.column::<i64>(row, 0)?;
         let (accepted_at, deliveries) = (self.link.column::<i64>(row, 2)?, number(3)?);
-        let body = Bytes::copy_from_slice(self.link.column(row, 6)?);
         let group = text(self.link.column(row, 8)?);
         let receipt = self.receipt(id, deliveries, group.is_some());
         let mut delivery = Delivery::new(message_id(id), receipt, body, deliveries, timestamp(accepted_at));
@@ -177,8 +187,9 @@ impl Receiver {
 /// The largest receive.
 const MAX_TAKEN: usize = 1000;
 
-/// A request to receive: the maximum number of messages, and their visibility time-out.
-pub(crate) type Request = (usize, Duration);
+/// A request to receive: the maximum number of messages, their visibility time-out, and how often
+/// the caller has looked in vain.
+pub(crate) type Request = (usize, Duration, u32);
 
 /// Receives for several callers at once.
 pub(crate) struct SharedReceiver(pub(crate) Arc<Receiver>);
@@ -187,10 +198,12 @@ impl SendBatch<Request, Result<Taken, PortError>> for SharedReceiver {
     fn send(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Taken, PortError>>> {
         Box::pin(async move {
             let mut answers: Vec<_> = requests.iter().map(|_| None).collect();
-            for (_, visibility) in &requests {
+            for (_, visibility, _) in &requests {
                 // Those that share a statement: the messages have one visibility time-out.
                 let open = (0..requests.len()).filter(|at| answers[*at].is_none() && requests[*at].1 == *visibility);
-                let open: Vec<usize> = open.collect();
+                let mut open: Vec<usize> = open.collect();
+                // Those that were outrun go first.
+                open.sort_by_key(|at| std::cmp::Reverse(requests[*at].2));
                 let wants: Vec<usize> = open.iter().map(|at| requests[*at].0).collect();
                 if wants.is_empty() {
                     continue;
@@ -203,7 +216,7 @@ impl SendBatch<Request, Result<Taken, PortError>> for SharedReceiver {
         })
     }
 
-    fn weight(&self, (most, _): &Request) -> usize {
+    fn weight(&self, (most, ..): &Request) -> usize {
         *most
     }
 }
@@ -213,7 +226,7 @@ fn share(taken: Result<Taken, PortError>, wants: &[usize]) -> Vec<Result<Taken, 
     let taken = match taken {
         Ok(Taken::Some(taken)) => taken,
         Ok(Taken::None(next)) => return wants.iter().map(|_| Ok(Taken::None(next))).collect(),
-        Ok(Taken::Busy) => return wants.iter().map(|_| Ok(Taken::Busy)).collect(),
+        Ok(Taken::Busy | Taken::Outrun) => return wants.iter().map(|_| Ok(Taken::Busy)).collect(),
         Err(error) => return wants.iter().map(|_| Err(error.clone())).collect(),
     };
     let mut shares: Vec<Vec<Delivery>> = wants.iter().map(|_| Vec::new()).collect();
@@ -225,7 +238,7 @@ fn share(taken: Result<Taken, PortError>, wants: &[usize]) -> Vec<Result<Taken, 
         turn = next + 1;
     }
     // A request that got none looks again: there may be more.
-    shares.into_iter().map(|share| Ok(if share.is_empty() { Taken::Busy } else { Taken::Some(share) })).collect()
+    shares.into_iter().map(|share| Ok(if share.is_empty() { Taken::Outrun } else { Taken::Some(share) })).collect()
 }
 
 /// A move of the marks that is under way.
@@ -275,4 +288,24 @@ pub(crate) const fn timestamp(micros: i64) -> Timestamp {
 /// Returns the text of bytes that were stored from one.
 pub(crate) fn text(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::MessageId;
+
+    fn delivery(id: u64) -> Delivery {
+        let body = Bytes::from_static(b"x");
+        Delivery::new(MessageId::from_numbers(id, 0), Receipt::from_numbers(id, 1), body, 1, Timestamp::from_millis(0))
+    }
+
+    #[test]
+    fn a_request_without_a_share_is_outrun_and_no_other_transaction_holds_its_message() {
+        let shares = share(Ok(Taken::Some(vec![delivery(1), delivery(2)])), &[1, 1, 1]);
+        let outrun = shares.iter().map(|share| matches!(share, Ok(Taken::Outrun)));
+        assert_eq!(outrun.collect::<Vec<_>>(), [false, false, true]);
+        let busy = share(Ok(Taken::Busy), &[1, 1]);
+        assert!(busy.iter().all(|share| matches!(share, Ok(Taken::Busy))));
+    }
 }

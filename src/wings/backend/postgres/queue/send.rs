@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::super::link::{Effect, Link, Param};
+use super::super::link::{Effect, Link, Param, knows};
 use super::settle::{is_deadlock, is_locked};
 use crate::{
     gather::{SendBatch, row},
@@ -99,17 +99,23 @@ pub(crate) const HASTE: &str = " FROM set_config('lock_timeout', '200ms', true)"
 /// The statement that sends messages.
 pub(crate) const SEND: &str = "SELECT {s}.queue_send($1, $2, $3, $4, $5, $6, $7)";
 
+/// The number of the queue in [`SEND`].
+pub(crate) const FIRST: &str = "($1)[1]";
+
 /// The statement that sends messages without a group, a de-duplication id or a delay. It takes its
 /// lock of the table before the ids, as `queue_send` does; a ready message has no place in time, so
 /// that the clock is not checked.
 const SEND_PLAIN: &str = "INSERT INTO {s}.messages (queue, id, visible_at, due, accepted_at, size, body, headers)
     SELECT $1, nextval('{s}.message_ids'), 0, 0, (SELECT {s}.now_us()),
         octet_length(m.body) + coalesce(octet_length(m.headers), 0), m.body, m.headers
-    FROM unnest($2, $3) AS m (body, headers) RETURNING id";
+    FROM unnest($2, $3) AS m (body, headers) WHERE {knows} RETURNING id";
 
 impl Sender {
     pub(crate) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
-        let (sql, hasty, plain) = (link.sql(SEND), link.sql(&format!("{SEND}{HASTE}")), link.sql(SEND_PLAIN));
+        let knows_first = knows(FIRST);
+        let sql = link.sql(&format!("{SEND} WHERE {knows_first}"));
+        let hasty = link.sql(&format!("{SEND}{HASTE} WHERE {knows_first}"));
+        let plain = link.sql(&SEND_PLAIN.replace("{knows}", &knows("$1")));
         Arc::new(Self { link, queue, window, sql, hasty, plain })
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use tokio_postgres::{Row, error::SqlState, types::Type};
 
-use super::super::link::{Effect, Link};
+use super::super::link::{Effect, Link, knows};
 use super::{
     PostgresQueue,
     send::{ATTEMPTS, Columns, HASTE, micros},
@@ -174,7 +174,7 @@ pub(crate) enum Settled {
 const COMPLETE: &str = "DELETE FROM {s}.messages m WHERE m.ctid = ANY (ARRAY(
         SELECT found.tid FROM unnest($2, $3) AS r (id, receipt) CROSS JOIN LATERAL (
             SELECT m.ctid AS tid FROM {s}.messages m WHERE m.queue = $1 AND m.id = r.id
-            AND m.receipt = r.receipt AND r.receipt <> 0 AND m.grp IS NULL FOR UPDATE) AS found))
+            AND m.receipt = r.receipt AND r.receipt <> 0 AND m.grp IS NULL FOR UPDATE) AS found)) AND {knows}
     RETURNING m.id, m.receipt";
 
 /// For each settlement of a request `true` if its receipt was valid; and `true` if the next message
@@ -184,8 +184,10 @@ pub(crate) type Made = (Vec<bool>, bool);
 impl Settler {
     pub(crate) fn new(link: Arc<Link>, queue: i64, window: i64) -> Arc<Self> {
         let settle = "SELECT {s}.queue_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
-        let (sql, hasty) = (link.sql(settle), link.sql(&format!("{settle}{HASTE}")));
-        let complete = link.sql(COMPLETE);
+        let knows = knows("$1");
+        let sql = link.sql(&format!("{settle} WHERE {knows}"));
+        let hasty = link.sql(&format!("{settle}{HASTE} WHERE {knows}"));
+        let complete = link.sql(&COMPLETE.replace("{knows}", &knows));
         Arc::new(Self { link, queue, window, sql, hasty, complete })
     }
 

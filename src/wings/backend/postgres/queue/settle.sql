@@ -14,11 +14,14 @@ BEGIN
     CROSS JOIN LATERAL (SELECT 1 FROM {s}.message_groups g WHERE g.queue = p_queue AND g.key = w.g FOR UPDATE) l;
     FOR ended IN SELECT u.g, max(u.id) AS id FROM unnest(p_groups, p_after) u(g, id) GROUP BY u.g LOOP
         SELECT m.id INTO next_id FROM {s}.messages m
-        WHERE -m.queue = -p_queue AND m.grp = ended.g AND m.id > ended.id ORDER BY m.id LIMIT 1;
+        WHERE -m.queue = -p_queue AND m.grp = ended.g AND m.id > ended.id AND m.visible_at >= 0
+        ORDER BY m.id LIMIT 1;
         IF next_id IS NULL THEN
             DELETE FROM {s}.message_groups g WHERE g.queue = p_queue AND g.key = ended.g;
         ELSE
-            UPDATE {s}.messages m SET visible_at = greatest(m.due, p_now)
+            -- One that is damaged is shown, and set aside by the next delivery.
+            UPDATE {s}.messages m SET visible_at =
+                CASE WHEN {sound} THEN greatest(m.due, p_now) ELSE p_now END
             WHERE m.queue = p_queue AND m.id = next_id AND m.visible_at = 9223372036854775807;
             shown := true;
         END IF;
@@ -189,7 +192,7 @@ BEGIN
     p_upto := coalesce(p_upto, pg_sequence_last_value('{s}.message_ids'::regclass), 0);
     SELECT max(id) FILTER (WHERE before < p_bytes), max(id), count(*) INTO last, highest, found FROM (
         SELECT id, sum(size) OVER (ORDER BY id) - size AS before FROM (
-            SELECT m.id, m.size FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
+            SELECT m.id, coalesce(m.size, 0) AS size FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= p_upto
             ORDER BY m.id LIMIT p_most) page) sized;
     tids := ARRAY(
         SELECT m.ctid FROM {s}.messages m WHERE m.queue = p_queue AND m.id > p_after AND m.id <= last

@@ -7,9 +7,10 @@ use std::sync::{
 use bytes::Bytes;
 use tokio_postgres::{Row, types::Type};
 
-use super::super::link::{Effect, Link};
+use super::super::link::{Effect, Link, knows};
 use super::{
     receive::{MAX_BYTES, text, timestamp},
+    schema::SOUND,
     send::{decode, message_id},
     settle,
 };
@@ -22,16 +23,17 @@ use crate::{
 /// Number of messages that one statement purges, and their size: large values are in many rows.
 const PURGED: (i32, i64) = (20_000, 32 << 20);
 
-const DEPTH: &str = "SELECT count(*) FILTER (WHERE visible_at <= now OR visible_at = 9223372036854775807),
+const DEPTH: &str = "SELECT count(*) FILTER (WHERE visible_at BETWEEN 0 AND now OR visible_at = 9223372036854775807),
         count(*) FILTER (WHERE visible_at > now AND visible_at < 9223372036854775807 AND deliveries = 0),
         count(*) FILTER (WHERE visible_at > now AND visible_at < 9223372036854775807 AND deliveries > 0)
-    FROM {s}.messages, (SELECT {s}.now_us() AS now) AS clock WHERE queue = $1";
+    FROM {s}.messages, (SELECT {s}.now_us() AS now) AS clock WHERE queue = $1 AND {knows}";
 
 const PEEK: &str = "SELECT id, deliveries, accepted_at, attempts, expiries, body, headers, grp, reason, errors,
         visible_at > now AND visible_at < 9223372036854775807
     FROM (
         SELECT m.*, sum(m.size) OVER (ORDER BY m.id) AS total, row_number() OVER (ORDER BY m.id) AS place
-        FROM (SELECT * FROM {s}.messages WHERE queue = $1 ORDER BY id LIMIT $2) m) p,
+        FROM (SELECT * FROM {s}.messages m WHERE queue = $1 AND visible_at >= 0 AND {sound} AND {knows}
+            ORDER BY id LIMIT $2) m) p,
         (SELECT {s}.now_us() AS now) AS clock
     WHERE total <= $3 OR place = 1 ORDER BY id";
 
@@ -46,8 +48,12 @@ impl Views {
         Self { link, queue }
     }
 
+    fn sql(&self, template: &str) -> String {
+        self.link.sql(&template.replace("{sound}", SOUND).replace("{knows}", &knows("$1")))
+    }
+
     pub(crate) async fn depth(&self) -> Result<Depth, PortError> {
-        let rows = self.link.query(Effect::Read, &self.link.sql(DEPTH), &[(&self.queue, Type::INT8)]).await?;
+        let rows = self.link.query(Effect::Read, &self.sql(DEPTH), &[(&self.queue, Type::INT8)]).await?;
         let number = |i| rows.first().map_or(Ok(0), |row| self.link.column::<i64>(row, i).map(i64::unsigned_abs));
         Ok(Depth::new(number(0)?, number(1)?, number(2)?))
     }
@@ -56,7 +62,7 @@ impl Views {
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         let params: [super::super::link::Param<'_>; 3] =
             [(&self.queue, Type::INT8), (&max, Type::INT8), (&MAX_BYTES, Type::INT8)];
-        let rows = self.link.query(Effect::Read, &self.link.sql(PEEK), &params).await?;
+        let rows = self.link.query(Effect::Read, &self.sql(PEEK), &params).await?;
         rows.iter().map(|row| self.peeked(row)).collect()
     }
 
@@ -78,8 +84,8 @@ impl Views {
     /// Deletes the messages that are there, some with each statement: a large queue takes longer
     /// than a request may.
     pub(crate) async fn purge(&self) -> Result<u64, PortError> {
-        let sql = self.link.sql("SELECT p_after, p_upto, o_gone FROM {s}.queue_purge($1, $2, $3, $4, $5)");
-        let (mut after, mut upto, mut gone) = (0_i64, None::<i64>, 0);
+        let sql = self.sql("SELECT p_after, p_upto, o_gone FROM {s}.queue_purge($1, $2, $3, $4, $5) WHERE {knows}");
+        let (mut after, mut upto, mut gone) = (i64::MIN, None::<i64>, 0);
         loop {
             let params: [super::super::link::Param<'_>; 5] = [
                 (&self.queue, Type::INT8),

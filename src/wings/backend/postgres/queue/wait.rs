@@ -17,18 +17,30 @@ const LOOKS: u32 = 10;
 /// Shortest and longest pause between two of these looks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
+/// Interval at which a waiting receiver looks for messages as long as no notice arrives.
+const UNHEARD: Duration = Duration::from_secs(1);
+
 impl PostgresQueue {
-    /// Returns the notices of this queue, if the server can be reached in time.
+    /// Returns the notices of this queue, if they arrive and the server can be reached in time.
     async fn notices(&self, limit: Duration) -> Option<&Subscription> {
         let core = &self.0.core;
+        if !core.hears {
+            return None;
+        }
         let channel = self.channel(self.0.id);
         let subscribed = self.0.notices.get_or_try_init(|| core.listener.subscribe(&channel));
         within(&core.clock, limit, subscribed).await?.ok()
     }
 
-    /// Returns the error of a receive that would have to end empty although a message is visible.
-    fn held(&self) -> PortError {
-        let what = "another transaction holds the visible messages";
+    /// Returns the error of a receive that would have to end empty although a message was visible
+    /// at its last look.
+    fn held(&self, last: &Taken) -> PortError {
+        let what = match last {
+            Taken::Outrun => {
+                "other receivers of this handle got each message that was found: use fewer, that receive several at once"
+            }
+            _ => "another transaction holds the visible messages",
+        };
         PortError::new(PortErrorKind::Throttled, format!("postgres: {}: {what}", self.0.core.link.place()))
     }
 
@@ -42,7 +54,7 @@ impl PostgresQueue {
                 // Earlier ones are of messages that this look finds.
                 while notices.try_recv().is_some() {}
             }
-            let wait = match self.0.receives.send((max, receive.visibility)).await?? {
+            let mut wait = match self.0.receives.send((max, receive.visibility, busy)).await?? {
                 Taken::Some(taken) => return Ok(taken),
                 Taken::None(_) if clock.now() >= end => {
                     notifies_next.0 = None;
@@ -54,10 +66,10 @@ impl PostgresQueue {
                 }
                 // A message is visible: no answer may be empty. Its holder takes it within one statement, or gives it
                 // back.
-                Taken::Busy => {
+                last @ (Taken::Busy | Taken::Outrun) => {
                     let over = clock.now() - end;
                     if over >= self.0.core.config.request_timeout {
-                        return Err(self.held().into());
+                        return Err(self.held(&last).into());
                     }
                     busy += 1;
                     let pause = (PAUSE.0 * 2_u32.pow(busy.saturating_sub(LOOKS).min(8))).min(PAUSE.1);
@@ -75,6 +87,7 @@ impl PostgresQueue {
                     // A message may have arrived before the connection listened.
                     continue;
                 }
+                wait = wait.min(UNHEARD);
             }
             let sleep = clock.sleep_until(end.min(now + wait));
             let heard = async {

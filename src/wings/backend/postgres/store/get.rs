@@ -8,7 +8,7 @@ use super::super::link::{Effect, Link, Param};
 use super::sql::version;
 use crate::{
     gather::SendBatch,
-    port::{BoxFuture, PortError},
+    port::{BoxFuture, PortError, PortErrorKind},
     store::{Key, Record},
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Wanted {
 /// The answer to a read.
 pub(crate) enum Found {
     Done(Result<Option<Record>, PortError>),
-    /// The record is too large to share a statement.
+    /// The record is too large to share a statement, or damaged.
     Large,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Found {
 const SHARED_BYTES: i64 = 1 << 20;
 
 const GET: &str = "SELECT value, version FROM {s}.records
-    WHERE part = $1 AND key = $2 AND (ends IS NULL OR ends > {s}.now_us())";
+    WHERE part = $1 AND key = $2 AND (ends IS NULL OR ends > {s}.now_us()) AND {fits}";
 
 /// `LIMIT` keeps the plan: one look in the index for each record. The small ones come first.
 const GETS: &str = "SELECT w.place, CASE WHEN $3 >=
@@ -37,7 +37,14 @@ const GETS: &str = "SELECT w.place, CASE WHEN $3 >=
         THEN r.value END, r.version
     FROM unnest($1, $2) WITH ORDINALITY AS w (part, key, place) CROSS JOIN LATERAL (
         SELECT r.value, r.version FROM {s}.records r
-        WHERE r.part = w.part AND r.key = w.key AND (r.ends IS NULL OR r.ends > {s}.now_us()) LIMIT 1) AS r";
+        WHERE r.part = w.part AND r.key = w.key AND (r.ends IS NULL OR r.ends > {s}.now_us()) LIMIT 1) AS r
+    WHERE {fits}";
+
+/// Returns the error of a record that no release has written.
+pub(crate) fn damaged(row: &str) -> PortError {
+    let what = "has no value, or no version above 0: replace or delete it";
+    PortError::new(PortErrorKind::Corrupt, format!("postgres: the record {row:?} is damaged: it {what}"))
+}
 
 /// Reads records for the readers of one handle.
 pub(crate) struct Getter {
@@ -59,15 +66,17 @@ impl Getter {
 
     /// Reads one record.
     pub(crate) async fn get(&self, partition: &str, row: &str) -> Result<Option<Record>, PortError> {
-        let (partition, row) = (partition.as_bytes(), row.as_bytes());
+        let (partition, row_name, row) = (partition.as_bytes(), row, row.as_bytes());
         let params: [Param<'_>; 2] = [(&partition, Type::BYTEA), (&row, Type::BYTEA)];
         let rows = self.link.query(Effect::Read, &self.get, &params).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(self.record(row, self.link.column(row, 0)?, 1)?))
+        self.record(row, self.link.column(row, 0)?, 1).ok_or_else(|| damaged(row_name)).map(Some)
     }
 
-    fn record(&self, row: &Row, value: &[u8], version_at: usize) -> Result<Record, PortError> {
-        Ok(Record::new(Bytes::copy_from_slice(value), version(self.link.column(row, version_at)?)))
+    /// Returns a record, or `None` if it is damaged.
+    fn record(&self, row: &Row, value: Option<&[u8]>, version_at: usize) -> Option<Record> {
+        let number = self.link.column::<Option<i64>>(row, version_at).ok()?.filter(|number| *number > 0)?;
+        Some(Record::new(Bytes::copy_from_slice(value?), version(number)))
     }
 
     /// Reads several records, all that exist from one snapshot.
@@ -80,11 +89,10 @@ impl Getter {
         let mut found: Vec<Found> = wanted.iter().map(|_| Found::Done(Ok(None))).collect();
         for row in &rows {
             let place = usize::try_from(self.link.column::<i64>(row, 0)?).unwrap_or_default();
-            let Some(found) = place.checked_sub(1).and_then(|place| found.get_mut(place)) else { continue };
-            *found = match self.link.column::<Option<&[u8]>>(row, 1)? {
-                Some(value) => Found::Done(Ok(Some(self.record(row, value, 2)?))),
-                None => Found::Large,
-            };
+            let Some(place) = place.checked_sub(1).filter(|place| *place < found.len()) else { continue };
+            let value = self.link.column::<Option<&[u8]>>(row, 1)?;
+            // Alone, a damaged one is an error, and a large one is not.
+            found[place] = self.record(row, value, 2).map_or(Found::Large, |record| Found::Done(Ok(Some(record))));
         }
         Ok(found)
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio_postgres::{Row as SqlRow, Transaction, types::Type};
 
 use self::{
-    get::{Found, Getter, Wanted},
+    get::{Found, Getter, Wanted, damaged},
     sql::{Answer, Applied, Job, SendJobs, send_jobs, size, version},
 };
 use super::{
@@ -30,6 +30,10 @@ use crate::{
 ///
 /// A value has at most 64 MiB, and a batch at most 512 MiB of values and 1,000 writes. A larger one
 /// is refused as `Invalid` before it is sent.
+///
+/// A record that was damaged by hand, without a value or with a version below 1, is `Corrupt` for a
+/// [`get`](Store::get), and so is each page of a [`scan`](Store::scan) that would contain it: both
+/// name it. A put or a delete without a precondition mends it.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<PostgresCore>);
 
@@ -182,8 +186,9 @@ impl PostgresStore {
         let sql = link.sql(&format!(
             "SELECT key, value, version, found FROM (
                SELECT key, value, version, count(*) OVER () AS found,
-                 sum(octet_length(value)) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) - octet_length(value) AS before
-               FROM (SELECT key, value, version FROM {{s}}.records WHERE part = $1{rows}
+                 sum(coalesce(octet_length(value), 0)) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
+                   - coalesce(octet_length(value), 0) AS before
+               FROM (SELECT key, value, version FROM {{s}}.records WHERE part = $1{rows} AND {{fits}}
                  AND (ends IS NULL OR ends > (SELECT {{s}}.now_us())) ORDER BY {order} LIMIT {}) AS live
              ) AS sized WHERE before < {bytes} ORDER BY {order} LIMIT {limit}",
             limit + 1
@@ -200,8 +205,11 @@ impl PostgresStore {
         let link = &self.0.link;
         let key = String::from_utf8(link.column(found, 0)?);
         let key = key.map_err(|_| PortError::new(PortErrorKind::Corrupt, "postgres: a key is not UTF-8"))?;
-        let value = Bytes::copy_from_slice(link.column::<&[u8]>(found, 1)?);
-        Ok(Row::new(key, value, version(link.column(found, 2)?)))
+        let value = link.column::<Option<&[u8]>>(found, 1)?;
+        let number = link.column::<Option<i64>>(found, 2)?.filter(|number| *number > 0);
+        // A page without it would have a gap that nobody sees.
+        let (Some(value), Some(number)) = (value, number) else { return Err(damaged(&key)) };
+        Ok(Row::new(key, Bytes::copy_from_slice(value), version(number)))
     }
 }
 

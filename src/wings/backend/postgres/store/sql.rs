@@ -51,7 +51,8 @@ struct Arrays<'a> {
 
 /// The statement that writes.
 pub(crate) const WRITE: &str = "SELECT job, write, status, number, blocking
-    FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+    FROM {s}.store_write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+    WHERE {fits}";
 
 /// The statement of one plain put. Most replace a record: without the function, that costs what it
 /// costs without a port. The snapshot is older than the lock, but an update follows a row to its
@@ -62,10 +63,10 @@ pub(crate) const PUT: &str = "WITH replaced AS (
         WHERE r.part = $2 AND r.key = $3 AND pg_try_advisory_xact_lock({class}, $1)
             AND ($5 IS NULL OR r.version = $5 AND (r.ends IS NULL OR r.ends > {s}.now_us()))
         RETURNING r.version)
-    SELECT coalesce((SELECT version FROM replaced), {s}.store_put($1, $2, $3, $4, $5, $6))";
+    SELECT coalesce((SELECT version FROM replaced), {s}.store_put($1, $2, $3, $4, $5, $6)) WHERE {fits}";
 
 /// The statement of several plain puts.
-pub(crate) const PUTS: &str = "SELECT {s}.store_puts($1, $2, $3, $4, $5, $6)";
+pub(crate) const PUTS: &str = "SELECT {s}.store_puts($1, $2, $3, $4, $5, $6) WHERE {fits}";
 
 impl<'a> Arrays<'a> {
     fn of(jobs: &'a [Job]) -> Self {
@@ -381,7 +382,13 @@ impl SendBatch<Job, Answer> for Arc<SendJobs> {
             let is_of_one = |answer: &Answer| {
                 let Answer::Done(Err(StoreError::Failed(error))) = answer else { return false };
                 !error.may_have_been_applied()
-                    && matches!(error.kind(), PortErrorKind::Invalid | PortErrorKind::Other | PortErrorKind::Throttled)
+                    && matches!(
+                        error.kind(),
+                        PortErrorKind::Invalid
+                            | PortErrorKind::Other
+                            | PortErrorKind::Throttled
+                            | PortErrorKind::Corrupt
+                    )
             };
             if !again.is_empty() && answers.iter().all(is_of_one) {
                 answers = again.into_iter().map(Answer::Busy).collect();

@@ -37,8 +37,9 @@ for n = 1, writes do
 end
 if sets then
   sets[2] = version .. flag
-  call('HSET', rows, unpack(sets))
+  -- The rows come last: they were read, so a key of another type makes no command fail behind a change of theirs.
   if entries then call('ZADD', root .. 'index', unpack(entries)) end
   if immortal then call('ZREM', root .. 'ends', unpack(immortal)) end
+  call('HSET', rows, unpack(sets))
 end
 if flag == '' then return answers end

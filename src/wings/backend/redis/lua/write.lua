@@ -211,27 +211,38 @@ local function each(command, key, list)
   for from = 1, #list, 1000 do call(command, key, unpack(list, from, math.min(from + 999, #list))) end
 end
 
--- Removed first: a server without free memory refuses scripts that begin by adding.
-local gone, fields, immortal = {}, {}, {}
+-- Removed first: a server without free memory refuses scripts that begin by adding. The rows come last: they were read,
+-- so a key of another type makes no command fail behind a change of theirs.
+local gone, fields, immortal, entries, lives = {}, {}, {}, {}, {}
 for n = 1, #changed do
   local row = changed[n]
   local head = before['h' .. row]
   if not heads[row] then
     if head then gone[#gone + 1], fields[#fields + 1], fields[#fields + 2] = row, 'h' .. row, 'v' .. row end
-  elseif head and #head > 20 and #heads[row] == 20 then
-    immortal[#immortal + 1] = row
+  else
+    if not head then entries[#entries + 1], entries[#entries + 2] = 0, row end
+    if #heads[row] > 20 then
+      lives[#lives + 1], lives[#lives + 2] = string.sub(heads[row], 21), row
+    elseif head and #head > 20 then
+      immortal[#immortal + 1] = row
+    end
   end
 end
 -- A delete with a token may have nothing to remove, but the token to add. This removes nothing.
 if deletes and not adds then call('HDEL', meta, '') end
-each('HDEL', rows, fields)
 each('ZREM', index, gone)
 if flag ~= '' then
   each('ZREM', ends, gone)
   each('ZREM', ends, immortal)
 end
+each('ZADD', index, entries)
+each('ZADD', ends, lives)
+local noted = {}
+for field, value in pairs(meta_sets) do noted[#noted + 1], noted[#noted + 2] = field, value end
+each('HSET', meta, noted)
+each('HDEL', rows, fields)
 
-local sets, bytes, entries, lives = {}, 0, {}, {}
+local sets, bytes = {}, 0
 if is_mortal and flag == '' then flag = '1' end
 if version ~= ZERO and version .. flag ~= stored then sets[1], sets[2] = 'l', version .. flag end
 for n = 1, #changed do
@@ -241,8 +252,6 @@ for n = 1, #changed do
     local at = #sets
     sets[at + 1], sets[at + 2], sets[at + 3], sets[at + 4] = 'h' .. row, head, 'v' .. row, value
     bytes = bytes + #value
-    if not before['h' .. row] then entries[#entries + 1], entries[#entries + 2] = 0, row end
-    if #head > 20 then lives[#lives + 1], lives[#lives + 2] = string.sub(head, 21), row end
     -- The arguments are copied: not all of a large batch at once.
     if bytes > 1048576 or #sets > 990 then
       call('HSET', rows, unpack(sets))
@@ -251,10 +260,5 @@ for n = 1, #changed do
   end
 end
 if #sets > 0 then call('HSET', rows, unpack(sets)) end
-each('ZADD', index, entries)
-each('ZADD', ends, lives)
-local noted = {}
-for field, value in pairs(meta_sets) do noted[#noted + 1], noted[#noted + 2] = field, value end
-each('HSET', meta, noted)
 if flag == '' then return answers end
 

@@ -144,6 +144,13 @@ pub(super) fn shortened(text: String) -> String {
 /// Reads the messages of an answer.
 pub(super) struct Decoder(std::vec::IntoIter<Value>);
 
+/// An entry of an answer.
+pub(super) enum Entry {
+    Message(Found),
+    /// The id of a message that cannot be read.
+    Damaged(Vec<u8>),
+}
+
 /// A message as an answer has it.
 pub(super) struct Found {
     id: u64,
@@ -173,35 +180,48 @@ impl Decoder {
         }
     }
 
+    /// Returns a text that explains: what is left of a damaged one is better than none.
     fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.bytes()?).ok()
+        self.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn found(&mut self) -> Option<Found> {
-        let head = self.text()?;
-        let mut head = head.split(' ');
-        let mut number = || head.next()?.parse::<u64>().ok();
-        let (id, second) = (number()?, number()?);
-        let mut count = || number().map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        let (deliveries, attempts) = (count()?, count()?);
-        let (unexplained, flags) = (Unexplained::from_number(count()?), count()?);
-        let (group, headers, body) = decode(Bytes::from(self.bytes()?))?;
+    fn entry(&mut self) -> Option<Entry> {
+        let head = self.bytes()?;
+        let stored = Bytes::from(self.bytes()?);
+        if let Some(id) = head.strip_prefix(b"!") {
+            return Some(Entry::Damaged(id.to_vec()));
+        }
+        let head = std::str::from_utf8(&head).ok()?;
+        let flags: u8 = head.split(' ').nth(5)?.parse().ok()?;
         let errors = if flags & 1 == 0 { ErrorHistory::default() } else { ErrorHistory::decode(&self.text()?) };
         let reason = if flags & 2 == 0 { None } else { Some(self.text()?) };
-        Some(Found { id, second, deliveries, attempts, unexplained, group, headers, body, errors, reason })
+        let id = || head.split(' ').next().unwrap_or_default().into();
+        Some(Found::read(head, stored, errors, reason).map_or_else(|| Entry::Damaged(id()), Entry::Message))
     }
 }
 
 impl Iterator for Decoder {
     /// `None` is an answer of another form.
-    type Item = Option<Found>;
+    type Item = Option<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        (!self.0.as_slice().is_empty()).then(|| self.found())
+        (!self.0.as_slice().is_empty()).then(|| self.entry())
     }
 }
 
 impl Found {
+    /// Reads a message, or returns `None` if it is damaged.
+    fn read(head: &str, stored: Bytes, errors: ErrorHistory, reason: Option<String>) -> Option<Self> {
+        let mut head = head.split(' ');
+        let mut number = || head.next()?.parse::<u64>().ok();
+        let (id, second) = (number()?, number()?);
+        let mut count = || number().map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        let (deliveries, attempts, unexplained) = (count()?, count()?, Unexplained::from_number(count()?));
+        let (group, headers, body) = decode(stored)?;
+        let found = Self { id, second, deliveries, attempts, unexplained, group, headers, body, errors, reason };
+        (id.max(second) >> NUMBER_BITS == 0).then_some(found)
+    }
+
     fn message_id(&self) -> MessageId {
         MessageId::from_numbers(self.id, 0)
     }

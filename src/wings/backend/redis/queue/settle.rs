@@ -5,7 +5,10 @@ use redis::Value;
 
 use super::{CAN, Part, RedisQueue, SETTLE, codec};
 use crate::{
-    backend::redis::script::{Call, micros},
+    backend::{
+        ConnectionEvent,
+        redis::script::{Call, micros},
+    },
     port::{PortError, PortErrorKind},
     queue::{Address, QueueError, Receipt, Settle, check_visibility},
 };
@@ -72,7 +75,7 @@ impl RedisQueue {
         }
         let made = match self.0.redis.link.call(call).await? {
             Value::BulkString(made) if made.len() == valid.len() => made,
-            _ => return Err(self.unexpected().into()),
+            _ => return Err(self.unexpected().outcome_unknown().into()),
         };
         for (one, made) in valid.iter().zip(made) {
             if made != b'1' {
@@ -125,7 +128,25 @@ impl RedisQueue {
         match self.0.redis.link.call(call).await? {
             Value::BulkString(made) if made == b"1" => Ok(()),
             Value::BulkString(_) => Err(QueueError::LeaseLost),
-            _ => Err(self.unexpected().into()),
+            _ => Err(self.unexpected().outcome_unknown().into()),
+        }
+    }
+
+    /// Sets aside messages that cannot be read, and tells. After a failure they return, and are
+    /// found again.
+    pub(super) async fn set_aside(&self, ids: Vec<Vec<u8>>) {
+        let mut call = self.call(&SETTLE);
+        call.arg(self.window()).items(ids.len()).arg(&ids).second_list();
+        for _ in &ids {
+            call.arg("q").arg(0);
+        }
+        if self.0.redis.link.call(call).await.is_err() {
+            return;
+        }
+        for id in ids {
+            let message = String::from_utf8_lossy(&id).into_owned();
+            let place = format!("{}{}:a", self.0.root, self.0.part.as_str());
+            self.0.redis.link.base().send(|| ConnectionEvent::SetAside { message, place });
         }
     }
 }

@@ -13,7 +13,10 @@ use std::{
 use redis::Value;
 use tokio::sync::Notify;
 
-use super::{MAX_BYTES, RECEIVE, RedisQueue, codec, codec::Decoder};
+use super::{
+    MAX_BYTES, RECEIVE, RedisQueue, codec,
+    codec::{Decoder, Entry},
+};
 use crate::{
     backend::redis::{pubsub::Subscription, script::micros},
     port::PortError,
@@ -42,8 +45,8 @@ enum Look {
     Taken(Vec<Delivery>),
     /// No message is visible; the next may be after this time.
     Empty(Option<Duration>),
-    /// There was no room in the answer.
-    Crowded,
+    /// There was no room in the answer, or all that it had was damaged.
+    Again,
 }
 
 impl Waiters {
@@ -105,15 +108,23 @@ impl RedisQueue {
         let answer = match answer {
             Value::Array(answer) => answer,
             // Others of the request received as much as fits into an answer.
-            Value::Nil => return Ok(Look::Crowded),
+            Value::Nil => return Ok(Look::Again),
             _ => return Err(self.unexpected()),
         };
         if let [] | [_] = &answer[..] {
             return Ok(Look::Empty(answer.first().and_then(codec::number).map(Duration::from_micros)));
         }
-        let tag = self.0.tag;
-        let taken: Option<_> = Decoder::new(answer).map(|found| Some(found?.into_delivery(tag))).collect();
-        Ok(Look::Taken(taken.ok_or_else(|| self.unexpected())?))
+        let (mut taken, mut damaged) = (Vec::new(), Vec::new());
+        for entry in Decoder::new(answer) {
+            match entry.ok_or_else(|| self.unexpected())? {
+                Entry::Message(found) => taken.push(found.into_delivery(self.0.tag)),
+                Entry::Damaged(id) => damaged.push(id),
+            }
+        }
+        if !damaged.is_empty() {
+            self.set_aside(damaged).await;
+        }
+        Ok(if taken.is_empty() { Look::Again } else { Look::Taken(taken) })
     }
 
     pub(super) async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, PortError> {
@@ -125,7 +136,7 @@ impl RedisQueue {
             let next = match self.look(max, receive.visibility, is_subscribed).await? {
                 Look::Taken(taken) => return Ok(taken),
                 Look::Empty(next) => next,
-                Look::Crowded => continue,
+                Look::Again => continue,
             };
             let now = clock.now();
             if now >= end {

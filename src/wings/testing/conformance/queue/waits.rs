@@ -1,6 +1,6 @@
 //! Waiting receivers: the end of a wait, what wakes it, and what a dropped one leaves.
 use super::*;
-use crate::port::BoxFuture;
+use crate::queue::QueueFuture;
 
 /// Time within which a backend with `Push` wakes a receiver.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -9,7 +9,7 @@ const POLLED: Duration = Duration::from_secs(30);
 /// Wait of a receive that shall not end by itself.
 const LONG: Duration = Duration::from_secs(600);
 
-type Received<'a> = BoxFuture<'a, Result<Vec<Delivery>, QueueError>>;
+type Received<'a> = QueueFuture<'a, Vec<Delivery>>;
 
 /// Begins a receive that waits for longer than any test.
 async fn begin_wait<'a>(fixture: &Fixture<dyn Queue>, queue: &'a dyn Queue, visibility: Duration) -> Received<'a> {

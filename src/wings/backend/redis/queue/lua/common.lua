@@ -12,7 +12,13 @@
 --   t  hash   group -> its last message;  n  hash   id -> next message of its group, and the end of its delay
 --   z  string set once a message of more than 16 KiB was sent, until the queue is found empty
 --   w  string latest time before which a waiting receiver looks again by itself; also the channel that wakes it
+--   a  hash   id -> what is left of a message that could not be read
 -- Beside them: `ROOTn`, the last id, and `ROOTPART:k:ID`, the message of a de-duplication id.
+--
+-- An operator may have damaged any value, and a command fails on a key of another type. So scripts read and compute
+-- before they write, and add an id where it goes before they remove it from where it was: no failure leaves a message
+-- nowhere.
+-- A server without free memory refuses scripts that begin by adding: these begin with a removal of nothing.
 --
 -- Numbers are ids and times in microseconds, exact in a double until the year 2255. `..` would round them.
 local FOREVER = 9007199254740991
@@ -38,14 +44,20 @@ local function each(command, key, values)
   for i = 1, number, 1000 do call(command, key, unpack(values, i, math.min(i + 999, number))) end
 end
 
--- Returns these ids as pairs of score and member, with the id or `score` as the score.
-local function scored(ids, score)
+-- Returns the number of an id, or 0 for a text that is none.
+local function number_of(id)
+  return #id <= 16 and string.find(id, '^%d+$') and tonumber(id) or 0
+end
+
+-- Returns these ids as pairs of score and member, with the id as the score.
+local function scored(ids)
   local pairs = {}
-  for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = score or id, id end
+  for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = number_of(id) == 0 and '0' or id, id end
   return pairs
 end
 
-local function parse(state) return string.match(state, '^(%-?)(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$') end
+-- Returns the parts of a state, or nil if it is damaged.
+local function parse(state) return string.match(state, '^(%-?)(%d+) (%d+) (%d+) (%d+) ([0-3]) (.*)$') end
 
 -- Returns the expiries with or without the mark of a delivery whose handling has begun.
 local function marked(expiries, begun)
@@ -68,17 +80,20 @@ end
 -- State of a message in its first delivery, without a group: the most frequent one.
 local FIRST = ' 1 0 0 0 '
 
+-- Returns the group of a message, or nil if the message is cut short.
 local function group_of(message)
   local high, low = string.byte(message, 1, 2)
   if high == 0 and low == 0 then return '' end
-  return string.sub(message, 3, 2 + 256 * high + low)
+  local last = low and 2 + 256 * high + low
+  if last and last <= #message then return string.sub(message, 3, last) end
 end
 
--- Wakes the waiting receivers that would look again later than this time.
+-- Wakes the waiting receivers that would look again later than this time. A publish that is refused, since the user has
+-- lost the right to the channel, is no failure of what the script has done.
 local function wake(p, at)
   local waiting = call('GET', p .. 'w')
-  if waiting and at < tonumber(waiting) then
+  if waiting and at < (tonumber(waiting) or FOREVER) then
     call('DEL', p .. 'w')
-    call('PUBLISH', p .. 'w', '')
+    redis.pcall('PUBLISH', p .. 'w', '')
   end
 end

@@ -1,7 +1,8 @@
--- ARGV: part, most messages, offset in the hidden messages, page size, cursor in the groups.
--- Returns the offset and the cursor of the next page, `end` after the last one, and ids among which are the oldest.
+-- ARGV: part, most messages, offset in the hidden messages, page size.
+-- Returns the offset of the next page, or `end` after the last one, and ids among which are the oldest of those that do
+-- not wait behind another of their group.
 local p, most, from, size = KEYS[1] .. ARGV[1] .. ':', tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local found, is_last = { '', '' }, true
+local found, is_last = { '' }, true
 local function add(ids)
   for _, id in ipairs(ids) do found[#found + 1] = id end
 end
@@ -14,11 +15,5 @@ for _, set in ipairs({ p .. 'h', p .. 'l' }) do
   add(page)
   if #page == size then is_last = false end
 end
-local cursor = ARGV[5]
-if cursor ~= '' then
-  local page = call('HSCAN', p .. 'n', cursor, 'COUNT', size)
-  for i = 2, #page[2], 2 do found[#found + 1] = string.match(page[2][i], '^%d+') end
-  cursor = page[1] == '0' and '' or page[1]
-end
-found[1], found[2] = text(from + size), is_last and cursor == '' and 'end' or cursor
+found[1] = is_last and 'end' or text(from + size)
 return found

@@ -3,7 +3,7 @@
 tell()
 local to, ids = adding(KEYS[1], ARGV[1]), {}
 for i = 4, #ARGV, 3 do
-  ids[#ids + 1] = enqueue(to, ARGV[2], ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  ids[#ids + 1] = enqueue(to, ARGV[i], ARGV[i + 1], ARGV[i + 2])
 end
-flush(to)
+flush(to, ARGV[2])
 return ids

@@ -4,6 +4,7 @@
 --   a (abandon): time (us), error
 --   d (dead-letter): reason, error
 --   f (forward): number of messages; of each: place of its root in KEYS, part, message, delay (us), de-duplication id
+--   q (set aside what cannot be read); the delivery is 0
 -- Returns a text with `1` or `0` of each settlement: made, or refused since its receipt is stale.
 -- Most calls complete, and need no time: `now` is nil until it is needed.
 local root, part, window, number = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -20,44 +21,70 @@ for i = 4, 3 + number, 1000 do
   for at, state in ipairs(call('HMGET', p .. 's', unpack(ARGV, i, last))) do states[ARGV[i + at - 1]] = state end
 end
 
-local soonest, completed, targets = FOREVER, {}, {}
-
--- Takes messages out of the order that holds them. A late settlement may find them visible again.
-local function detach(ids)
-  local removed = 0
-  for i = 1, #ids, 1000 do removed = removed + call('ZREM', p .. 'h', unpack(ids, i, math.min(i + 999, #ids))) end
-  if removed < #ids then each('ZREM', p .. 'b', ids) end
-end
+-- What is settled leaves its place at the end: `followed` has the ids and groups of messages whose next is to be shown.
+local soonest, completed, followed, targets = FOREVER, {}, {}, {}
 
 local function remove(ids)
   if #ids == 0 then return end
-  detach(ids)
   each('HDEL', p .. 'm', ids)
   each('HDEL', p .. 's', ids)
+  local removed = 0
+  for i = 1, #ids, 1000 do removed = removed + call('ZREM', p .. 'h', unpack(ids, i, math.min(i + 999, #ids))) end
+  -- A late settlement may find them visible again.
+  if removed < #ids then each('ZREM', p .. 'b', ids) end
 end
 
-local answers = {}
+local answers, advance = {}, nil
 
 -- Returns the function that makes any settlement. Most calls need none of it, and a function costs time to make.
 local function any()
-  -- Makes a message visible at a time; 0 is at once.
-  local function show(id, hidden, at)
-    if at > 0 and at > now then call('ZADD', hidden, text(at), id) else call('ZADD', p .. 'b', id, id) end
+  call('HDEL', p .. 's', '')
+
+  -- Shows a message at a time; 0 is at once. A delivered one leaves its place then.
+  local function show(id, at, is_delivered)
+    if not (at > 0 and at > now) then
+      call('ZADD', p .. 'b', id, id)
+      if is_delivered then call('ZREM', p .. 'h', id) end
+    elseif not is_delivered then
+      call('ZADD', p .. 'l', text(at), id)
+    elseif call('ZADD', p .. 'h', text(at), id) == 1 then
+      -- It was visible again: the settlement is late.
+      call('ZREM', p .. 'b', id)
+    end
     soonest = math.min(soonest, at)
   end
 
-  -- Makes the next message of a group visible after its first was removed.
-  local function advance(id, group)
-    if group == '' then return end
-    local link = call('HGET', p .. 'n', id)
-    if not link then
-      call('HDEL', p .. 't', group)
-      return
+  -- Returns the next message of a group whose link is damaged: the first of those that wait.
+  local function search(id, group)
+    local last = group and call('HGET', p .. 't', group)
+    if not last or last == id then return nil end
+    local first = last
+    for _, other in ipairs(call('HKEYS', p .. 'n')) do
+      local number = number_of(other)
+      if number > number_of(id) and number < number_of(first) then
+        if group_of(call('HGET', p .. 'm', other) or '') == group then first = other end
+      end
     end
-    call('HDEL', p .. 'n', id)
-    local next, due = string.match(link, '^(%d+) ?(%d*)$')
-    if due ~= '' and not now then tell() end
-    show(next, p .. 'l', due == '' and 0 or tonumber(due))
+    return first
+  end
+
+  -- Shows the next message of a group, and forgets the link. The group of a damaged message may be nil.
+  function advance(id, group)
+    local link = call('HGET', p .. 'n', id)
+    local next, due = string.match(link or '', '^(%d+) ?(%d*)$')
+    if not next or number_of(next) == 0 then next, due = search(id, group), '' end
+    if next then
+      if due ~= '' and not now then tell() end
+      show(next, due == '' and 0 or tonumber(due))
+    elseif group then
+      call('HDEL', p .. 't', group)
+    end
+    if link then call('HDEL', p .. 'n', id) end
+  end
+
+  local function leave(id, group)
+    states[id], completed[#completed + 1] = nil, id
+    if group ~= '' then followed[#followed + 1] = { id, group } end
   end
 
   local function remove_notes(id, flags)
@@ -88,25 +115,37 @@ local function any()
 
   local function dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
     local d, message = root .. 'd:', call('HGET', p .. 'm', id)
+    leave(id, group)
+    -- It was deleted by hand.
+    if not message then return remove_notes(id, flags) end
     local errors = error ~= '' and with_error(id, flags, error) or call('HGET', p .. 'e', id)
-    remove({ id })
-    remove_notes(id, flags)
+    local tail = group ~= '' and call('HGET', d .. 't', group)
+    if tail and tail ~= id then
+      call('HSET', d .. 'n', tail, id)
+    else
+      call('ZADD', d .. 'b', id, id)
+      wake(d, 0)
+    end
     call('HSET', d .. 'm', id, message)
+    if group ~= '' then call('HSET', d .. 't', group, id) end
     if #message > LARGE then call('SET', d .. 'z', 1) end
     call('HSET', d .. 'r', id, reason)
     if errors then call('HSET', d .. 'e', id, errors) end
     local number = marked(expiries, false)
     local counts = table.concat({ '-' .. delivery, deliveries, attempts, number, errors and '3' or '2', group }, ' ')
     call('HSET', d .. 's', id, counts)
-    local tail = group ~= '' and call('HGET', d .. 't', group)
-    if group ~= '' then call('HSET', d .. 't', group, id) end
-    if tail then
-      call('HSET', d .. 'n', tail, id)
-    else
-      call('ZADD', d .. 'b', id, id)
-      wake(d, 0)
-    end
-    advance(id, group)
+    remove_notes(id, flags)
+  end
+
+  -- Keeps what is left of a message that cannot be read in a hash of its own.
+  local function set_aside(id, state)
+    local message = call('HGET', p .. 'm', id)
+    local group = state and select(7, parse(state)) or message and group_of(message) or nil
+    call('HSET', p .. 'a', id, message or '')
+    remove_notes(id, '3')
+    states[id], completed[#completed + 1] = nil, id
+    -- The group may be what is damaged: one without a name is none that can be trusted.
+    followed[#followed + 1] = { id, group ~= '' and group or nil }
   end
 
   local function forward(is_valid)
@@ -118,14 +157,14 @@ local function any()
         -- Both parts of a queue have one numbering, so what was added to the other is written first.
         local other = targets[to .. (of == 'q' and 'd' or 'q')]
         if other then
-          flush(other)
+          flush(other, window)
           targets[to .. (of == 'q' and 'd' or 'q')] = nil
         end
         if not target then
           target = adding(to, of)
           targets[to .. of] = target
         end
-        enqueue(target, window, message, delay, deduplication)
+        enqueue(target, message, delay, deduplication)
       end
     end
   end
@@ -136,30 +175,23 @@ local function any()
     if state then ended, delivery, deliveries, attempts, expiries, flags, group = parse(state) end
     local is_valid = ended == '' and delivery == receipt
     answers[i] = is_valid and '1' or '0'
-    if how == 'c' then
+    if how == 'c' or how == 'f' then
       if is_valid then
-        states[id], completed[#completed + 1] = nil, id
+        leave(id, group)
         remove_notes(id, flags)
-        advance(id, group)
       end
-    elseif how == 'f' then
-      if is_valid then
-        states[id] = nil
-        remove({ id })
-        remove_notes(id, flags)
-        advance(id, group)
-      end
-      forward(is_valid)
+      if how == 'f' then forward(is_valid) end
+    elseif how == 'q' then
+      answers[i] = '1'
+      set_aside(id, state)
     elseif how == 'd' then
       local reason, error = argument(), argument()
       if is_valid then
-        states[id] = nil
         dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
       end
     else
       local after, error = tonumber(argument()), how == 'a' and argument() or ''
       if is_valid then
-        detach({ id })
         if error ~= '' then
           call('HSET', p .. 'e', id, with_error(id, flags, error))
           flags = flagged(flags, '1')
@@ -175,7 +207,7 @@ local function any()
           states[id] = table.concat({ number, deliveries, attempts, expiries, flags, group }, ' ')
           call('HSET', p .. 's', id, states[id])
         end
-        show(id, p .. 'h', after == 0 and 0 or math.min(now + after, FOREVER))
+        show(id, after == 0 and 0 or math.min(now + after, FOREVER), true)
       end
     end
   end
@@ -192,7 +224,8 @@ for i = 1, number do
     settle(i, id, how, receipt, state)
   end
 end
+for _, target in pairs(targets) do flush(target, window) end
+for i = 1, #followed do advance(followed[i][1], followed[i][2]) end
 remove(completed)
-for _, target in pairs(targets) do flush(target) end
 if soonest < FOREVER then wake(p, soonest) end
 return table.concat(answers)

@@ -1,5 +1,5 @@
 //! A port that follows a script.
-use std::{collections::BTreeMap, fmt, future::pending, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -314,8 +314,4 @@ impl Link for ScriptedPort {
     }
 }
 
-impl fmt::Debug for ScriptedPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScriptedPort").field("calls", &self.log().calls.len()).finish_non_exhaustive()
-    }
-}
+crate::build::debug_fields!(ScriptedPort, |this| calls: this.log().calls.len());

@@ -3,8 +3,8 @@ use std::fmt::{self, Write as _};
 
 use super::{
     map::{Layout, ShardId, ShardMap},
+    move_steps::{Chunk, Move, Step},
     pins::Pins,
-    step::{Chunk, Move, Step},
 };
 use crate::record::{Unreadable, check_form};
 

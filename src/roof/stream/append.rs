@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Appended, Bounds, Event,
-    request::Request,
+    append_request::Request,
     store_topic::{ATTEMPT, Partition, StoreTopicInner, failed},
     stored::{self, Head, RequestId, StoredEvents, Ticket},
     turns::{Step, Tickets, Turn},

@@ -6,6 +6,7 @@ use tracing::Instrument;
 use super::{
     AttemptInfo, CallContext, CallState, Forks, Operation, Policy,
     attempt::{Attempt, AttemptInternals, OperationAttempt},
+    cold::Cold,
     run::{Callee, Entry, has_failed},
     state::TypedCallState,
     traced::{self, Traced},
@@ -322,20 +323,32 @@ async fn go<P, O, C, F, Fut>(
     // call reached has claimed it.
     let had_fallback = policy.has_fallback();
     let outcome = policy.around(&mut *attempt, cx).await;
-    // A policy with a fallback has decided by its own rules.
-    let decided = attempt.inner.state.fallback_claimed || (had_fallback && policy.has_fallback());
-    let fell_back =
-        !decided && falls_back(outcome, FALL_BACK_ON, true) && matches!(attempt.fall_back(cx).await, FellBack::Done);
-    if !fell_back && has_failed(outcome) {
-        traced::failed(name, cx, outcome, &attempt.inner.state);
+    if has_failed(outcome) {
+        let had_fallback = had_fallback && policy.has_fallback();
+        Cold::new(end_failed(name, had_fallback, outcome, attempt, cx)).await;
     }
 }
 
-/// Returns `true` if a call falls back after this outcome.
-#[inline]
-fn falls_back(outcome: Outcome, kinds: KindSet, rejections: bool) -> bool {
-    match outcome {
-        Outcome::Rejected => rejections,
-        judged => judged.kind().is_some_and(|kind| kinds.contains(kind)),
+/// Falls back after a failure, unless a policy with a fallback has decided by its own rules, and
+/// reports what stays a failure.
+///
+/// A failure without a kind is a rejection.
+async fn end_failed<O, C, F, Fut>(
+    name: Option<&Name>,
+    had_fallback: bool,
+    outcome: Outcome,
+    attempt: &mut AttemptWithFallback<'_, O, C, F>,
+    cx: CallContext<'_>,
+) where
+    O: Operation,
+    C: Classify<O::Output, O::Error> + ?Sized,
+    F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+    Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+{
+    let decided = attempt.inner.state.fallback_claimed || had_fallback;
+    let falls_back = !decided && outcome.kind().is_none_or(|kind| FALL_BACK_ON.contains(kind));
+    let fell_back = falls_back && matches!(attempt.fall_back(cx).await, FellBack::Done);
+    if !fell_back {
+        traced::failed(name, cx, outcome, &attempt.inner.state);
     }
 }

@@ -1,4 +1,4 @@
-//! Reading and writing the checkpoint of a partition.
+//! The checkpoint of a partition in the store: claiming it, and writing it.
 use std::time::Duration;
 
 use super::{

@@ -1,4 +1,5 @@
-//! The state machine of one term. It takes `now` as an argument and knows neither async nor tokio.
+//! The times of one term: its deadline, the warning before it, and the next renewal. It takes `now`
+//! as an argument and knows neither async nor tokio.
 use std::time::Duration;
 
 use super::LeaderElectionConfig;
@@ -6,14 +7,14 @@ use crate::time::Instant;
 
 /// The times of a term, as its holder counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Count {
+pub(super) struct TermTimes {
     /// Start of the last call that granted or renewed the term.
     since: Instant,
     /// Time at which the next renewal begins.
     next: Instant,
 }
 
-impl Count {
+impl TermTimes {
     /// Returns the count of a grant whose call began at `began`, or `None` if its reply took so
     /// long that no time to lead is left.
     pub(super) fn granted(config: &LeaderElectionConfig, began: Instant, now: Instant) -> Option<Self> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     key::{KeyBytes, ShardKey},
     map::{ShardId, ShardMap},
-    wire::Hex,
+    stored::Hex,
 };
 use crate::config::{ConfigError, require};
 
