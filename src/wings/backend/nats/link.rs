@@ -327,7 +327,7 @@ impl Link {
     }
 
     /// Returns the number of refusals so far: one of a later request is behind it.
-    fn refusals(&self) -> u64 {
+    pub(super) fn refusals(&self) -> u64 {
         self.base().health.borrow().refusals
     }
 
@@ -336,7 +336,7 @@ impl Link {
     }
 
     /// Waits until the server refuses a request to this subject. It does not answer such a request.
-    async fn refusal(&self, subject: &str, since: u64) -> PortError {
+    pub(super) async fn refusal(&self, subject: &str, since: u64) -> PortError {
         let mut health = self.health();
         let mut seen = None;
         loop {
@@ -403,7 +403,7 @@ impl Link {
                 }
             }
         });
-        let refusal = pin!(self.refusal(&subject, since));
+        let refusal = Box::pin(self.refusal(&subject, since));
         let answer = match self.supervise(effect, race(work, refusal)).await? {
             First::One(answer) => answer,
             First::Other(refused) => return Err(refused),

@@ -16,7 +16,10 @@ use super::{
     link::Effect,
     store::{Head, NatsStore},
 };
-use crate::port::{PortError, PortErrorKind, within};
+use crate::{
+    port::{PortError, PortErrorKind, within},
+    race::{First, race},
+};
 
 /// Silence after which a server counts as gone, and another one is asked.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -51,8 +54,15 @@ impl NatsStore {
         }
         let mut pause = PAUSE;
         loop {
-            let asked = self.core.link.supervise(Effect::Reads, self.ask(&subjects, most));
-            match asked.await?? {
+            let link = &self.core.link;
+            let call = format!("{}.DIRECT.GET.{}", link.base().config.api(), self.core.stream.name);
+            // The server does not answer a request that it refuses.
+            let (asked, refusal) = (self.ask(&call, &subjects, most), link.refusal(&call, link.refusals()));
+            let answer = match link.supervise(Effect::Reads, race(Box::pin(asked), Box::pin(refusal))).await? {
+                First::One(answer) => answer?,
+                First::Other(refused) => return Err(refused),
+            };
+            match answer {
                 Answer::TooMuch => return Ok(None),
                 Answer::Silence => {}
                 Answer::Whole(messages) => {
@@ -91,15 +101,14 @@ impl NatsStore {
         Ok(())
     }
 
-    async fn ask(&self, subjects: &[String], most: usize) -> Result<Answer, PortError> {
+    async fn ask(&self, call: &str, subjects: &[String], most: usize) -> Result<Answer, PortError> {
         let link = &self.core.link;
         let unavailable = |error: &dyn std::fmt::Display| link.failure(PortErrorKind::Unavailable, error);
         let inbox = link.client().new_inbox();
         let mut answers = link.client().subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
         let request = GetMany { multi_last: subjects, max_bytes: most };
         let request = serde_json::to_vec(&request).map_err(|error| link.failure(PortErrorKind::Other, error))?;
-        let call = format!("{}.DIRECT.GET.{}", self.core.link.base().config.api(), self.core.stream.name);
-        let asked = link.client().publish_with_reply(call, inbox, request.into()).await;
+        let asked = link.client().publish_with_reply(call.to_owned(), inbox, request.into()).await;
         asked.map_err(|error| unavailable(&error))?;
         let mut messages = Vec::new();
         loop {

@@ -406,7 +406,7 @@ impl NatsStore {
 
 /// Returns `true` if the version is the number of a message whose record has no life.
 const fn is_plain(version: Version) -> bool {
-    version.as_u64() > 1 && version.as_u64() % 2 == 0
+    version.as_u64() > 1 && version.as_u64().is_multiple_of(2)
 }
 
 /// Lets the server remove a message after this time, in whole seconds.
