@@ -198,12 +198,12 @@
 //!
 //! Jeffrey Dean, Luiz André Barroso, "The Tail at Scale" (CACM, 2013). Fatal and non-fatal
 //! failures, and push-back: gRPC proposal A6.
+mod attempt_end; // what follows from the end of an attempt
 mod config;
-mod decision; // when another attempt starts
 mod event;
 mod latencies; // percentiles; the delay is in `policy`
 mod policy; // the delay, settings and events
-mod race; // the attempts side by side
+mod race; // the attempts side by side, and the delay between their starts
 
 pub use config::{HedgeConfig, HedgeDelay, PercentileConfig};
 pub use event::{HedgeCause, HedgeEvent, SuppressReason};

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     HedgeEvent,
-    decision::{Ended, FailureParts, Plan, Then},
+    attempt_end::{Ended, FailureParts, Plan, Then},
     event::{HedgeCause, SuppressReason},
     policy::HedgeInner,
 };

@@ -293,6 +293,7 @@ mod core; // starting, attaching, taking over
 mod error;
 mod event;
 mod execution; // attempts and delays of one saga
+mod next_steps; // the machine: the steps that follow
 mod participant;
 mod plan;
 mod records; // the record in the store
@@ -300,9 +301,8 @@ mod recover;
 mod signals; // the machine: requests of callers
 mod state; // the machine: the table of transitions, and outcomes of attempts
 mod status;
-mod stored;
-mod transitions; // the machine: the steps that follow
-mod turn; // on behalf of a request // the stored form
+mod stored; // the stored form
+mod turn; // on behalf of a request
 
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;

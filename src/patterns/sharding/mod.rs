@@ -236,8 +236,8 @@ mod rebalance; // drives a move through its steps
 mod refresh;
 mod routed; // a call with the map's version
 mod sketch; // counts of hot keys
-mod stored;
-mod whole; // reads over all shards during a move // the map as text
+mod stored; // the map as text
+mod whole; // reads over all shards during a move
 
 pub use config::{FanOutConfig, ShardDirectoryConfig};
 pub use directory::{ShardDirectory, ShardDirectoryBuilder, ShardingError};

@@ -1,5 +1,5 @@
-//! Transition rules of a saga: from the statuses of its steps to the next group, the next
-//! compensation, or the end.
+//! The steps that follow: from the statuses of a saga's steps to the next group, the next
+//! compensation, or the end. The table of transitions is in `state`.
 use super::state::{Direction, Limits, Phase, Progress, Status, StepProgress};
 
 impl Progress {

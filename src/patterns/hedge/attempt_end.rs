@@ -1,4 +1,5 @@
-//! The pure decision: start another attempt or not. It uses neither async nor a clock.
+//! The pure decision at the end of an attempt: start another one, wait for others, or end the call.
+//! It uses neither async nor a clock. The timer of the delay is in `race`.
 use std::time::Duration;
 
 use super::{HedgeConfig, event::SuppressReason};
