@@ -75,6 +75,7 @@ pub struct PortError(Arc<PortErrorDetails>);
 struct PortErrorDetails {
     kind: PortErrorKind,
     may_have_been_applied: bool,
+    is_temporary: bool,
     message: String,
     retry_after: Option<Duration>,
     source: Option<Arc<dyn Error + Send + Sync>>,
@@ -87,6 +88,7 @@ impl PortError {
         Self(Arc::new(PortErrorDetails {
             kind,
             may_have_been_applied: false,
+            is_temporary: false,
             message: message.into(),
             retry_after: None,
             source: None,
@@ -103,6 +105,22 @@ impl PortError {
     #[must_use]
     pub fn outcome_unknown(mut self) -> Self {
         Arc::make_mut(&mut self.0).may_have_been_applied = true;
+        self
+    }
+
+    /// Marks the error as temporary, whatever its kind: a handle that was connected is refused, such
+    /// as after a change of its password, and tries to connect again by itself.
+    ///
+    /// ```
+    /// use steadfast::port::{ErrorClass, PortError, PortErrorKind};
+    ///
+    /// let error = PortError::new(PortErrorKind::Denied, "the server refuses the password");
+    /// assert_eq!(error.class(), ErrorClass::Permanent);
+    /// assert_eq!(error.temporary().class(), ErrorClass::Transient);
+    /// ```
+    #[must_use]
+    pub fn temporary(mut self) -> Self {
+        Arc::make_mut(&mut self.0).is_temporary = true;
         self
     }
 
@@ -125,9 +143,14 @@ impl PortError {
         self.0.kind
     }
 
-    /// Returns the reaction that the error calls for.
+    /// Returns the reaction that the error calls for: that of its kind, or
+    /// [`Transient`](ErrorClass::Transient) instead of [`Permanent`](ErrorClass::Permanent) if it is
+    /// [`temporary`](Self::temporary).
     pub fn class(&self) -> ErrorClass {
-        self.0.kind.class()
+        match self.0.kind.class() {
+            ErrorClass::Permanent if self.0.is_temporary => ErrorClass::Transient,
+            class => class,
+        }
     }
 
     /// Returns `true` if the request may have been applied although it failed. Read the state again
@@ -201,6 +224,8 @@ pub fn verdict<T, E: Failure>(result: &Result<T, E>) -> Verdict {
         PortErrorKind::Unavailable => FailureKind::Connect,
         PortErrorKind::Throttled => FailureKind::Throttled,
         PortErrorKind::Full => FailureKind::Overloaded,
+        // A handle that was connected is refused for now: nothing was sent.
+        _ if backend.class() == ErrorClass::Transient && !backend.may_have_been_applied() => FailureKind::Connect,
         PortErrorKind::Invalid | PortErrorKind::Unsupported => FailureKind::Client,
         _ => FailureKind::Server,
     };

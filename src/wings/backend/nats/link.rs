@@ -320,7 +320,7 @@ impl Link {
     /// Returns the error of a request while the connection is lost.
     fn lost(&self) -> PortError {
         match &*self.base().not_restored.lock() {
-            Some(failure) if failure.kind() == PortErrorKind::Denied => failure.clone(),
+            Some(failure) if failure.kind() == PortErrorKind::Denied => failure.clone().temporary(),
             Some(failure) => PortError::new(PortErrorKind::Unavailable, failure.to_string()),
             None => self.failure(PortErrorKind::Unavailable, "the connection is lost, and is being restored"),
         }

@@ -136,7 +136,8 @@
 //! A file is read at each connection, so that it can be replaced while programs run. If a server
 //! refuses the identification of a handle that was connected, requests fail as
 //! [`Denied`](crate::port::PortErrorKind::Denied) with the reason until it lets the handle in, and
-//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once. The class of these
+//! errors is transient: a listener of a queue goes on.
 //!
 //! [`Nats::permissions`] returns the rights that a user needs for one prefix with some queues. With
 //! `S` for the stream `PREFIX_store` and for that of each queue they are:

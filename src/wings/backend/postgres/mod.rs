@@ -133,7 +133,8 @@
 //! If the server refuses the password of a handle that was connected, and the handle has no open
 //! connection left, requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the
 //! server's words until it lets the handle in again, and
-//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once.
+//! [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells once. The class of these
+//! errors is transient: a listener of a queue goes on.
 //!
 //! # TLS
 //!

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     backend::common::mailbox::Mailbox,
+    backoff::Backoff,
     notify::Notice,
     port::{PortError, PortErrorKind, within},
     race::{First, race},
@@ -199,8 +200,8 @@ impl Task {
     async fn run(mut self) {
         // The first request waits for the first attempt to connect.
         let Some(mut waiting) = self.receiver.recv().await.map(Some) else { return };
+        let mut backoff = self.base.backoff();
         loop {
-            let mut backoff = self.base.backoff();
             let (connection, driver) = loop {
                 // Without a first request the connection was lost a moment ago.
                 let delay = backoff.next().filter(|_| waiting.is_none()).unwrap_or_default();
@@ -232,7 +233,7 @@ impl Task {
                     (Err(_), _) => {}
                 }
             };
-            if !self.serve(connection, driver, waiting.take()).await {
+            if !self.serve(connection, driver, waiting.take(), &mut backoff).await {
                 return;
             }
         }
@@ -251,8 +252,14 @@ impl Task {
     }
 
     /// Serves requests on this connection until it is lost. Returns `false` if the handle and all
-    /// subscriptions were dropped.
-    async fn serve(&mut self, mut connection: MultiplexedConnection, driver: Driver, first: Option<Request>) -> bool {
+    /// subscriptions were dropped. A server that refuses the subscriptions is tried less often.
+    async fn serve(
+        &mut self,
+        mut connection: MultiplexedConnection,
+        driver: Driver,
+        first: Option<Request>,
+        backoff: &mut Backoff,
+    ) -> bool {
         let (channels, base, receiver, sender) = (&self.channels, &self.base, &mut self.receiver, &self.sender);
         let limit = base.config.request_timeout;
         let serve = async {
@@ -262,6 +269,7 @@ impl Task {
                     return true;
                 }
             }
+            *backoff = base.backoff();
             let mut next = first;
             loop {
                 let request = match next.take() {

@@ -146,6 +146,152 @@ fn damaged_states_ids_times_and_links_cost_no_neighbour() {
     });
 }
 
+/// A receiver that was held up sets aside what another one has set aside since.
+// Guarantee: queue 1.
+#[test]
+fn a_late_setting_aside_changes_nothing_that_was_kept() {
+    let server = server::Redis::shared();
+    block_on(async {
+        let opened = open(server).await;
+        let sent = ids(&*opened.jobs, ten(None)).await;
+        server.command(&["HSET", &opened.key("q:m"), &sent[3], "left"]);
+        let mut events = opened.redis.events();
+        assert_eq!(drain(&*opened.jobs).await.len(), 9);
+        assert!(matches!(events.recv().await.unwrap().what, ConnectionEvent::SetAside { .. }));
+        let kept = server.command(&["HGETALL", &opened.key("q:a")]);
+        // The id is found again, with nothing behind it, as by a receiver whose call was on its way.
+        server.command(&["LPUSH", &opened.key("q:f"), &sent[3]]);
+        assert!(take(&*opened.jobs, 10, MINUTE).await.is_empty());
+        assert_eq!(server.command(&["HGETALL", &opened.key("q:a")]), kept);
+        assert_eq!(kept, format!("{}\nleft", sent[3]));
+        // A receiver whose answer was held up beyond the delivery.
+        let proxy = crate::server::Proxy::start(server.port());
+        let prefix = opened.root.split(':').next().unwrap().to_owned();
+        let held = Redis::connect(config(proxy.port()).prefix(prefix)).await.unwrap();
+        let (late, mut told) = (queue(&held, "jobs"), held.events());
+        assert!(take(&*late, 1, MINUTE).await.is_empty());
+        for is_purged in [false, true] {
+            let id = ids(&*opened.jobs, vec![Message::new("x")]).await.remove(0);
+            server.command(&["HSET", &opened.key("q:m"), &id, "left"]);
+            server.command(&["DEL", &opened.key("q:a")]);
+            proxy.hold_lane(crate::server::Lane::Replies);
+            let receiver = late.clone();
+            let receives = tokio::spawn(async move { take(&*receiver, 1, MS(1)).await });
+            crate::server::wait_until("it is delivered", || server.command(&["ZCARD", &opened.key("q:h")]) != "0");
+            crate::server::pass(MS(5)).await;
+            if is_purged {
+                opened.jobs.purge().await.unwrap();
+            } else {
+                assert!(drain(&*opened.jobs).await.is_empty());
+            }
+            proxy.pass();
+            assert!(receives.await.unwrap().is_empty());
+            let kept = if is_purged { String::new() } else { format!("{id}\nleft") };
+            assert_eq!(server.command(&["HGETALL", &opened.key("q:a")]), kept);
+            let told = tokio::time::timeout(MS(1), told.recv()).await;
+            assert!(told.is_err(), "{told:?}");
+        }
+    });
+}
+
+/// What cannot be kept is not removed, and the receive tells.
+#[test]
+fn a_receive_that_cannot_set_aside_fails_and_ends() {
+    let server = server::Redis::shared();
+    block_on(async {
+        let opened = open(server).await;
+        let sent = ids(&*opened.jobs, vec![Message::new("1")]).await;
+        server.command(&["HSET", &opened.key("q:m"), &sent[0], ""]);
+        server.command(&["SET", &opened.key("q:a"), "of another type"]);
+        let receive = opened.jobs.receive(Receive::new(1, MINUTE));
+        let error = crate::server::ends(receive).await.unwrap_err();
+        assert_eq!(error.backend().unwrap().kind(), steadfast::port::PortErrorKind::Corrupt, "{error}");
+        server.command(&["DEL", &opened.key("q:a")]);
+        assert_eq!(server.command(&["HLEN", &opened.key("q:m")]), "1", "it returns");
+    });
+}
+
+/// The tail of a group was deleted by hand, so the next message begins the group anew.
+#[test]
+fn the_next_of_a_group_is_shown_once_when_its_last_one_was_deleted() {
+    let server = server::Redis::shared();
+    block_on(async {
+        let grouped = |body: &str| Message::new(body.to_owned()).group("g");
+        for is_held in [false, true] {
+            let opened = open(server).await;
+            let jobs = &*opened.jobs;
+            let sent = ids(jobs, vec![grouped("1")]).await;
+            let held = if is_held { take(jobs, 1, MINUTE).await } else { Vec::new() };
+            server.command(&["HDEL", &opened.key("q:m"), &sent[0]]);
+            send(jobs, [grouped("2"), grouped("3")]).await;
+            let mut found = take(jobs, 10, MINUTE).await;
+            for held in held {
+                jobs.complete(&held.receipt).await.unwrap();
+            }
+            found.extend(take(jobs, 10, MINUTE).await);
+            assert_eq!(bodies(&found), ["2"], "{is_held}");
+            jobs.complete(&found[0].receipt).await.unwrap();
+            assert_eq!(drain(jobs).await, ["3"], "{is_held}");
+            assert_eq!(jobs.depth().await.unwrap().total(), 0, "{is_held}");
+        }
+    });
+}
+
+/// A forward to the dead letters and a dead letter of the same group, in one call.
+// Guarantee: queue 1.
+#[test]
+fn a_forward_to_the_dead_letters_and_a_dead_letter_in_one_call_are_both_found() {
+    let server = server::Redis::shared();
+    block_on(async {
+        let opened = open(server).await;
+        let (jobs, dead) = (&*opened.jobs, opened.jobs.dead_letters().unwrap());
+        for has_tail in [false, true] {
+            for forwards_first in [true, false] {
+                let mut expected = vec!["forwarded", "x"];
+                if has_tail {
+                    send(jobs, [Message::new("tail").group("g")]).await;
+                    let tail = take(jobs, 1, MINUTE).await.remove(0);
+                    jobs.settle(vec![(tail.receipt, Settle::dead_letter("no"))]).await.unwrap();
+                    expected.insert(1, "tail");
+                }
+                send(jobs, [Message::new("y"), Message::new("x").group("g")]).await;
+                let mut taken = take(jobs, 2, MINUTE).await.into_iter();
+                let (y, x) = (taken.next().unwrap().receipt, taken.next().unwrap().receipt);
+                let forward = Settle::forward([(dead.address().unwrap(), Message::new("forwarded").group("g"))]);
+                let mut both = vec![(y, forward), (x, Settle::dead_letter("no"))];
+                if !forwards_first {
+                    both.reverse();
+                }
+                assert!(jobs.settle(both).await.unwrap().iter().all(Result::is_ok));
+                let mut found = drain(&*dead).await;
+                found.sort();
+                assert_eq!(found, expected, "{has_tail} {forwards_first}");
+                assert_eq!(dead.depth().await.unwrap().total(), 0);
+            }
+        }
+    });
+}
+
+/// Behind a dead letter that was deleted by hand nothing would ever be shown.
+#[test]
+fn a_dead_letter_is_found_when_the_last_of_its_group_was_deleted() {
+    let server = server::Redis::shared();
+    block_on(async {
+        let opened = open(server).await;
+        let (jobs, dead) = (&*opened.jobs, opened.jobs.dead_letters().unwrap());
+        for body in ["1", "2"] {
+            let sent = ids(jobs, vec![Message::new(body).group("g")]).await;
+            let taken = take(jobs, 1, MINUTE).await.remove(0);
+            jobs.settle(vec![(taken.receipt, Settle::dead_letter("no"))]).await.unwrap();
+            if body == "1" {
+                server.command(&["HDEL", &opened.key("d:m"), &sent[0]]);
+                server.command(&["ZREM", &opened.key("d:b"), &sent[0]]);
+            }
+        }
+        assert_eq!(drain(&*dead).await, ["2"]);
+    });
+}
+
 #[test]
 fn a_peek_shows_the_neighbours_of_a_damaged_message() {
     let server = server::Redis::shared();
@@ -164,7 +310,7 @@ fn a_peek_shows_the_neighbours_of_a_damaged_message() {
 fn a_request_that_fails_half_way_is_unknown_and_loses_no_message() {
     let server = server::Redis::shared();
     block_on(async {
-        let hows: [fn(&Opened) -> Option<Settle>; 7] = [
+        let hows: [fn(&Opened) -> Option<Settle>; 8] = [
             |_| None,
             |_| Some(Settle::Complete),
             |_| Some(Settle::abandon(Duration::ZERO)),
@@ -172,14 +318,24 @@ fn a_request_that_fails_half_way_is_unknown_and_loses_no_message() {
             |_| Some(Settle::release(S(60))),
             |_| Some(Settle::dead_letter("no")),
             |opened| Some(Settle::forward([(opened.jobs.address().unwrap(), Message::new("forwarded").group("h"))])),
+            |opened| {
+                let others = queue(&opened.redis, "others");
+                Some(Settle::forward([(others.address().unwrap(), Message::new("forwarded").group("h"))]))
+            },
         ];
         let names = ["m", "f", "b", "h", "l", "s", "e", "r", "t", "n", "z", "w"];
         let keys = names.iter().flat_map(|name| [format!("q:{name}"), format!("d:{name}")]).chain(["n".to_owned()]);
+        // Those of the queue to which a message is forwarded.
+        let others = names.iter().map(|name| format!("q:{name}")).chain(["n".to_owned()]);
+        let keys = keys.map(|key| (key, "jobs")).chain(others.map(|key| (key, "others")));
         let mut failures = 0;
-        for name in keys {
+        for (name, of) in keys {
             for how in hows {
                 let opened = open(server).await;
-                let (jobs, key, saved) = (&*opened.jobs, opened.key(&name), opened.key("saved"));
+                let at = |name: &str| opened.key(name).replace("{jobs}", &format!("{{{of}}}"));
+                let (jobs, key, saved) = (&*opened.jobs, at(&name), at("saved"));
+                let others = queue(&opened.redis, "others");
+                send(&*others, [Message::new("other").group("h")]).await;
                 let grouped = |body: &'static str| Message::new(body).group("g").deduplicate(body);
                 send(jobs, [grouped("1"), grouped("2"), Message::new("3")]).await;
                 let taken = take(jobs, 1, MINUTE).await.remove(0);
@@ -212,20 +368,26 @@ fn a_request_that_fails_half_way_is_unknown_and_loses_no_message() {
                 }
                 let mut found = drain(jobs).await;
                 found.extend(drain(&*jobs.dead_letters().unwrap()).await);
-                found.retain(|body| body != "forwarded");
+                found.extend(drain(&*others).await);
                 found.sort();
                 found.dedup();
-                let mut expected = vec!["1", "2", "3"];
+                let mut expected = vec!["1", "2", "3", "other"];
                 match how(&opened) {
-                    None => expected.push("late"),
-                    // What was settled may have left, or return.
-                    Some(Settle::Complete | Settle::Forward { .. }) => {
+                    None => expected.insert(3, "late"),
+                    // What was completed may have left, or return.
+                    Some(Settle::Complete) => {
                         found.retain(|body| body != "1");
+                        expected.remove(0);
+                    }
+                    // It has left only if the forwarded one is there.
+                    Some(Settle::Forward { .. }) => {
+                        assert!(found.iter().any(|body| body == "1" || body == "forwarded"), "{of} {name}: {found:?}");
+                        found.retain(|body| body != "1" && body != "forwarded");
                         expected.remove(0);
                     }
                     Some(_) => {}
                 }
-                assert_eq!(found, expected, "{name}");
+                assert_eq!(found, expected, "{of} {name}");
             }
         }
         assert!(failures > 30, "{failures}");

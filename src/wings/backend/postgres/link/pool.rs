@@ -248,7 +248,8 @@ impl PoolCore {
                 }
                 Err(error) => {
                     pool.go_down(&error);
-                    Err(error)
+                    // It was reached before, and is tried again.
+                    Err(error.temporary())
                 }
             };
             drop(answer.send(borrowed));
@@ -272,7 +273,7 @@ impl PoolCore {
     fn check_reachable(&self) -> Result<(), PortError> {
         match &self.state.lock().down {
             // The server is there: a caller need not wait for it.
-            Some(error) if refuses_login(error) => Err(error.clone()),
+            Some(error) if refuses_login(error) => Err(error.clone().temporary()),
             // Whatever the reason, it may be mended meanwhile.
             Some(error) => Err(PortError::new(PortErrorKind::Unavailable, error.to_string())),
             None => Ok(()),

@@ -133,20 +133,22 @@ impl RedisQueue {
     }
 
     /// Sets aside messages that cannot be read, and tells. After a failure they return, and are
-    /// found again.
-    pub(super) async fn set_aside(&self, ids: Vec<Vec<u8>>) {
+    /// found again. Another receiver may have done it before.
+    pub(super) async fn set_aside(&self, ids: Vec<Vec<u8>>) -> Result<(), PortError> {
         let mut call = self.call(&SETTLE);
         call.arg(self.window()).items(ids.len()).arg(&ids).second_list();
         for _ in &ids {
             call.arg("q").arg(0);
         }
-        if self.0.redis.link.call(call).await.is_err() {
-            return;
-        }
-        for id in ids {
+        let made = match self.0.redis.link.call(call).await? {
+            Value::BulkString(made) if made.len() == ids.len() => made,
+            _ => return Err(self.unexpected().outcome_unknown()),
+        };
+        for (id, _) in ids.into_iter().zip(made).filter(|(_, made)| *made == b'1') {
             let message = String::from_utf8_lossy(&id).into_owned();
             let place = format!("{}{}:a", self.0.root, self.0.part.as_str());
             self.0.redis.link.base().send(|| ConnectionEvent::SetAside { message, place });
         }
+        Ok(())
     }
 }

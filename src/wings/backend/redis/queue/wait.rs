@@ -121,22 +121,29 @@ impl RedisQueue {
                 Entry::Damaged(id) => damaged.push(id),
             }
         }
-        if !damaged.is_empty() {
-            self.set_aside(damaged).await;
+        let set_aside = if damaged.is_empty() { Ok(()) } else { self.set_aside(damaged).await };
+        if taken.is_empty() {
+            // Messages that cannot be set aside return, and would be found for ever.
+            set_aside?;
+            return Ok(Look::Again);
         }
-        Ok(if taken.is_empty() { Look::Again } else { Look::Taken(taken) })
+        Ok(Look::Taken(taken))
     }
 
     pub(super) async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, PortError> {
         let (waiters, clock) = (&self.0.waiters, &self.0.redis.link.base().clock);
-        let end = clock.now() + receive.wait;
+        let begin = clock.now();
+        let end = begin + receive.wait;
+        // Behind many messages that are damaged others may wait, but not for as long as that takes.
+        let last = begin + receive.wait.max(self.0.redis.config().request_timeout);
         let _waiting = (!receive.wait.is_zero()).then(|| waiters.enter());
         let mut is_subscribed = waiters.is_subscribed();
         loop {
             let next = match self.look(max, receive.visibility, is_subscribed).await? {
                 Look::Taken(taken) => return Ok(taken),
                 Look::Empty(next) => next,
-                Look::Again => continue,
+                Look::Again if clock.now() < last => continue,
+                Look::Again => return Ok(Vec::new()),
             };
             let now = clock.now();
             if now >= end {

@@ -5,7 +5,7 @@
 --   d (dead-letter): reason, error
 --   f (forward): number of messages; of each: place of its root in KEYS, part, message, delay (us), de-duplication id
 --   q (set aside what cannot be read); the delivery is 0
--- Returns a text with `1` or `0` of each settlement: made, or refused since its receipt is stale.
+-- Returns a text with `1` or `0` of each settlement: made, or refused since its receipt is stale or nothing is left.
 -- Most calls complete, and need no time: `now` is nil until it is needed.
 local root, part, window, number = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local p, next_argument = root .. part .. ':', 3 + number
@@ -68,11 +68,23 @@ local function any()
     return first
   end
 
+  -- Returns `true` if the message is visible, hidden or delayed: it does not wait behind another.
+  local function is_placed(id)
+    for place in string.gmatch('bhl', '.') do
+      if call('ZSCORE', p .. place, id) then return true end
+    end
+    return call('LPOS', p .. 'f', id) and true or false
+  end
+
   -- Shows the next message of a group, and forgets the link. The group of a damaged message may be nil.
   function advance(id, group)
     local link = call('HGET', p .. 'n', id)
     local next, due = string.match(link or '', '^(%d+) ?(%d*)$')
-    if not next or number_of(next) == 0 then next, due = search(id, group), '' end
+    if not next or number_of(next) == 0 then
+      next, due = search(id, group), ''
+      -- Behind a message that was deleted by hand a group begins anew.
+      if next and is_placed(next) then next, group = nil, nil end
+    end
     if next then
       if due ~= '' and not now then tell() end
       show(next, due == '' and 0 or tonumber(due))
@@ -114,13 +126,19 @@ local function any()
   end
 
   local function dead_letter(id, reason, error, delivery, deliveries, attempts, expiries, flags, group)
-    local d, message = root .. 'd:', call('HGET', p .. 'm', id)
+    local d, message, pending = root .. 'd:', call('HGET', p .. 'm', id), targets[root .. 'd']
+    -- What was forwarded to the dead letters before is written first, as one of its group may be the last.
+    if pending then
+      flush(pending, window)
+      targets[root .. 'd'] = nil
+    end
     leave(id, group)
     -- It was deleted by hand.
     if not message then return remove_notes(id, flags) end
     local errors = error ~= '' and with_error(id, flags, error) or call('HGET', p .. 'e', id)
     local tail = group ~= '' and call('HGET', d .. 't', group)
-    if tail and tail ~= id then
+    -- Behind a message that was deleted by hand nothing would ever be shown.
+    if tail and tail ~= id and call('HEXISTS', d .. 'm', tail) == 1 then
       call('HSET', d .. 'n', tail, id)
     else
       call('ZADD', d .. 'b', id, id)
@@ -137,15 +155,18 @@ local function any()
     remove_notes(id, flags)
   end
 
-  -- Keeps what is left of a message that cannot be read in a hash of its own.
+  -- Keeps what is left of a message that cannot be read in a hash of its own. Returns `0` if nothing is left: another
+  -- receiver has set it aside, or the queue was purged.
   local function set_aside(id, state)
     local message = call('HGET', p .. 'm', id)
+    if not message and not state and not call('ZSCORE', p .. 'h', id) then return '0' end
     local group = state and select(7, parse(state)) or message and group_of(message) or nil
-    call('HSET', p .. 'a', id, message or '')
+    if message then call('HSET', p .. 'a', id, message) else call('HSETNX', p .. 'a', id, '') end
     remove_notes(id, '3')
     states[id], completed[#completed + 1] = nil, id
     -- The group may be what is damaged: one without a name is none that can be trusted.
     followed[#followed + 1] = { id, group ~= '' and group or nil }
+    return '1'
   end
 
   local function forward(is_valid)
@@ -182,8 +203,7 @@ local function any()
       end
       if how == 'f' then forward(is_valid) end
     elseif how == 'q' then
-      answers[i] = '1'
-      set_aside(id, state)
+      answers[i] = set_aside(id, state)
     elseif how == 'd' then
       local reason, error = argument(), argument()
       if is_valid then
