@@ -317,3 +317,57 @@ async fn a_missing_right_is_denied_with_its_subject_and_waits_for_no_time_limit(
     let error = ends(nats.notifier().publish("t", "x".into())).await.unwrap_err();
     says(&error, PortErrorKind::Denied, &["may not publish to `mine.n.t`"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_answer_nobody_may_hear_is_not_sent_or_its_outcome_is_unknown() {
+    let of_prefix = NatsConfig::at("nats://host").prefix("mine");
+    let (server, config) = limited(&Nats::permissions(&of_prefix, &["jobs"]).unwrap());
+    let store = Nats::connect(config.clone()).await.unwrap().store();
+    store.insert(KEY, "before").await.unwrap();
+    // The right is taken, and the connection is lost and restored.
+    server.shut_down();
+    server.change("_INBOX.mine.>", "_INBOX.theirs.>");
+    server.start_again();
+    let admin = NatsConfig::at(server.url().replace("//", "//admin:x@")).prefix("mine");
+    let admin = Nats::connect(admin).await.unwrap().store();
+    let mut denied = 0;
+    let mut wrong = Vec::new();
+    for i in 0.. {
+        let value = i.to_string();
+        let error = ends(store.put(KEY, value.clone().into(), Precondition::Any.into())).await.unwrap_err();
+        let backend = steadfast::port::Failure::backend(&error).unwrap();
+        if backend.kind() == PortErrorKind::Denied {
+            says(backend, PortErrorKind::Denied, &["may not subscribe to `_INBOX.mine."]);
+            denied += 1;
+        } else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // What was certainly not applied is not there, also after the next one was refused.
+        if !steadfast::port::Failure::may_have_been_applied(&error) {
+            let found = admin.get(KEY).await.unwrap().unwrap();
+            if found.value[..] == *value.as_bytes() {
+                wrong.push(value);
+            }
+        }
+        if denied == 5 {
+            break;
+        }
+    }
+    assert!(wrong.is_empty(), "stored, and reported as not applied: {wrong:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_missing_rights_at_once_are_denied_each_and_wait_for_no_time_limit() {
+    let of_prefix = NatsConfig::at("nats://host").prefix("mine");
+    let rights = Nats::permissions(&of_prefix, &["jobs"]).unwrap().replace("\"mine.>\",", "");
+    let (_server, config) = limited(&rights);
+    let nats = ends(Nats::connect(config.request_timeout(Duration::from_secs(3600)))).await.unwrap();
+    let puts = (0..100).map(|i| {
+        let store = nats.store();
+        async move { store.insert(Key::new("p", &i.to_string()), "x").await.unwrap_err() }
+    });
+    for error in ends(futures::future::join_all(puts)).await {
+        let error = steadfast::port::Failure::backend(&error).unwrap();
+        says(error, PortErrorKind::Denied, &["may not publish to `mine.s.p."]);
+    }
+}

@@ -186,7 +186,9 @@ impl Base {
         let Some(failure) = failures.min_by_key(|failure| failure.kind() != PortErrorKind::Denied) else { return };
         let last = self.not_restored.lock().replace(failure.clone());
         let known = last.map_or(PortErrorKind::Unavailable, |last| last.kind());
-        let (is_lost, kind) = (!self.health.borrow().is_up && self.health.borrow().losses > 0, failure.kind());
+        // One look: a second one in the expression would wait for a writer that waits for the first.
+        let (health, kind) = (*self.health.borrow(), failure.kind());
+        let is_lost = !health.is_up && health.losses > 0;
         if is_lost && kind != known {
             let (role, reason) = (ConnectionRole::Requests, failure.to_string());
             self.send(|| ConnectionEvent::NotRestored { role, kind, reason });
@@ -335,13 +337,29 @@ impl Link {
         self.failure(PortErrorKind::Denied, refused.message())
     }
 
-    /// Waits until the server refuses a request to this subject. It does not answer such a request.
-    pub(super) async fn refusal(&self, subject: &str, since: u64) -> PortError {
+    /// Refuses a request, before it is sent, whose answer would not be heard.
+    fn check_heard(&self) -> Result<(), PortError> {
+        let refused = self.base().refusals.lock().of_answers();
+        refused.map_or(Ok(()), |refused| Err(self.refused(&refused)))
+    }
+
+    /// Waits until the server refuses a request to this subject, or the answers to all. It answers
+    /// neither, and takes a request whose answer nobody may hear.
+    pub(super) async fn refusal(&self, subject: &str, since: u64, effect: Effect) -> PortError {
         let mut health = self.health();
         let mut seen = None;
+        let request = Refused::Publish(subject.to_owned());
         loop {
-            if let Some(refused) = self.base().refusals.lock().of_request(subject, since) {
+            let (of_request, of_answers) = {
+                let refusals = self.base().refusals.lock();
+                (refusals.of(&request, since), refusals.of_answers())
+            };
+            if let Some(refused) = of_request {
                 return self.refused(&refused);
+            }
+            if let Some(refused) = of_answers {
+                let error = self.refused(&refused);
+                return if effect == Effect::Writes { error.outcome_unknown() } else { error };
             }
             match health.wait_for(|now| seen != Some(now.refusals)).await.map(|now| now.refusals) {
                 Ok(now) => seen = Some(now),
@@ -383,6 +401,7 @@ impl Link {
             self.0.client.send_request(subject.clone(), request)
         };
         let is_cluster = self.0.client.server_info().cluster.is_some();
+        self.check_heard()?;
         let since = self.refusals();
         // On the heap: the client's futures are large, and would be in those of all requests.
         let work = Box::pin(async {
@@ -403,7 +422,7 @@ impl Link {
                 }
             }
         });
-        let refusal = Box::pin(self.refusal(&subject, since));
+        let refusal = Box::pin(self.refusal(&subject, since, effect));
         let answer = match self.supervise(effect, race(work, refusal)).await? {
             First::One(answer) => answer,
             First::Other(refused) => return Err(refused),
@@ -508,7 +527,7 @@ impl Link {
         let subject = format!("{}.none", self.0.base.config.prefix);
         let (request, since) = (Request::new().timeout(None), self.refusals());
         let sent = pin!(self.0.client.send_request(subject.clone(), request));
-        let refusal = pin!(self.refusal(&subject, since));
+        let refusal = pin!(self.refusal(&subject, since, Effect::Reads));
         match self.supervise(Effect::Reads, race(sent, refusal)).await? {
             First::Other(refused) => Err(refused),
             First::One(answer) => self.had_no_responders(answer),

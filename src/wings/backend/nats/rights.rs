@@ -1,13 +1,13 @@
 //! Rights of the user: those that a handle needs, and those whose lack the server tells.
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
 use super::{config::NatsConfig, names::Names};
 
-/// Number of refusals that are remembered: a request looks for its own at once.
-const REMEMBERED: usize = 64;
+/// Number of refusals that are remembered: more than requests that wait at once.
+const REMEMBERED: u64 = 4096;
 
 /// A refusal of the server to take a message or a subscription of this handle.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Refused {
     Publish(String),
     Subscribe(String),
@@ -37,10 +37,11 @@ impl Refused {
     }
 }
 
-/// The last refusals, by their numbers.
+/// The last refusals.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    last: VecDeque<(u64, Refused)>,
+    /// The number of the last one of each kind and subject.
+    last: HashMap<Refused, u64>,
     number: u64,
     /// The subscription for answers was refused: no request of this connection is answered.
     answers: Option<Refused>,
@@ -54,9 +55,10 @@ impl Refusals {
             self.answers = Some(refused.clone());
         }
         self.number += 1;
-        self.last.push_back((self.number, refused));
-        if self.last.len() > REMEMBERED {
-            self.last.pop_front();
+        self.last.insert(refused, self.number);
+        if self.last.len() as u64 > REMEMBERED {
+            let old = self.number - REMEMBERED / 2;
+            self.last.retain(|_, number| *number > old);
         }
         self.number
     }
@@ -66,15 +68,15 @@ impl Refusals {
         self.answers = None;
     }
 
-    /// Returns the refusal of a request with an answer, behind this number.
-    pub(super) fn of_request(&self, subject: &str, since: u64) -> Option<Refused> {
-        self.answers.clone().or_else(|| self.of(&Refused::Publish(subject.to_owned()), since))
+    /// Returns the refusal of the answers to all requests. The server may take the requests.
+    pub(super) fn of_answers(&self) -> Option<Refused> {
+        self.answers.clone()
     }
 
     /// Returns the refusal, if it is behind this number.
     pub(super) fn of(&self, refused: &Refused, since: u64) -> Option<Refused> {
-        let found = self.last.iter().rev().take_while(|(number, _)| *number > since).find(|(_, each)| each == refused);
-        found.map(|(_, refused)| refused.clone())
+        let (refused, number) = self.last.get_key_value(refused)?;
+        (*number > since).then(|| refused.clone())
     }
 }
 
@@ -131,12 +133,30 @@ mod tests {
         let mut refusals = Refusals::default();
         let publish = |subject: &str| Refused::Publish(subject.to_owned());
         let first = refusals.add(publish("a"), "_INBOX.p");
-        assert_eq!(refusals.of_request("a", 0), Some(publish("a")));
-        assert_eq!((refusals.of_request("a", first), refusals.of_request("b", 0)), (None, None));
+        assert_eq!(refusals.of(&publish("a"), 0), Some(publish("a")));
+        assert_eq!((refusals.of(&publish("a"), first), refusals.of(&publish("b"), 0)), (None, None));
+        assert_eq!(refusals.of_answers(), None);
         let answers = Refused::Subscribe("_INBOX.p.x.*".to_owned());
         refusals.add(answers.clone(), "_INBOX.p");
-        assert_eq!(refusals.of_request("b", 9), Some(answers));
+        assert_eq!((refusals.of(&publish("b"), 0), refusals.of_answers()), (None, Some(answers)));
         refusals.reconnected();
-        assert_eq!(refusals.of_request("b", 9), None);
+        assert_eq!(refusals.of_answers(), None);
+    }
+
+    #[test]
+    fn of_a_thousand_refusals_at_once_each_is_found_and_the_memory_has_an_end() {
+        let mut refusals = Refusals::default();
+        let publish = |i: u64| Refused::Publish(format!("a.{i}"));
+        for i in 0..1_000 {
+            refusals.add(publish(i), "_INBOX.p");
+        }
+        for i in 0..1_000 {
+            assert_eq!(refusals.of(&publish(i), 0), Some(publish(i)));
+        }
+        for i in 0..3 * REMEMBERED {
+            refusals.add(publish(i), "_INBOX.p");
+        }
+        assert!(refusals.last.len() as u64 <= REMEMBERED);
+        assert_eq!(refusals.of(&publish(3 * REMEMBERED - 1), 0), Some(publish(3 * REMEMBERED - 1)));
     }
 }

@@ -57,7 +57,8 @@ impl NatsStore {
             let link = &self.core.link;
             let call = format!("{}.DIRECT.GET.{}", link.base().config.api(), self.core.stream.name);
             // The server does not answer a request that it refuses.
-            let (asked, refusal) = (self.ask(&call, &subjects, most), link.refusal(&call, link.refusals()));
+            let (asked, refusal) =
+                (self.ask(&call, &subjects, most), link.refusal(&call, link.refusals(), Effect::Reads));
             let answer = match link.supervise(Effect::Reads, race(Box::pin(asked), Box::pin(refusal))).await? {
                 First::One(answer) => answer?,
                 First::Other(refused) => return Err(refused),
