@@ -108,8 +108,8 @@ impl PortError {
         self
     }
 
-    /// Marks the error as temporary, whatever its kind: a handle that was connected is refused, such
-    /// as after a change of its password, and tries to connect again by itself.
+    /// Marks the error as temporary, whatever its kind: a handle that was connected is refused,
+    /// such as after a change of its password, and tries to connect again by itself.
     ///
     /// ```
     /// use steadfast::port::{ErrorClass, PortError, PortErrorKind};
@@ -144,8 +144,8 @@ impl PortError {
     }
 
     /// Returns the reaction that the error calls for: that of its kind, or
-    /// [`Transient`](ErrorClass::Transient) instead of [`Permanent`](ErrorClass::Permanent) if it is
-    /// [`temporary`](Self::temporary).
+    /// [`Transient`](ErrorClass::Transient) instead of [`Permanent`](ErrorClass::Permanent) if it
+    /// is [`temporary`](Self::temporary).
     pub fn class(&self) -> ErrorClass {
         match self.0.kind.class() {
             ErrorClass::Permanent if self.0.is_temporary => ErrorClass::Transient,

@@ -53,6 +53,24 @@ fn a_plain_connection_of_redis_that_leaves_the_machine_is_told() {
     is_told("redis", &crate::server::Redis::shared().url(), "`rediss:`");
 }
 
+/// The server that gets the password counts, and not the sentinel that names it.
+#[cfg(feature = "redis")]
+#[test]
+fn a_plain_connection_to_a_server_elsewhere_that_a_local_sentinel_names_is_told() {
+    let server = crate::server::Redis::start();
+    let named = format!("sentinel monitor named {NAME} {} 2", server.port());
+    let names = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes", &named];
+    let sentinel = server.sentinel(&[]);
+    let (warnings, explained) = connected(&format!("redis+sentinel://127.0.0.1:{}/jobs", sentinel.port()));
+    assert!(warnings.is_empty() && explained.contains("does not leave this machine"), "{warnings:?} {explained}");
+    let sentinel = server.sentinel(&names);
+    let (warnings, explained) = connected(&format!("redis+sentinel://127.0.0.1:{}/named", sentinel.port()));
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for text in [&warnings[0], &explained] {
+        assert!(text.contains(NAME) && text.contains("not encrypted") && text.contains("`rediss:`"), "{text}");
+    }
+}
+
 #[cfg(feature = "nats")]
 #[test]
 fn a_plain_connection_of_nats_that_leaves_the_machine_is_told() {

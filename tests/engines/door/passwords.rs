@@ -4,7 +4,7 @@ use std::time::Duration;
 use steadfast::{
     backend::ConnectionEvent,
     observe::Subscription,
-    port::{Failure, PortErrorKind},
+    port::{ErrorClass, Failure, PortErrorKind},
     store::{Key, Precondition, Store},
 };
 
@@ -24,6 +24,8 @@ async fn until_denied(store: &dyn Store, words: &str) {
             assert!(!text.contains("S3cr3t"), "{text}");
             let kind = error.backend().unwrap().kind();
             assert!(matches!(kind, PortErrorKind::Unavailable | PortErrorKind::Denied), "{text}");
+            // What runs over it, such as a listener of a queue, goes on when the password is put right.
+            assert_eq!(error.class(), ErrorClass::Transient, "{text}");
             if kind == PortErrorKind::Denied {
                 assert!(text.contains(words), "{text}");
                 break;
@@ -35,6 +37,7 @@ async fn until_denied(store: &dyn Store, words: &str) {
             let error = store.get(KEY).await.unwrap_err();
             assert_eq!(error.backend().unwrap().kind(), PortErrorKind::Denied, "{error}");
             assert!(error.to_string().contains(words), "{error}");
+            assert_eq!(error.class(), ErrorClass::Transient, "{error}");
         }
     })
     .await;

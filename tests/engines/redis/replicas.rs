@@ -70,6 +70,31 @@ fn a_write_that_too_few_replicas_confirm_is_unknown() {
     });
 }
 
+/// The write is made, and the command that asks for confirmations is refused.
+// Guarantee: queue 1, 7.
+#[test]
+fn a_write_whose_confirmation_is_refused_is_unknown_and_a_new_handle_is_refused() {
+    run(async {
+        let primary = server::Redis::start();
+        let _replica = primary.replica(&[]);
+        let config = super::rights::user(&primary, "app", &["~*", "&*", "+@all"]).replicas(1);
+        let redis = Redis::connect(config.clone()).await.unwrap();
+        let (store, queue) = (redis.store(), redis.queue("jobs").unwrap());
+        queue.send(vec![Message::new("confirmed")]).await.unwrap();
+        primary.command(&["ACL", "SETUSER", "app", "-wait"]);
+        let error = queue.send(vec![Message::new("unconfirmed")]).await.unwrap_err();
+        assert!(error.may_have_been_applied(), "{error}");
+        assert!(error.to_string().contains("wait"), "{error}");
+        assert_eq!(queue.depth().await.unwrap().visible, 2, "it was sent");
+        let error = store.insert(Key::new("p", "r"), "x").await.unwrap_err();
+        assert!(error.may_have_been_applied(), "{error}");
+        let error = Redis::connect(config).await.unwrap_err();
+        assert_eq!(error.kind(), PortErrorKind::Denied, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("`app`") && text.contains("+wait") && text.contains("`replicas`"), "{text}");
+    });
+}
+
 /// The message is there, and no replica has it: another connection has sent it.
 // Guarantee: queue 1, 7.
 #[test]

@@ -5,7 +5,10 @@ use std::{
 };
 
 use steadfast::{
-    backend::redis::{Redis, RedisConfig},
+    backend::{
+        ConnectionEvent,
+        redis::{Redis, RedisConfig},
+    },
     lease::Lease,
     notify::Notifier,
     port::{Capability, PortErrorKind},
@@ -14,6 +17,7 @@ use steadfast::{
     testing::conformance::Fixture,
 };
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::{connect, prefix, run};
@@ -113,6 +117,68 @@ fn a_send_whose_publish_is_refused_is_accepted() {
         queue.send(vec![Message::new("sent")]).await.unwrap();
         assert_eq!(queue.depth().await.unwrap().total(), 2);
         waiting.abort();
+        // So it stays with the next connection.
+        let mut events = sends.events();
+        server.cut();
+        server::ends(async {
+            while queue.send(vec![Message::new("after")]).await.is_err() {
+                server::look_again().await;
+            }
+        })
+        .await;
+        assert!(matches!(events.recv().await.unwrap().what, ConnectionEvent::Lost { .. }));
+    });
+}
+
+/// A server with too many clients answers the login, too.
+#[test]
+fn a_refusal_of_the_login_for_another_reason_than_the_password_is_no_denial() {
+    run(async {
+        for login in ["app:secret@", ":secret@", ""] {
+            let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            tokio::spawn(async move {
+                while let Ok((mut client, _)) = listener.accept().await {
+                    let mut request = [0; 1024];
+                    let _ = client.read(&mut request).await;
+                    let _ = client.write_all(b"-ERR max number of clients reached\r\n").await;
+                }
+            });
+            let config = RedisConfig::at(format!("redis://{login}127.0.0.1:{port}"));
+            let error = server::ends(Redis::connect(config)).await.unwrap_err();
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("secret"), "{text}");
+            if !login.is_empty() {
+                assert_eq!(error.kind(), PortErrorKind::Unavailable, "{error}");
+                assert!(text.contains("max number of clients reached"), "{text}");
+            }
+        }
+    });
+}
+
+/// The password is an argument of the command with which a connection for subscriptions begins.
+#[test]
+fn a_server_that_repeats_the_login_in_its_refusal_does_not_show_the_password() {
+    run(async {
+        let server = server::Redis::with(&["--rename-command", "HELLO", ""]);
+        for login in ["app:secret@", "app:secret-with-more@"] {
+            server.command(&[
+                "ACL",
+                "SETUSER",
+                "app",
+                "reset",
+                "on",
+                ">secret",
+                ">secret-with-more",
+                "~*",
+                "&*",
+                "+@all",
+            ]);
+            let redis = connect(server.url().replace("//", &format!("//{login}")), &prefix()).await;
+            let Err(error) = redis.notifier().subscribe("t").await else { panic!("it has no `HELLO`") };
+            let text = format!("{error} {error:?}");
+            assert!(text.contains("unknown command") && !text.contains("secret"), "{text}");
+        }
     });
 }
 

@@ -73,8 +73,36 @@ fn the_primary_that_most_sentinels_name_is_used_and_a_replica_is_not() {
         let ports = [1, silent.port(), behind.port(), one.port(), two.port()];
         let redis = Redis::connect(config("", &ports, "jobs")).await.unwrap();
         redis.store().insert(KEY, "x").await.unwrap();
-        let fast = |ports: &[u16]| config("", ports, "jobs").connect_timeout(Duration::from_secs(1));
-        refused(fast(&[behind.port()]), PortErrorKind::Unavailable, &["read-only replica", "fail-over"]).await;
-        refused(fast(&[silent.port()]), PortErrorKind::TimedOut, &["no sentinel answered within 500ms"]).await;
+        refused(config("", &[behind.port()], "jobs"), PortErrorKind::Unavailable, &["read-only replica", "fail-over"])
+            .await;
+        let fast = config("", &[silent.port()], "jobs").connect_timeout(Duration::from_secs(1));
+        refused(fast, PortErrorKind::TimedOut, &["no sentinel answered within 500ms"]).await;
+        let tie = config("", &[one.port(), behind.port()], "jobs");
+        refused(tie, PortErrorKind::Unavailable, &["name different servers"]).await;
+    });
+}
+
+/// The word of one sentinel ends no connection while the others say nothing.
+#[test]
+fn a_handle_stays_until_more_than_half_of_the_sentinels_name_another_server() {
+    run(async {
+        let primary = server::Redis::start();
+        let replica = primary.replica(&[]);
+        let (one, two, behind) = (primary.sentinel(&[]), primary.sentinel(&[]), replica.sentinel(&[]));
+        let held = [Proxy::start(one.port()), Proxy::start(two.port())];
+        let ports = [behind.port(), held[0].port(), held[1].port()];
+        let config = config("", &ports, "jobs").connect_timeout(Duration::from_secs(2));
+        let redis = Redis::connect(config).await.unwrap();
+        let mut events = redis.events();
+        held.iter().for_each(Proxy::hold);
+        // The handle hears the first sentinel. With another one it looks at once.
+        server::wait_until("the handle hears it", || behind.command(&["CLIENT", "KILL", "TYPE", "pubsub"]) != "0");
+        let before = held[0].accepted();
+        server::wait_until("the handle has looked", || held[0].accepted() >= before + 4);
+        redis.store().insert(KEY, "x").await.unwrap();
+        let told = tokio::time::timeout(Duration::from_millis(1), events.recv()).await;
+        assert!(told.is_err(), "{told:?}");
+        held[0].pass();
+        held[1].pass();
     });
 }

@@ -65,11 +65,12 @@ impl Server {
 /// Reads the server's state, and refuses it if a contract would not hold on it. A data set without
 /// a name receives `new_identity`.
 ///
-/// One round trip, and a second one if the data is new or of an older form.
+/// One round trip, and a second one if the data is new or of an older form. Without the right to
+/// channels, a handle is refused when it connects first.
 pub(super) async fn check(
     (target, keys): (&Target, &Keys),
     connection: &mut MultiplexedConnection,
-    new_identity: &str,
+    (new_identity, is_first): (&str, bool),
 ) -> Result<Server, PortError> {
     let mut all = redis::pipe();
     all.cmd("INFO");
@@ -85,7 +86,7 @@ pub(super) async fn check(
     let info = Info::parse(&info);
     info.check(target)?;
     let mut found = parse_meta((target, keys), found)?;
-    for answer in [queues, topics] {
+    for answer in [queues, topics].into_iter().filter(|_| is_first) {
         accepted(target, answer).map_err(|error| without_channels((target, keys), error))?;
     }
     if found.0 != Some(FORM) || found.1.is_none() {
@@ -110,6 +111,24 @@ pub(super) async fn check(
         // A server that sentinels watch may have replicas again at any time.
         is_alone: info.is("connected_slaves", "0") && !target.is_watched(),
     })
+}
+
+/// Checks the right to wait for replicas: without it each write would be refused when it is made.
+pub(super) async fn check_wait(target: &Target, connection: &mut MultiplexedConnection) -> Result<(), PortError> {
+    let mut wait = redis::pipe();
+    wait.cmd("WAIT").arg(0).arg(1);
+    let [answer] = send(target, connection, &wait).await?;
+    accepted(target, answer).map_err(|error| {
+        if error.kind() != PortErrorKind::Denied {
+            return error;
+        }
+        let user = target.user.username().unwrap_or("default");
+        let message = format_args!(
+            "the user `{user}` may not wait for replicas, as `replicas` demands: `ACL SETUSER {user} +wait`"
+        );
+        failure(target, PortErrorKind::Denied, message)
+    })?;
+    Ok(())
 }
 
 /// Sends commands together, and returns the answer to each.

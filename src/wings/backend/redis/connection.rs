@@ -1,5 +1,10 @@
 //! Makes connections, and their hand-shake.
-use std::{future::Future, io, pin::Pin, sync::Arc};
+use std::{
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError, Value,
@@ -11,14 +16,14 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     config::{Address, RedisConfig, Target},
-    failure::failure,
+    failure::{Failed, failed, failure},
     script::Request,
 };
 use crate::{
     backend::TlsConfig,
     config::ConfigError,
     port::{PortError, PortErrorKind},
-    race::both,
+    race::{First, both, race},
 };
 
 /// The work that moves bytes between a connection's requests and its socket.
@@ -54,7 +59,7 @@ impl Connector {
         on_push: Option<OnPush>,
     ) -> Result<(MultiplexedConnection, Driver), PortError> {
         let stream = self.dial(address).await?;
-        authenticate(stream, &self.target.user, on_push).await.map_err(|error| refused(&self.target, &error))
+        log_in(stream, &self.target.user, on_push).await.map_err(|error| refused(&self.target, &error))
     }
 
     /// Returns a further question about a server that does not answer. One without TLS waits for
@@ -122,8 +127,52 @@ impl Connector {
     }
 }
 
-/// Makes the hand-shake as this user.
-pub(super) async fn authenticate(
+/// Makes the hand-shake as this user. Without pushed messages the login is a command of its own:
+/// the client passes no reason why the server refuses that.
+pub(super) async fn log_in(
+    stream: Stream,
+    user: &RedisConnectionInfo,
+    on_push: Option<OnPush>,
+) -> Result<(MultiplexedConnection, Driver), RedisError> {
+    if on_push.is_some() {
+        return shake_hands(stream, user, on_push).await;
+    }
+    let (mut connection, mut driver) = shake_hands(stream, &RedisConnectionInfo::default(), None).await?;
+    let mut login = redis::pipe();
+    if let Some(password) = user.password() {
+        // Without a name the argument is none.
+        login.cmd("AUTH").arg(user.username()).arg(password);
+    }
+    if user.db() != 0 {
+        login.cmd("SELECT").arg(user.db());
+    }
+    if login.is_empty() {
+        return Ok((connection, driver));
+    }
+    let refused = {
+        let mut request = pin!(connection.send_packed_commands(&login, 0, login.len()));
+        match race(request.as_mut(), &mut driver).await {
+            First::One(answers) => refusal(answers?),
+            First::Other(()) => {
+                drop(driver);
+                // The server may have answered before it closed the connection.
+                let refused = refusal(request.await?);
+                return Err(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+            }
+        }
+    };
+    refused.map_or(Ok((connection, driver)), Err)
+}
+
+/// Returns the first refusal among these answers.
+fn refusal(answers: Vec<Value>) -> Option<RedisError> {
+    answers.into_iter().find_map(|answer| match answer {
+        Value::ServerError(refusal) => Some(refusal.into()),
+        _ => None,
+    })
+}
+
+async fn shake_hands(
     stream: Stream,
     user: &RedisConnectionInfo,
     on_push: Option<OnPush>,
@@ -142,15 +191,31 @@ pub(super) async fn authenticate(
     Ok((connection, Box::pin(driver)))
 }
 
-/// Converts an error of the hand-shake. The server's text never repeats the password.
-fn refused(target: &Target, error: &RedisError) -> PortError {
-    let code = error.code().unwrap_or_default();
+/// Returns `true` if the server refuses the user or the password, and not for another reason.
+pub(super) fn is_denied(error: &RedisError) -> bool {
+    // The last is that of a server without a password.
+    const DENIALS: [&str; 3] = ["WRONGPASS", "NOAUTH", "without any password configured"];
     let text = error.to_string();
-    let is_denied = error.kind() == ErrorKind::AuthenticationFailed
-        || matches!(code, "WRONGPASS" | "NOAUTH" | "NOPERM")
-        || text.contains("WRONGPASS")
-        || text.contains("NOAUTH");
-    if is_denied {
+    error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+        || DENIALS.iter().any(|denial| text.contains(denial))
+}
+
+/// Returns the text of an error of the hand-shake without what it repeats of the login.
+pub(super) fn without_login(error: &RedisError, user: &RedisConnectionInfo) -> String {
+    let text = error.to_string();
+    // Arguments may be cut off, so that a search for the password does not find them.
+    let text = text.split(", with args beginning with").next().unwrap_or_default();
+    match user.password() {
+        Some(password) if !password.is_empty() => text.replace(password, "***"),
+        _ => text.to_owned(),
+    }
+}
+
+/// Converts an error of the hand-shake.
+fn refused(target: &Target, error: &RedisError) -> PortError {
+    let text = without_login(error, &target.user);
+    if is_denied(error) {
         let user = target.user.username().unwrap_or("default");
         let rule = match target.user.password() {
             Some(_) => {
@@ -165,7 +230,7 @@ fn refused(target: &Target, error: &RedisError) -> PortError {
         return failure(target, PortErrorKind::Invalid, rule);
     }
     let message =
-        format_args!("the hand-shake failed, is this a Redis server, and does it need TLS (`rediss:`)? {error}");
+        format_args!("the hand-shake failed, is this a Redis server, and does it need TLS (`rediss:`)? {text}");
     failure(target, PortErrorKind::Unavailable, message)
 }
 
@@ -197,8 +262,8 @@ pub(super) async fn request(connection: &mut MultiplexedConnection, request: &Re
 /// A request without a result.
 pub(super) enum Refused {
     Server(RedisError),
-    /// The write was made, but too few replicas confirmed it.
-    Unconfirmed(PortError),
+    /// The write was made, but too few replicas confirmed it, or the server refused to ask them.
+    Unconfirmed(Failed),
 }
 
 impl From<RedisError> for Refused {
@@ -225,10 +290,15 @@ pub(super) async fn confirmed(
     // Sent together: the second follows the first.
     let (answer, confirmed) = both(request(connection, call), send(&mut same, &wait)).await;
     let answer = answer?;
-    let confirmed: i64 = redis::from_redis_value(confirmed?).unwrap_or(0);
+    let confirmed = confirmed.map_err(|error| {
+        let Failed { error, is_lost, reason } = failed(target, &error, true);
+        Refused::Unconfirmed(Failed { error: error.outcome_unknown(), is_lost, reason })
+    })?;
+    let confirmed: i64 = redis::from_redis_value(confirmed).unwrap_or(0);
     if confirmed < i64::from(replicas) {
-        let message = format_args!("{confirmed} of {replicas} replicas confirmed the write in time");
-        return Err(Refused::Unconfirmed(failure(target, PortErrorKind::TimedOut, message).outcome_unknown()));
+        let reason = format!("{confirmed} of {replicas} replicas confirmed the write in time");
+        let error = failure(target, PortErrorKind::TimedOut, &reason).outcome_unknown();
+        return Err(Refused::Unconfirmed(Failed { error, is_lost: false, reason }));
     }
     Ok(answer)
 }

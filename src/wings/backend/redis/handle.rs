@@ -98,8 +98,7 @@ impl Redis {
 
     /// Describes the connection in a line: the server, the prefix, and the protection on the way.
     pub fn explain(&self) -> String {
-        let exposure = self.0.link.base().exposure();
-        format!("{}, prefix `{}`: {exposure}", exposure.server(), self.0.config().prefix)
+        self.0.link.explain()
     }
 
     /// Subscribes to losses and restorations of the connection.

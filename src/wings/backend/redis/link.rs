@@ -41,6 +41,8 @@ struct LinkCore {
     /// The server of the first connection: later ones must have the same data.
     server: Server,
     state: Mutex<State>,
+    /// The protection of the last connection: sentinels may name a server elsewhere.
+    exposure: Mutex<Option<Exposure>>,
     sharing: Sharing,
     early: EarlyTimer,
 }
@@ -82,15 +84,22 @@ struct Current {
 }
 
 impl Base {
-    /// Connects within the time limit, and checks the server.
-    async fn connect(&self, identity: &str) -> Result<(Socket, Server), PortError> {
+    /// Connects within the time limit, and checks the server. `is_first` refuses one that later may
+    /// go on with what it lacks.
+    async fn connect(&self, identity: &str, is_first: bool) -> Result<(Socket, Server), PortError> {
         let connect = async {
             let address = self.locate().await?;
             let (mut connection, mut driver) = self.connector.connect(&address, None).await?;
             // The driver moves the bytes of the checks.
             let target = &self.connector.target;
             let keys = Keys::new(self.config.prefix.clone(), target.user.db());
-            let checks = check::check((target, &keys), &mut connection, identity);
+            let checks = async {
+                let server = check::check((target, &keys), &mut connection, (identity, is_first)).await?;
+                if self.config.replicas > 0 {
+                    check::check_wait(target, &mut connection).await?;
+                }
+                Ok::<_, PortError>(server)
+            };
             let server = match race(checks, &mut driver).await {
                 First::One(server) => server?,
                 First::Other(()) => return Err(self.connector.closed()),
@@ -117,7 +126,8 @@ impl Base {
     ) -> Result<(MultiplexedConnection, Driver), PortError> {
         let connect = async {
             let address = self.locate().await?;
-            self.connector.connect(&address, Some(on_push)).await
+            // The handle has another connection with this login.
+            self.connector.connect(&address, Some(on_push)).await.map_err(PortError::temporary)
         };
         within(&self.clock, self.config.connect_timeout, connect)
             .await
@@ -128,13 +138,16 @@ impl Base {
         self.events.send(Some(&self.source), self.clock.now(), event);
     }
 
-    /// Returns the protection of the connections.
-    pub(super) fn exposure(&self) -> Exposure {
+    /// Returns the protection of the connections to the server at this address, and to the
+    /// sentinels.
+    fn exposure(&self, address: &Address) -> Exposure {
         let target = &self.connector.target;
         let is_tls = target.is_tls || self.config.tls.is_some();
         let advice = "begin `url` with `rediss:`, or set `tls`";
-        let server = format!("redis {}", target.address());
-        Exposure::of(server, target.hosts(), is_tls.then_some(true), advice)
+        let now = if target.is_watched() { format!(", now {address}") } else { String::new() };
+        let server = format!("redis {}{now}", target.address());
+        let hosts = target.hosts().chain([address.host.as_str()]);
+        Exposure::of(server, hosts, is_tls.then_some(true), advice)
     }
 
     pub(super) fn backoff(&self) -> Backoff {
@@ -146,19 +159,26 @@ impl Link {
     /// Connects, and checks the server.
     pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
         let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
-        let (socket, server) = base.connect(&identity).await?;
+        let (socket, server) = base.connect(&identity, true).await?;
         if server.hides_settings {
             base.send(|| ConnectionEvent::Unverified { capability: Capability::Durable });
         }
         let early = EarlyTimer::new(&base.clock, base.config.request_timeout);
         let state = Mutex::new(State::Down(PortErrorKind::Unavailable, String::new()));
-        let core = LinkCore { base, server, state, sharing: Sharing::default(), early };
+        let exposure = Mutex::new(None);
+        let core = LinkCore { base, server, state, exposure, sharing: Sharing::default(), early };
         let link = Self(Arc::new(core));
         LinkCore::set_up(&link.0, socket, 1);
-        if let Some(exposed) = link.base().exposure().event() {
-            link.base().send(|| exposed);
-        }
         Ok(link)
+    }
+
+    /// Describes the last connection in a line.
+    pub(super) fn explain(&self) -> String {
+        let (prefix, exposure) = (&self.base().config.prefix, self.0.exposure.lock());
+        exposure
+            .as_ref()
+            .map(|exposure| format!("{}, prefix `{prefix}`: {exposure}", exposure.server()))
+            .unwrap_or_default()
     }
 
     /// Returns the properties of the server.
@@ -335,9 +355,9 @@ impl LinkCore {
             State::Up(current) => Ok((current.connection.clone(), current.number)),
             State::Down(kind, reason) => {
                 let message = format_args!("not connected, and trying again: {reason}");
-                // A server that refuses the login is reached: the caller need not wait for it.
+                // A server that refuses the login is reached, and may let the handle in again at any time.
                 let kind = if *kind == PortErrorKind::Denied { *kind } else { PortErrorKind::Unavailable };
-                Err(failure(&self.base.connector.target, kind, message))
+                Err(failure(&self.base.connector.target, kind, message).temporary())
             }
         }
     }
@@ -352,11 +372,15 @@ impl LinkCore {
         let config = &core.base.config;
         match answer {
             Some(Ok(value)) => Ok(value),
-            Some(Err(Refused::Unconfirmed(error))) => Err(error),
-            Some(Err(Refused::Server(error))) => {
-                let failed = failed(&core.base.connector.target, &error, writes);
+            Some(Err(refused)) => {
+                let failed = match refused {
+                    Refused::Server(error) => failed(&core.base.connector.target, &error, writes),
+                    Refused::Unconfirmed(failed) => failed,
+                };
                 if failed.is_lost {
                     Self::lose(core, number, failed.error.kind(), failed.reason);
+                    // The handle tries to connect again.
+                    return Err(failed.error.temporary());
                 }
                 Err(failed.error)
             }
@@ -373,6 +397,13 @@ impl LinkCore {
     /// Uses this connection from now on.
     fn set_up(core: &Arc<Self>, socket: Socket, number: u64) {
         let Socket { connection, driver, address } = socket;
+        let exposure = core.base.exposure(&address);
+        let before = core.exposure.lock().replace(exposure.clone());
+        if before.is_none_or(|before| before.to_string() != exposure.to_string())
+            && let Some(exposed) = exposure.event()
+        {
+            core.base.send(|| exposed);
+        }
         let (driven, ended) = oneshot::channel();
         *core.state.lock() = State::Up(Current { connection, number, _driven: driven });
         let (core, base) = (Arc::downgrade(core), core.base.clone());
@@ -415,7 +446,7 @@ impl LinkCore {
             base.clock.sleep(delay).await;
             let Some(core) = core.upgrade() else { return };
             // A server that was emptied keeps the name of its data.
-            let (kind, reason) = match base.connect(&core.server.identity).await {
+            let (kind, reason) = match base.connect(&core.server.identity, false).await {
                 // Without `Durable` a restart may have emptied it, and another handle have named it.
                 Ok((socket, server)) if server.identity == core.server.identity || !core.server.is_durable => {
                     Self::set_up(&core, socket, number);

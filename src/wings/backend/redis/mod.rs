@@ -50,7 +50,9 @@
 //! [`replicas`](field@RedisConfig::replicas) each write is followed by `WAIT` in the same round
 //! trip, and is accepted once so many replicas have received it. If too few confirm it within three
 //! quarters of [`request_timeout`](field@RedisConfig::request_timeout), the error states that the
-//! write [may have been applied](crate::port::Failure::may_have_been_applied). A fail-over then
+//! write [may have been applied](crate::port::Failure::may_have_been_applied); so does that of a
+//! `WAIT` that the server refuses. A user without the right to it is refused when a handle
+//! connects. A fail-over then
 //! loses an accepted write only if a replica without it is promoted: name all replicas that may be.
 //! Requests of the handle wait behind `WAIT`, and others may read a write before it is confirmed,
 //! so the ports do not state more than without it.
@@ -70,10 +72,12 @@
 //!
 //! `redis+sentinel://app:password@s1,s2,s3/jobs` leads to the primary that most of these sentinels
 //! name as the service `jobs`. All are asked at once at each connection, so one that is down,
-//! silent or cut off from the others does no harm. A primary that has become a replica is refused.
-//! One connection hears the sentinels' `+switch-master`: when most of them name another server, the
-//! handle leaves the old one, which would accept writes for seconds and then discard them. The
-//! sentinels have credentials of their own:
+//! silent or cut off from the others does no harm. If fewer than half of them answer within half of
+//! [`connect_timeout`](field@RedisConfig::connect_timeout), the server that most of these name is
+//! taken, and none if they disagree by halves. A primary that has become a replica is refused.
+//! One connection hears the sentinels' `+switch-master`: when more than half of all name another
+//! server, the handle leaves the old one, which would accept writes for seconds and then discard
+//! them. The sentinels have credentials of their own:
 //! [`sentinel_user`](field@RedisConfig::sentinel_user),
 //! [`sentinel_password`](field@RedisConfig::sentinel_password).
 //!
@@ -103,7 +107,8 @@
 //! aside by the receive that finds it: what is left of it goes into the hash `a` of its queue, by
 //! its id, and the event [`SetAside`](crate::backend::ConnectionEvent::SetAside) names both. Its
 //! neighbours are delivered, and its group goes on with the next message. Read the hash with
-//! `HGETALL`, and delete it.
+//! `HGETALL`, and delete it. A receive that finds nothing else ends within
+//! [`request_timeout`](field@RedisConfig::request_timeout), and fails if it cannot set aside.
 //!
 //! # Connections
 //!
@@ -161,7 +166,7 @@
 //! | `appendonly`, `appendfsync` | `yes`, `always` for everything that others rely on |
 //! | `timeout` | 0: an idle connection that the server closes is connected again at once |
 //! | `client-output-buffer-limit pubsub` | a subscriber that is too slow loses its connection, and receives a gap |
-//! | `ACL SETUSER` | `~PREFIX:* &PREFIX:* +@read +@write +@scripting +@pubsub +@connection +info +time`, and `+config|get` for `Durable`, `+wait` for `replicas`. The default of Redis 7 for a new user is no channel: it is refused when a handle connects. If the right is taken later, writes go on, and waiting receivers find messages by [`poll`](field@RedisConfig::poll) |
+//! | `ACL SETUSER` | `~PREFIX:* &PREFIX:* +@read +@write +@scripting +@pubsub +@connection +info +time`, and `+config|get` for `Durable`, `+wait` for `replicas`. The default of Redis 7 for a new user is no channel: it is refused when a handle connects. If the right is taken later, writes go on, also after a reconnection, and waiting receivers find messages by [`poll`](field@RedisConfig::poll) |
 //!
 //! # Identification
 //!
@@ -169,11 +174,11 @@
 //! alone; `rediss:` adds TLS. If the server refuses the password of a handle that was connected,
 //! requests fail as [`Denied`](crate::port::PortErrorKind::Denied) with the reason until it lets
 //! the handle in again, and [`NotRestored`](crate::backend::ConnectionEvent::NotRestored) tells
-//! once.
+//! once. The class of these errors is transient: a listener of a queue goes on.
 //!
 //! A connection without TLS that leaves the machine is told by the event
 //! [`Exposed`](crate::backend::ConnectionEvent::Exposed) when it is made, a warning of `tracing`,
-//! and by [`Redis::explain`].
+//! and by [`Redis::explain`]. With sentinels the server that they name counts, too.
 //!
 //! # What to watch
 //!

@@ -2,12 +2,12 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use redis::{ErrorKind, PushKind, RedisError, aio::MultiplexedConnection};
+use redis::{PushKind, RedisError, aio::MultiplexedConnection};
 use tokio::sync::Notify;
 
 use super::{
     config::{Address, Place},
-    connection::{self, Connector, Driver, OnPush},
+    connection::{self, Connector, Driver, OnPush, is_denied, without_login},
     failure::failure,
 };
 use crate::{
@@ -26,12 +26,33 @@ const SOON: u32 = 20;
 impl Connector {
     /// Returns the address of the server. Asks all sentinels at once: the first address that more
     /// than half of them name, or the one that most name once all have answered or this time is
-    /// over. So a sentinel that is cut off from the others is not believed.
+    /// over. So a sentinel that is cut off from the others is believed only if no more of them
+    /// answer.
     pub(super) async fn locate(&self, clock: &Clock, limit: Duration) -> Result<Address, PortError> {
         let (sentinels, service) = match &self.target.place {
             Place::Server(address) => return Ok(address.clone()),
             Place::Watched { sentinels, service } => (sentinels, service),
         };
+        let named = self.named(clock, limit, (sentinels, service)).await?;
+        let most = named.iter().map(|(_, number)| *number).max();
+        let mut firsts = named.into_iter().filter(|(_, number)| Some(*number) == most);
+        match (firsts.next(), firsts.next()) {
+            (Some((address, _)), None) => Ok(address),
+            _ => {
+                let message = "the sentinels name different servers: a fail-over is under way, or one is cut off";
+                Err(failure(&self.target, PortErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    /// Asks the sentinels until more than half of them name one address, all have answered or this
+    /// time is over. Returns the addresses, at least one, and how many name each.
+    async fn named(
+        &self,
+        clock: &Clock,
+        limit: Duration,
+        (sentinels, service): (&[Address], &str),
+    ) -> Result<Vec<(Address, usize)>, PortError> {
         let mut named: Vec<(Address, usize)> = Vec::new();
         let mut refusal = None;
         let ask = async {
@@ -53,13 +74,13 @@ impl Connector {
             }
         };
         race(ask, clock.sleep(limit)).await;
-        let most = named.into_iter().max_by_key(|(_, sentinels)| *sentinels);
-        most.map(|(address, _)| address).ok_or_else(|| {
-            refusal.unwrap_or_else(|| {
-                let limit = humantime::format_duration(limit);
-                failure(&self.target, PortErrorKind::TimedOut, format_args!("no sentinel answered within {limit}"))
-            })
-        })
+        if !named.is_empty() {
+            return Ok(named);
+        }
+        Err(refusal.unwrap_or_else(|| {
+            let limit = humantime::format_duration(limit);
+            failure(&self.target, PortErrorKind::TimedOut, format_args!("no sentinel answered within {limit}"))
+        }))
     }
 
     /// Asks a sentinel for the primary of the service.
@@ -82,10 +103,10 @@ impl Connector {
         }
     }
 
-    /// Waits until the sentinels name another server than this one. A primary that an operator has
-    /// replaced goes on for seconds, and what it accepts then is lost.
+    /// Waits until more than half of the sentinels name another server than this one. A primary
+    /// that an operator has replaced goes on for seconds, and what it accepts then is lost.
     pub(super) async fn moved(&self, clock: &Clock, limit: Duration, from: &Address) {
-        let Place::Watched { sentinels, .. } = &self.target.place else { return pending().await };
+        let Place::Watched { sentinels, service } = &self.target.place else { return pending().await };
         for sentinel in sentinels.iter().cycle() {
             let told = Arc::new(Notify::new());
             let tells = told.clone();
@@ -105,7 +126,8 @@ impl Connector {
                 // It may have been named before the subscription began.
                 let mut looks = 2_u32;
                 loop {
-                    if self.locate(clock, limit).await.is_ok_and(|now| now != *from) {
+                    let named = self.named(clock, limit, (sentinels, service)).await.unwrap_or_default();
+                    if named.iter().any(|(now, number)| now != from && 2 * number > sentinels.len()) {
                         return;
                     }
                     let pause = if looks > 0 { PAUSE } else { QUIET };
@@ -129,15 +151,13 @@ impl Connector {
         on_push: Option<OnPush>,
     ) -> Result<(MultiplexedConnection, Driver), PortError> {
         let stream = self.dial(sentinel).await?;
-        let connected = connection::authenticate(stream, &self.target.sentinel_user, on_push).await;
+        let connected = connection::log_in(stream, &self.target.sentinel_user, on_push).await;
         connected.map_err(|error| self.refused(sentinel, &error))
     }
 
     fn refused(&self, sentinel: &Address, error: &RedisError) -> PortError {
-        let text = error.to_string();
-        let is_denied = error.kind() == ErrorKind::AuthenticationFailed
-            || ["WRONGPASS", "NOAUTH", "NOPERM"].iter().any(|code| text.contains(code));
-        let (kind, advice) = match (is_denied, &self.target.sentinel_user.password()) {
+        let text = without_login(error, &self.target.sentinel_user);
+        let (kind, advice) = match (is_denied(error), &self.target.sentinel_user.password()) {
             (true, Some(_)) => (PortErrorKind::Denied, "check `sentinel_user` and `sentinel_password`: "),
             (true, None) => (PortErrorKind::Denied, "set `sentinel_password`: "),
             (false, _) => (PortErrorKind::Unavailable, "is it a sentinel? "),
