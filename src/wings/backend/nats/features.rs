@@ -65,9 +65,9 @@ impl Features {
     /// is changed, if its leader is of the newer release, too.
     pub(super) async fn of(link: &Link, stream: &str) -> Result<Self, PortError> {
         let call = format!("STREAM.INFO.{stream}");
-        let Ok(Described { mut config }) = link.api(&call, &Nothing {}, Effect::Reads).await? else {
-            return Ok(Self::default());
-        };
+        let described = link.api(&call, &Nothing {}, Effect::Reads).await?;
+        // Without an answer a handle would do without them for its life, beside others that have them.
+        let Described { mut config } = described.map_err(|error| link.rejected("the stream cannot be read", &error))?;
         let (found, server) = (Self::of_stream(&config), Self::of_server(link));
         let wanted = found.or(server);
         // The release of the answering server, as a number: 1 is 2.11, 2 is 2.12.

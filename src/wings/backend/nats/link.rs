@@ -354,12 +354,10 @@ impl Link {
                 let refusals = self.base().refusals.lock();
                 (refusals.of(&request, since), refusals.of_answers())
             };
-            if let Some(refused) = of_request {
-                return self.refused(&refused);
-            }
-            if let Some(refused) = of_answers {
+            let is_certain = effect != Effect::Writes || of_request.is_some();
+            if let Some(refused) = of_answers.or(of_request) {
                 let error = self.refused(&refused);
-                return if effect == Effect::Writes { error.outcome_unknown() } else { error };
+                return if is_certain { error } else { error.outcome_unknown() };
             }
             match health.wait_for(|now| seen != Some(now.refusals)).await.map(|now| now.refusals) {
                 Ok(now) => seen = Some(now),

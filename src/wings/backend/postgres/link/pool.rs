@@ -198,6 +198,8 @@ impl PoolCore {
             return Way::Open;
         }
         let (until, (heir, inherits)) = (pause.until, oneshot::channel());
+        // Those that no longer wait would stay for as long as no connection is returned.
+        state.heirs.retain(|heir| !heir.is_closed());
         state.heirs.push_back(heir);
         Way::Wait(inherits, until)
     }
