@@ -254,12 +254,4 @@ mod nats {
         let nats = runtime.block_on(connect());
         crashes(&(Arc::new(nats.store()) as _), &(Arc::new(nats.lease()) as _), &runtime);
     }
-
-    #[test]
-    fn events_of_members_that_are_killed_take_effect_in_the_order_of_their_keys() {
-        runtime().block_on(async {
-            let nats = connect().await;
-            lives(Arc::new(nats.store()), Arc::new(nats.lease())).await;
-        });
-    }
 }

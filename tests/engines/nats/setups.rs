@@ -12,7 +12,7 @@ use steadfast::{
     notify::{Notice, Notifier},
     port::{Capability, Failure, PortErrorKind},
     queue::{Message, Queue, QueueExt, Settle},
-    store::{Key, Precondition, Store, StoreExt, Write},
+    store::{Key, Precondition, Store, StoreExt},
 };
 
 use super::{connect, prefix, run};
@@ -127,7 +127,9 @@ fn a_stream_that_was_changed_or_is_another_programs_is_refused() {
             Nats::connect(of(prefix)).await.unwrap();
         }
         let stream = |prefix: &str, rest: &str| {
-            format!(r#"{{"name":"{prefix}_store","subjects":["{prefix}.s.>"],"storage":"file",{rest}}}"#)
+            format!(
+                r#"{{"name":"{prefix}_store","subjects":["{prefix}.s.>"],"storage":"file","allow_msg_ttl":true,{rest}}}"#
+            )
         };
         let ours = r#""metadata":{"steadfast.form":"1","steadfast.identity":"x"},"max_msgs_per_subject":1"#;
         let changed = api(
@@ -148,16 +150,10 @@ fn a_stream_that_was_changed_or_is_another_programs_is_refused() {
 }
 
 #[test]
-fn what_the_server_cannot_do_is_not_claimed_and_is_refused_by_name() {
+fn a_queue_that_cannot_forward_does_not_claim_it_and_refuses_it_by_name() {
     run(async {
         let nats = connect(server::Nats::shared().url(), &prefix()).await;
-        let (store, queue) = (nats.store(), nats.queue("jobs").await.unwrap());
-        let can = store.capabilities();
-        for capability in [Capability::AtomicBatch, Capability::OrderedAppend, Capability::TimeToLive] {
-            assert!(!can.has(capability), "{capability}");
-        }
-        let batch = store.batch("p", vec![Write::put("r", "x", Precondition::Any)]).await.unwrap_err();
-        assert!(batch.to_string().contains("the backend `nats` lacks the capability `atomic batch`"), "{batch}");
+        let queue = nats.queue("jobs").await.unwrap();
         assert!(!queue.capabilities().has(Capability::Forward) && queue.address().is_none());
         queue.send_one(Message::new("a")).await.unwrap();
         let delivery = queue.receive_one(Duration::from_secs(60)).await.unwrap().unwrap();

@@ -62,8 +62,9 @@ use crate::{
 /// names of all rows, and the values of its own ones one by one. If a write to the partition came
 /// between, the page is read again, as a whole up to 64 MiB where the server can. What is still too
 /// much, and written all the time, cannot be scanned: the page ends as `Throttled` after
-/// [`request_timeout`](field@super::NatsConfig::request_timeout). Keep partitions to a thousand
-/// rows.
+/// [`request_timeout`](field@super::NatsConfig::request_timeout). A page of few rows of a large
+/// partition costs as much as one of many: the server finds no rows by a prefix. Keep partitions to
+/// a thousand rows, and topics to partitions of few hundred events that are not trimmed yet.
 ///
 /// **Deletes** leave a small message in the record's place. The server removes it a minute after,
 /// before release 2.11 the handle that wrote it, with a later write; one with a fencing token stays
