@@ -56,7 +56,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, questions to sentinels.
+    // parts of a queue, renewals, questions to sentinels, rows of a write.
     (
         "futures_util",
         &[
@@ -80,7 +80,9 @@ const DOORS: &[(&str, &[&str])] = &[
             "wings/backend/nats/notifier.rs",
             "wings/backend/nats/reader.rs",
             "wings/backend/nats/scan.rs",
+            "wings/backend/nats/snapshot.rs",
             "wings/backend/nats/store.rs",
+            "wings/backend/nats/write.rs",
             "wings/backend/redis/sentinel.rs",
         ],
     ),

@@ -340,7 +340,7 @@ async fn a_write_whose_answer_nobody_may_hear_is_not_sent_or_its_outcome_is_unkn
             says(backend, PortErrorKind::Denied, &["may not subscribe to `_INBOX.mine."]);
             denied += 1;
         } else {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::task::yield_now().await;
         }
         // What was certainly not applied is not there, also after the next one was refused.
         if !steadfast::port::Failure::may_have_been_applied(&error) {
