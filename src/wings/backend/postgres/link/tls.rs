@@ -176,8 +176,8 @@ mod tests {
 
     /// Returns an element of DER.
     fn der(tag: u8, content: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(content.len()).unwrap().to_be_bytes();
-        [&[tag, 0x82], &length[..], content].concat()
+        let length = content.len().to_be_bytes();
+        [&[tag, 0x82], &length[length.len() - 2..], content].concat()
     }
 
     fn certificate(algorithm: &[u8]) -> Vec<u8> {
