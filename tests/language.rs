@@ -147,6 +147,9 @@ fn rows<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
     lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
+/// The capabilities that a store on NATS has from release 2.12 of the server on.
+const OF_NEWER_NATS: [&str; 3] = ["atomic batch", "ordered append", "time to live"];
+
 #[test]
 fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
     let page = include_str!("../src/_docs/choosing.md");
@@ -159,7 +162,11 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
             needs.split(", ").any(|need| need != "none" && !has(need))
         };
         let lacking: Vec<_> = (1..can[0].len()).filter(lacks).map(|engine| can[0][engine]).collect();
-        let expected = if lacking.is_empty() { "all".to_owned() } else { format!("all but {}", lacking.join(" and ")) };
+        let mut expected =
+            if lacking.is_empty() { "all".to_owned() } else { format!("all but {}", lacking.join(" and ")) };
+        if needs.split(", ").any(|need| OF_NEWER_NATS.contains(&need)) {
+            expected.push_str("; NATS from 2.12");
+        }
         assert_eq!(place, expected, "{component}");
     }
 }

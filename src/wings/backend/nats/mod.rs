@@ -72,8 +72,8 @@
 //!
 //! Delays, visibility time-outs and lives of records are measured by the server's clock, which
 //! stamps each message of a stream: keep the clocks of a cluster together, since after a fail-over
-//! lives go on by that of another server. Terms of leases are measured by the monotonic clock of each handle. No wall clock of a
-//! client is used.
+//! lives go on by that of another server. Terms of leases are measured by the monotonic clock of
+//! each handle. No wall clock of a client is used.
 //!
 //! # Streams and subjects
 //!

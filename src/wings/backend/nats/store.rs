@@ -57,11 +57,11 @@ use crate::{
 /// first append reads the names of all rows of its partition.
 ///
 /// **Scans.** From release 2.12 on a page is one request, and one for a mark in a cluster: the
-/// server returns the whole partition, or the named rows, as of one moment. A partition of more than
-/// 1,024 rows or 1 MiB is too much for that, and on an older server each: a page then reads the
-/// names of all rows, and the values of its own ones one by one. If a write to the partition came
-/// between, the page is read again, as a whole up to 64 MiB where the server can. What is still too
-/// much, and written all the time, cannot be scanned: the page ends as `Throttled` after
+/// server returns the whole partition, or the named rows, as of one moment. A partition of more
+/// than 1,024 rows or 1 MiB is too much for that, and on an older server each: a page then reads
+/// the names of all rows, and the values of its own ones one by one. If a write to the partition
+/// came between, the page is read again, as a whole up to 64 MiB where the server can. What is
+/// still too much, and written all the time, cannot be scanned: the page ends as `Throttled` after
 /// [`request_timeout`](field@super::NatsConfig::request_timeout). A page of few rows of a large
 /// partition costs as much as one of many: the server finds no rows by a prefix. Keep partitions to
 /// a thousand rows, and topics to partitions of few hundred events that are not trimmed yet.
@@ -233,7 +233,8 @@ impl NatsStore {
         Ok(head)
     }
 
-    /// Reads the last message of a record's subject, and the time of the read if the server told it.
+    /// Reads the last message of a record's subject, and the time of the read if the server told
+    /// it.
     pub(super) async fn last(&self, record: &str, confirm: bool) -> Result<(Option<Head>, Option<u64>), PortError> {
         let subject = format!("{record}.v");
         let last = self.message(GetMessage { last_by_subj: Some(&subject), ..GetMessage::default() });
