@@ -53,7 +53,7 @@ fn a_wrong_or_missing_password_is_denied() {
 #[test]
 fn the_rights_that_the_page_states_are_enough() {
     run(async {
-        let rights = r#"publish: ["steadfast.>", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.FC.>"]"#;
+        let rights = r#"publish: ["steadfast.>", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.ACK.>", "$JS.FC.>"]"#;
         let rights = format!("permissions: {{ {rights}\n subscribe: [\"steadfast.n.>\", \"_INBOX.>\"] }}");
         let server = server::Nats::with(&format!(
             "authorization {{ users: [{{ user: app\n password: secret\n {rights} }}] }}\n"

@@ -12,7 +12,7 @@ use super::{
     names::Names,
     notifier::NatsNotifier,
     queue::{NatsQueue, QueueCore},
-    setup::{self, Stream, Wanted},
+    setup::{self, Retention, Stream, Wanted},
     store::NatsStore,
     sweep::Deleted,
 };
@@ -41,7 +41,7 @@ pub(super) struct NatsCore {
     pub(super) stream: Stream,
     pub(super) features: Features,
     pub(super) deleted: Deleted,
-    /// Queues in use, by name: each has one copy of its messages.
+    /// Queues in use, by name.
     pub(super) queues: Mutex<HashMap<String, Weak<QueueCore>>>,
 }
 
@@ -68,7 +68,7 @@ impl Nats {
         let link = Link::connect(Arc::new(Base::new(config)?)).await?;
         setup::check_server(&link)?;
         let (name, subject) = (names.store(), names.all_records());
-        let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "", agreement: None };
+        let wanted = Wanted::plain(&name, subject, Retention::All);
         let stream = setup::stream(&link, &wanted).await?;
         let features = Features::of(&link, &name).await?;
         let core = NatsCore { link, names, stream, features, deleted: Deleted::default(), queues: Mutex::default() };

@@ -22,11 +22,12 @@
 //! | port | promises | not |
 //! |---|---|---|
 //! | [`store`](Nats::store) | fences, versions that grow | batches, sequences, times to live: the server has none before 2.11 and 2.12 |
-//! | [`queue`](Nats::queue) | groups, order, delays, de-duplication, error history; receivers are woken at once | forwards: two queues are two streams |
+//! | [`queue`](Nats::queue) | delays, de-duplication, error history; receivers are woken at once | groups, order, forwards: see [`NatsQueue`] |
 //! | [`lease`](Nats::lease) | leases over the store: a challenger watches a whole term | |
 //! | [`notifier`](Nats::notifier) | pushed, in order | notices are not stored |
 //!
-//! What needs a missing capability is refused by name when it is built.
+//! What needs a missing capability is refused by name when it is built. Who needs the order of a key
+//! takes another engine, or a topic.
 //! [`Linearizable`](crate::port::Capability::Linearizable) of a replicated store depends on
 //! [`confirmed_reads`](field@NatsConfig::confirmed_reads).
 //!
@@ -69,8 +70,7 @@
 //!
 //! # Time
 //!
-//! Delays and visibility time-outs are measured by the server's clock, which stamps each message of
-//! a stream. Terms of leases are measured by the monotonic clock of each handle. No wall clock of a
+//! Delays and visibility time-outs are measured by the server's clock. Terms of leases are measured by the monotonic clock of each handle. No wall clock of a
 //! client is used.
 //!
 //! # Streams and subjects
@@ -80,7 +80,11 @@
 //! | `PREFIX_store` | `PREFIX.s.PARTITION.ROW.v` | the record |
 //! | | `PREFIX.s.PARTITION.ROW.b`, `PREFIX.s.PARTITION.=.v` | marks of confirmed reads and scans, without content |
 //! | | `PREFIX.s.=.PREFIX_queue_HASH.i` | the identity of a queue while its stream is being created |
-//! | `PREFIX_queue_HASH` | `PREFIX.q.PREFIX_queue_HASH` | the log of a queue; its name is in the stream's metadata |
+//! | `PREFIX_queue_HASH` | `PREFIX.q.QUEUE` | the messages of a queue; its name is in the stream's metadata |
+//! | | `PREFIX.q.QUEUE.DUE` | delayed ones; `DUE` is in milliseconds since 1970 |
+//! | `PREFIX_dead_HASH` | `PREFIX.d.QUEUE`, `PREFIX.d.QUEUE.of-NUMBER` | its dead letters |
+//! | `PREFIX_claims` | `PREFIX.c.QUEUE.q.NUMBER`, `PREFIX.c.QUEUE.d.NUMBER` | what the queues know of their messages and dead letters in flight |
+//! | `PREFIX_ids` | `PREFIX.i.QUEUE.q.ID`, `PREFIX.i.QUEUE.d.ID` | de-duplication ids of messages that are gone, for two windows |
 //! | | `PREFIX.n.TOPIC` | notices, in no stream |
 //!
 //! Space, control characters, `.`, `*`, `>`, `%` and `=` of names are written as `%` and two
@@ -99,7 +103,8 @@
 //! | `jetstream { max_file_store }` | set it: writes then fail as `Full` before the disk is full |
 //! | `max_payload` | 1 MiB by default: the largest record, message or request, less 8 KiB |
 //! | stream settings `max_msgs`, `max_age`, `discard`, `retention` | leave them: a handle refuses a stream that loses data |
-//! | `permissions` of the user | publish `PREFIX.>`, `$JS.API.STREAM.>`, `$JS.API.CONSUMER.>`, `$JS.FC.>`; subscribe `PREFIX.n.>`, `_INBOX.>` |
+//! | the consumer `work` of a queue | leave its settings: a handle that opens the queue restores them, and one that finds none creates it |
+//! | `permissions` of the user | publish `PREFIX.>`, `$JS.API.STREAM.>`, `$JS.API.CONSUMER.>`, `$JS.ACK.>`, `$JS.FC.>`; subscribe `PREFIX.n.>`, `_INBOX.>` |
 //!
 //! # What to watch
 //!
@@ -129,17 +134,15 @@
 //! # Pitfalls
 //!
 //! - Connect within the runtime that uses the handle: its connection is a task of that runtime.
-//! - Do not delete or purge the streams while handles use them: versions, tokens and numbers would
-//!   begin anew. Do not delete single entries of a queue's log: the queue is then corrupt. If its
-//!   messages may be lost, end all handles and purge the stream.
-//! - A queue is held in memory by each handle that receives from it: [`NatsQueue`] has the figures.
+//! - Do not delete streams while handles use them, nor purge that of the store: versions, tokens and
+//!   numbers would begin anew. The streams of a queue may be purged at any time, by
+//!   `nats stream purge` as by [`purge`](crate::queue::Queue::purge).
 //! - Credential files and NKeys are not supported.
 //!
 //! # Source
 //!
 //! "JetStream", docs.nats.io; Diego Ongaro and John Ousterhout, "In Search of an Understandable
-//! Consensus Algorithm", 2014; Fred Schneider, "Implementing fault-tolerant services using the
-//! state machine approach", 1990.
+//! Consensus Algorithm", 2014.
 mod api;
 mod batch;
 mod config;

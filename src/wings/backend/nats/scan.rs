@@ -7,7 +7,7 @@ use super::{
     api::GetMessage,
     link::Effect,
     names::Names,
-    reader::{Entry, Range, Reader},
+    reader::{Entry, Reader},
     store::{DELETED, Head, LIFE, NUMBER, NatsStore, version_of},
 };
 use crate::{
@@ -252,7 +252,7 @@ impl NatsStore {
     /// missing.
     async fn list(&self, scan: &Scan, until: u64) -> Result<Option<Listing>, StoreError> {
         let all = self.core.names.partition(&scan.partition);
-        let mut reader = Reader::open(&self.core.link, &self.core.stream.name, Range::LastOf(&all)).await?;
+        let mut reader = Reader::open(&self.core.link, &self.core.stream.name, &all).await?;
         let mut listing = Listing { rows: BTreeMap::new(), last: 0 };
         if reader.pending > 0 {
             let (from, to) = scan.bounds();
