@@ -19,3 +19,13 @@ mod sagas;
 mod server;
 mod streams;
 mod topics;
+
+use steadfast::port::{Failure, PortErrorKind};
+
+/// Checks the kind and the words of an error.
+#[track_caller]
+fn says(error: &(impl Failure + std::fmt::Display), kind: PortErrorKind, words: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(error.backend().map(|error| error.kind()), Some(kind), "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "names {word:?}: {text}"));
+}

@@ -7,7 +7,9 @@ mod redis;
 
 use std::{future::Future, net::TcpListener, time::Duration};
 
-use steadfast::port::{Failure, PortErrorKind};
+use steadfast::port::PortErrorKind;
+
+use crate::says;
 
 /// Longest time in which anything here ends: a request, the wait for a connection, an attempt to connect, and a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -37,12 +39,4 @@ fn web_server() -> u16 {
         }
     });
     port
-}
-
-/// Checks the kind and the words of an error.
-#[track_caller]
-fn says(error: &(impl Failure + std::fmt::Display), kind: PortErrorKind, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(error.backend().map(|error| error.kind()), Some(kind), "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "names {word:?}: {text}"));
 }

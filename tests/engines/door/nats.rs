@@ -12,20 +12,16 @@ use steadfast::{
 };
 
 use super::traces::Traces;
-use crate::server::{self, ends};
+use crate::{
+    says,
+    server::{self, ends},
+};
 
 const KEY: Key<'static> = Key::new("p", "r");
 
 async fn refused(config: NatsConfig) -> steadfast::port::PortError {
     let Err(error) = ends(Nats::connect(config.clone())).await else { panic!("{config:?} was accepted") };
     error
-}
-
-#[track_caller]
-fn says(error: &steadfast::port::PortError, kind: PortErrorKind, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(error.kind(), kind, "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "names {word:?}: {text}"));
 }
 
 /// Uses each port once.

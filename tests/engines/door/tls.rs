@@ -10,7 +10,10 @@ use steadfast::{
     store::{Key, Store},
 };
 
-use crate::server::{self, Certificates, ends, wait_until};
+use crate::{
+    says,
+    server::{self, Certificates, ends, wait_until},
+};
 
 const ENCRYPTED: &str =
     "select count(*) from pg_stat_ssl join pg_stat_activity using (pid) where ssl and application_name = 'steadfast'";
@@ -31,13 +34,6 @@ fn set_hba(server: &server::Postgres, lines: &str, kind: &str) {
 async fn refused(config: PostgresConfig) -> PortError {
     let Err(error) = ends(Postgres::connect(config.clone())).await else { panic!("{config:?} was accepted") };
     error
-}
-
-#[track_caller]
-fn says(error: &PortError, kind: PortErrorKind, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(error.kind(), kind, "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "names {word:?}: {text}"));
 }
 
 /// Connects, and returns `true` if the connection is encrypted.

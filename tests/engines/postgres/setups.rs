@@ -12,20 +12,16 @@ use steadfast::{
 };
 
 use super::{connect, new_schema, shared};
-use crate::server::{self, Certificates, wait_until};
+use crate::{
+    says,
+    server::{self, Certificates, wait_until},
+};
 
 /// Connects in vain; returns the error.
 async fn refused(config: &PostgresConfig) -> PortError {
     let Err(error) = server::ends(Postgres::connect(config.clone())).await else { panic!("{config:?} was accepted") };
     assert!(error.to_string().starts_with("postgres: ") || error.kind() == PortErrorKind::Invalid, "{error}");
     error
-}
-
-#[track_caller]
-fn says(error: &PortError, kind: PortErrorKind, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(error.kind(), kind, "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "names {word:?}: {text}"));
 }
 
 /// Returns settings for a role of the shared server that was made with these statements; `{r}` is its name.
