@@ -103,6 +103,15 @@ impl Secret<'_> {
     }
 }
 
+/// Returns the content of a setting that is a text itself, or the path of a file with it.
+pub(crate) fn text_or_file(field: &'static str, source: &str, is_text: bool) -> Result<Vec<u8>, ConfigError> {
+    if is_text {
+        return Ok(source.as_bytes().to_vec());
+    }
+    let path = Secret(source);
+    std::fs::read(source).map_err(|error| ConfigError::new(field, format!("cannot be read from {path:?}: {error}")))
+}
+
 impl fmt::Debug for Secret<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_path() { self.0.fmt(f) } else { f.write_str("hidden") }

@@ -12,7 +12,7 @@ use rustls::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::settings::Secret;
+use super::settings::{Secret, text_or_file};
 use crate::config::{ConfigError, setters};
 
 /// Settings of TLS. The server's certificate and its host name are verified. (The parameter
@@ -182,11 +182,7 @@ fn certificates(field: &'static str, source: &str) -> Result<Vec<CertificateDer<
 
 /// Returns the PEM text, or the content of the file at this path.
 fn pem(field: &'static str, source: &str) -> Result<Vec<u8>, ConfigError> {
-    if source.contains("-----BEGIN") {
-        return Ok(source.as_bytes().to_vec());
-    }
-    let path = Secret(source);
-    std::fs::read(source).map_err(|error| ConfigError::new(field, format!("cannot be read from {path:?}: {error}")))
+    text_or_file(field, source, source.contains("-----BEGIN"))
 }
 
 /// Shows a path as it is, and a PEM text not at all.

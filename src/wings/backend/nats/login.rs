@@ -5,7 +5,7 @@ use async_nats::{Auth, AuthError, ConnectOptions};
 use nkeys::KeyPair;
 
 use super::config::{Login, NatsConfig, Target};
-use crate::{backend::common::settings::Secret, config::ConfigError};
+use crate::{backend::common::settings::text_or_file, config::ConfigError};
 
 /// Returns the client's options with this identification.
 pub(super) fn identified(config: &NatsConfig, target: &Target) -> Result<ConnectOptions, ConfigError> {
@@ -37,7 +37,7 @@ impl Keys {
         match (&self.credentials, &self.nkey) {
             (Some(credentials), _) => {
                 const RULE: &str = "must be a credentials file, with a user's JWT and its seed";
-                let text = text("credentials", credentials, |text| text.contains("-----BEGIN"))?;
+                let text = text("credentials", credentials, credentials.contains("-----BEGIN"))?;
                 let mut parts = text.split("-----BEGIN ").skip(1).filter_map(block);
                 let (jwt, seed) = (parts.next(), parts.next());
                 let rule = || ConfigError::new("credentials", RULE);
@@ -46,7 +46,7 @@ impl Keys {
             }
             (None, nkey) => {
                 let nkey = nkey.as_deref().unwrap_or_default();
-                let text = text("nkey", nkey, |text| text.starts_with("SU") && text.len() == 58)?;
+                let text = text("nkey", nkey, nkey.starts_with("SU") && nkey.len() == 58)?;
                 let rule = |_| ConfigError::new("nkey", "must be the seed of a user's NKey, which begins with `SU`");
                 Ok((None, KeyPair::from_seed(text.trim()).map_err(rule)?))
             }
@@ -70,12 +70,7 @@ fn block(part: &str) -> Option<&str> {
     (!line.is_empty() && !line.starts_with('-')).then_some(line)
 }
 
-/// Returns the text itself, or that of the file at this path.
-fn text(field: &'static str, source: &str, is_text: impl Fn(&str) -> bool) -> Result<String, ConfigError> {
-    if is_text(source) {
-        return Ok(source.to_owned());
-    }
-    let path = Secret(source);
-    std::fs::read_to_string(source)
-        .map_err(|error| ConfigError::new(field, format!("cannot be read from {path:?}: {error}")))
+fn text(field: &'static str, source: &str, is_text: bool) -> Result<String, ConfigError> {
+    let read = text_or_file(field, source, is_text)?;
+    String::from_utf8(read).map_err(|_| ConfigError::new(field, "must be a text in UTF-8"))
 }
