@@ -54,24 +54,18 @@ impl Link {
     async fn send_batch(&self, messages: &[Draft]) -> Result<Result<u64, ApiError>, PortError> {
         let entropy = &self.base().entropy;
         let id = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
-        let (mut ahead, mut number) = (0, 0);
-        for draft in messages {
-            number += 1;
+        let parts = |draft: &Draft, number: usize| {
             let mut headers = draft.headers.clone();
             headers.insert(NATS_BATCH_ID, id.as_str());
             headers.insert(NATS_BATCH_SEQUENCE, number.to_string().as_str());
-            let (subject, payload) = (draft.subject.clone(), draft.payload.clone());
+            (draft.subject.clone(), headers, draft.payload.clone())
+        };
+        // No caller has an empty batch.
+        let Some((last, others)) = messages.split_last() else { return Ok(Ok(0)) };
+        let mut ahead = 0;
+        for (number, draft) in (1..).zip(others) {
+            let (subject, headers, payload) = parts(draft, number);
             ahead += payload.len();
-            if number == messages.len() {
-                headers.insert(NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL);
-                let answer = self.request(subject, Some(headers), payload, Effect::Writes).await?;
-                let ack: Result<PubAck, ApiError> = self.parse("publish", &answer.payload, Effect::Writes)?;
-                return match ack {
-                    // A server that knows no batches stores each message by itself.
-                    Ok(ack) if ack.count != messages.len() as u64 => Err(self.unexpected("a batch").outcome_unknown()),
-                    ack => Ok(ack.map(|ack| ack.seq)),
-                };
-            }
             // Nothing is stored before the last message.
             if ahead < AHEAD {
                 let sent = self.client().publish_with_headers(subject, headers, payload);
@@ -87,7 +81,13 @@ impl Link {
                 return Ok(Err(error));
             }
         }
-        // Not reached with a message.
-        Ok(Ok(0))
+        let (subject, mut headers, payload) = parts(last, messages.len());
+        headers.insert(NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL);
+        let answer = self.request(subject, Some(headers), payload, Effect::Writes).await?;
+        match self.parse::<PubAck>("publish", &answer.payload, Effect::Writes)? {
+            // A server that knows no batches stores each message by itself.
+            Ok(ack) if ack.count != messages.len() as u64 => Err(self.unexpected("a batch").outcome_unknown()),
+            ack => Ok(ack.map(|ack| ack.seq)),
+        }
     }
 }

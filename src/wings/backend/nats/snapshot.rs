@@ -52,10 +52,10 @@ impl NatsStore {
         if confirm && !subjects.contains(&self.core.names.partition(partition)) {
             subjects.push(mark.clone());
         }
+        let link = &self.core.link;
+        let call = format!("{}.DIRECT.GET.{}", base.config.api(), self.core.stream.name);
         let mut pause = PAUSE;
         loop {
-            let link = &self.core.link;
-            let call = format!("{}.DIRECT.GET.{}", link.base().config.api(), self.core.stream.name);
             // The server does not answer a request that it refuses.
             let (asked, refusal) =
                 (self.ask(&call, &subjects, most), link.refusal(&call, link.refusals(), Effect::Reads));
@@ -84,7 +84,7 @@ impl NatsStore {
             }
             if base.clock.now() >= until {
                 let message = "the server that answers reads is behind: has the stream a leader?";
-                return Err(self.core.link.failure(PortErrorKind::Unavailable, message));
+                return Err(link.failure(PortErrorKind::Unavailable, message));
             }
             base.clock.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));

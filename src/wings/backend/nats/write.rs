@@ -28,11 +28,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A life that is longer has no end.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// What became of a write.
+/// The effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
     Put(Version),
-    /// Whether there was a record.
+    /// `true` if there was a record.
     Deleted(bool),
     Checked,
 }
@@ -50,7 +50,7 @@ struct Plan {
     messages: Vec<(Draft, Option<Expectation>)>,
     /// Requirements on subjects that the batch does not write.
     checks: Vec<(String, u64)>,
-    /// What the writes return. The versions of puts begin with the places of their messages.
+    /// The effects of the writes; the versions of puts are filled in with the answer.
     done: Vec<Done>,
     /// Places of messages whose numbers are versions, with the write, and whether they have a life.
     versions: Vec<(usize, usize, bool)>,
