@@ -262,9 +262,13 @@ pub(crate) fn parse(url: &str, field: &'static str) -> Result<(tokio_postgres::C
     let parsed = tokio_postgres::Config::from_str(&url).map_err(|error| refuse(&url, field, rule, &error))?;
     require(!parsed.get_hosts().is_empty() || !parsed.get_hostaddrs().is_empty(), field, "must name a host")?;
     for host in parsed.get_hosts() {
-        if let Host::Tcp(name) = host {
-            require(!name.is_empty(), field, "must name a host")?;
-            require(!name.contains(char::is_whitespace), field, "must have a host without spaces")?;
+        match host {
+            Host::Tcp(name) => {
+                require(!name.is_empty(), field, "must name a host")?;
+                require(!name.contains(char::is_whitespace), field, "must have a host without spaces")?;
+            }
+            #[cfg(unix)]
+            Host::Unix(_) => {}
         }
     }
     parsed.get_ports().iter().try_for_each(|port| settings::check_port(*port, field))?;
