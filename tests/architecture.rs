@@ -56,7 +56,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, questions to sentinels, rows of a write.
+    // parts of a queue, renewals, wakers of children, questions to sentinels, rows of a write.
     (
         "futures_util",
         &[
@@ -72,6 +72,8 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
+            "patterns/supervisor/signal.rs",
+            "patterns/supervisor/task.rs",
             "roof/stream/processor/members.rs",
             "roof/stream/processor/run.rs",
             "roof/stream/processor/state.rs",

@@ -172,7 +172,7 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
 }
 
 /// The patterns, by the folders of their pages.
-const PATTERNS: [&str; 19] = [
+const PATTERNS: [&str; 20] = [
     "patterns/cache_aside",
     "patterns/chaos",
     "patterns/circuit_breaker",
@@ -185,6 +185,7 @@ const PATTERNS: [&str; 19] = [
     "patterns/retry",
     "patterns/saga",
     "patterns/sharding",
+    "patterns/supervisor",
     "patterns/throttling",
     "patterns/timeout",
     "roof/journal",
