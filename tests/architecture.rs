@@ -56,7 +56,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, wakers of children, questions to sentinels, rows of a write.
+    // parts of a queue, renewals, wakers of children, checks, questions to sentinels, rows of a write.
     (
         "futures_util",
         &[
@@ -72,6 +72,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
+            "patterns/health/component.rs",
             "patterns/supervisor/signal.rs",
             "patterns/supervisor/task.rs",
             "roof/stream/processor/members.rs",
@@ -94,7 +95,7 @@ const DOORS: &[(&str, &[&str])] = &[
         "rustix",
         &["wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs", "wings/backend/sqlite/machine.rs"],
     ),
-    ("http", &["http", "tower"]),
+    ("http", &["http", "tower", "health_http"]),
     ("httpdate", &["wings/http/hints.rs"]),
     ("metrics", &["metrics"]),
     ("reqwest", &["wings/http/by_reqwest.rs"]),
