@@ -90,6 +90,7 @@
 //! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
+//! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -98,6 +99,7 @@
 //! | [`backend`] | the ports on engines, chosen by a URL: SQLite, PostgreSQL, Redis, NATS, each by feature |
 //! | [`port`] | types that the ports share: errors, capabilities, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the call's error |
+//! | `token` | this service's own signed tokens, and the reasons of refused ones; by feature |
 //! | `http` | HTTP and gRPC: classifiers, hints, rejections as responses, deadlines as headers; by feature |
 //! | `tower` | a pipeline as a layer for any service: axum, hyper, reqwest, tonic; by feature |
 //! | `metrics` | metrics of all policies; by feature |
@@ -152,6 +154,7 @@
 //! | `postgres` | `backend::postgres`: the ports on a PostgreSQL server; TLS by rustls with aws-lc |
 //! | `redis` | `backend::redis`: the ports on a Redis server; TLS by rustls with aws-lc |
 //! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |
+//! | `jwt` | `federated_identity`, `token`; with `http` also bearer tokens of requests; cryptography by aws-lc |
 //! | `reqwest` | the same for `reqwest`'s responses and errors; without TLS: choose it in your manifest |
 //! | `tonic` | the same for `tonic::Status`, in both directions |
 //! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
@@ -193,10 +196,14 @@ mod wings;
 )]
 pub mod work;
 
+#[cfg(feature = "jwt")]
+pub use ground::token;
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;
 #[cfg(feature = "work")]
 pub use patterns::claim_check;
+#[cfg(feature = "jwt")]
+pub use patterns::federated_identity;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub use patterns::leader_election;
 #[cfg(any(feature = "work", feature = "workflow"))]

@@ -172,6 +172,19 @@ const PIPES_AND_FILTERS: [Point; 12] = [
     ("A stop waits", "a_filter_that_stops_releases_what_it_holds"),
 ];
 
+const FEDERATED_IDENTITY: [Point; 7] = [
+    (
+        "single point of failure",
+        "keys_serve_until_they_are_too_old_while_their_issuer_is_away_and_others_do_not_notice",
+    ),
+    ("Roles come from claims", "a_subject_belongs_to_its_issuer_and_scopes_are_whole_words"),
+    ("tell little", "a_subject_belongs_to_its_issuer_and_scopes_are_whole_words"),
+    ("Home realm", ADVICE),
+    ("must fit the application", "each_setting_that_would_accept_too_much_is_refused_by_name"),
+    ("come and go", "tenants_come_and_go_in_use"),
+    ("Chains of token services", "each_token_made_by_hand_is_refused_for_its_reason"),
+];
+
 /// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
     let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
@@ -211,9 +224,9 @@ fn points(page: &str, mark: &str, heading: &str) -> Vec<String> {
 
 #[test]
 fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_shows_it() {
-    let tests = text_of(&["tests/it"]);
+    let tests = text_of(&["tests/it", "tests/edge"]);
     let page = include_str!("../../../docs/considerations.md");
-    let rooms: [(&str, &[Point]); 11] = [
+    let rooms: [(&str, &[Point]); 12] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -225,8 +238,9 @@ fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_show
         ("scheduler", &SCHEDULER),
         ("pipes_and_filters", &PIPES_AND_FILTERS),
         ("stream", &STREAM),
+        ("federated_identity", &FEDERATED_IDENTITY),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 128);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 135);
     for (room, wanted) in rooms {
         let points = points(page, "", &format!("## {room}"));
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
@@ -281,6 +295,8 @@ mod guarantees_of_each_page_are_shown_by_tests {
         roof: standard;
         wings: tower testing;
         patterns: sharding;
+        ground: token;
+        patterns: federated_identity;
         ports: lease notify queue store;
         patterns: queue_listener claim_check saga;
         roof: journal scheduler pipes_and_filters stream;
