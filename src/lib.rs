@@ -91,6 +91,7 @@
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
+//! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -138,6 +139,7 @@
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
+//! | `events` | [`event_sourcing`], and the group `stream` |
 //!
 //! ```toml
 //! [dependencies]
@@ -177,13 +179,13 @@ pub mod _docs;
 pub mod call;
 // These floors serve all groups, and hold no gates: code that only another group uses is no mistake.
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ground;
 mod patterns;
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ports;
@@ -191,7 +193,7 @@ mod roof;
 mod wings;
 #[cfg(any(feature = "stream", feature = "work", feature = "workflow"))]
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
     allow(dead_code, unused_imports)
 )]
 pub mod work;
@@ -212,6 +214,8 @@ pub use patterns::queue_listener;
 pub use patterns::saga;
 #[cfg(feature = "data")]
 pub use patterns::{cache_aside, sharding};
+#[cfg(feature = "events")]
+pub use roof::event_sourcing;
 #[cfg(feature = "workflow")]
 pub use roof::scheduler;
 #[cfg(feature = "stream")]
@@ -238,7 +242,7 @@ use ground::{
     budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
 };
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
     allow(unused_imports)
 )]
 use {ground::validator, ports::gather};
