@@ -92,6 +92,7 @@
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
 //! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
+//! | [`supervisor`] | the long-lived tasks of a process: started in order, restarted within a budget, metered |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -138,6 +139,7 @@
 //! | `data` | [`cache_aside`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
+//! | `operations` | [`supervisor`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
 //! | `events` | [`event_sourcing`], and the group `stream` |
 //!
@@ -179,13 +181,27 @@ pub mod _docs;
 pub mod call;
 // These floors serve all groups, and hold no gates: code that only another group uses is no mistake.
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(
+        feature = "data",
+        feature = "events",
+        feature = "operations",
+        feature = "stream",
+        feature = "work",
+        feature = "workflow"
+    )),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ground;
 mod patterns;
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(
+        feature = "data",
+        feature = "events",
+        feature = "operations",
+        feature = "stream",
+        feature = "work",
+        feature = "workflow"
+    )),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ports;
@@ -193,7 +209,14 @@ mod roof;
 mod wings;
 #[cfg(any(feature = "stream", feature = "work", feature = "workflow"))]
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(
+        feature = "data",
+        feature = "events",
+        feature = "operations",
+        feature = "stream",
+        feature = "work",
+        feature = "workflow"
+    )),
     allow(dead_code, unused_imports)
 )]
 pub mod work;
@@ -212,6 +235,8 @@ pub use patterns::leader_election;
 pub use patterns::queue_listener;
 #[cfg(feature = "workflow")]
 pub use patterns::saga;
+#[cfg(feature = "operations")]
+pub use patterns::supervisor;
 #[cfg(feature = "data")]
 pub use patterns::{cache_aside, sharding};
 #[cfg(feature = "events")]
@@ -242,10 +267,20 @@ use ground::{
     budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
 };
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(
+        feature = "data",
+        feature = "events",
+        feature = "operations",
+        feature = "stream",
+        feature = "work",
+        feature = "workflow"
+    )),
     allow(unused_imports)
 )]
-use {ground::validator, ports::gather};
+use {
+    ground::{caught, validator},
+    ports::gather,
+};
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};
 pub use call::{BoxedPipeline, Pipeline};

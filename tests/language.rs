@@ -187,6 +187,7 @@ const PATTERNS: [&str; 20] = [
     "patterns/retry",
     "patterns/saga",
     "patterns/sharding",
+    "patterns/supervisor",
     "patterns/throttling",
     "patterns/timeout",
     "roof/event_sourcing",

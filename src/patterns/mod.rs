@@ -22,5 +22,7 @@ pub mod retry;
 pub mod saga;
 #[cfg(feature = "data")]
 pub mod sharding;
+#[cfg(feature = "operations")]
+pub mod supervisor;
 pub mod throttling;
 pub mod timeout;
