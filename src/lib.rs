@@ -179,29 +179,15 @@ struct Readme;
 #[cfg(any(doc, doctest))]
 pub mod _docs;
 pub mod call;
-// These floors serve all groups, and hold no gates: code that only another group uses is no mistake.
+// These floors serve all groups, and hold no gates: code that only another group uses is no mistake. `events` includes `stream`.
 #[cfg_attr(
-    not(all(
-        feature = "data",
-        feature = "events",
-        feature = "operations",
-        feature = "stream",
-        feature = "work",
-        feature = "workflow"
-    )),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ground;
 mod patterns;
 #[cfg_attr(
-    not(all(
-        feature = "data",
-        feature = "events",
-        feature = "operations",
-        feature = "stream",
-        feature = "work",
-        feature = "workflow"
-    )),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ports;
@@ -209,14 +195,7 @@ mod roof;
 mod wings;
 #[cfg(any(feature = "stream", feature = "work", feature = "workflow"))]
 #[cfg_attr(
-    not(all(
-        feature = "data",
-        feature = "events",
-        feature = "operations",
-        feature = "stream",
-        feature = "work",
-        feature = "workflow"
-    )),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unused_imports)
 )]
 pub mod work;
@@ -267,14 +246,7 @@ use ground::{
     budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
 };
 #[cfg_attr(
-    not(all(
-        feature = "data",
-        feature = "events",
-        feature = "operations",
-        feature = "stream",
-        feature = "work",
-        feature = "workflow"
-    )),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(unused_imports)
 )]
 use {
