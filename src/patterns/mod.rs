@@ -9,6 +9,8 @@ pub mod circuit_breaker;
 pub mod claim_check;
 pub mod coalesce;
 pub mod fallback;
+#[cfg(feature = "jwt")]
+pub mod federated_identity;
 #[cfg(feature = "operations")]
 pub mod health;
 pub mod hedge;

@@ -157,6 +157,23 @@ const STREAM: [Point; 10] = [
     ("raises an alarm", "work_that_fails_for_good_is_told_at_the_levels_of_warnings_and_errors"),
 ];
 
+const EVENT_SOURCING: [Point; 14] = [
+    ("behind by a moment", "a_processor_follows_the_log"),
+    ("never change", "a_hole_a_damaged_row_and_one_of_a_newer_release_are_errors_and_never_skipped"),
+    ("Formats change", "upcasts_run_step_by_step_and_what_is_unknown_is_an_error_with_its_name"),
+    ("from many processes", "a_refused_commit_says_why_and_writes_nothing"),
+    ("no queries", "a_claim_is_unique_until_it_is_released"),
+    ("Long streams", "a_load_of_more_than_a_thousand_events_without_a_snapshot_is_an_event"),
+    ("by the business", ADVICE),
+    ("at least once", "an_event_of_the_topic_is_a_commit_with_its_events_and_nothing_can_be_appended"),
+    ("low-level", ADVICE),
+    ("protects itself", "three_handles_sell_each_seat_once"),
+    ("audited", "a_snapshot_and_the_tail_are_the_full_fold_of_each_prefix"),
+    ("both held against", "after_a_conflict_only_the_tail_is_read_and_without_one_nothing"),
+    ("Several tasks", "a_processor_follows_the_log"),
+    ("Personal data", ADVICE),
+];
+
 const PIPES_AND_FILTERS: [Point; 12] = [
     ("A chain is complex", "a_filter_explains_its_outputs_and_warns_of_duplicates"),
     ("Nothing is lost", "a_chain_whose_process_crashes_at_any_request_delivers_each_message_once_and_in_order"),
@@ -170,6 +187,19 @@ const PIPES_AND_FILTERS: [Point; 12] = [
     ("drives a saga", ADVICE),
     ("one transaction", ADVICE),
     ("A stop waits", "a_filter_that_stops_releases_what_it_holds"),
+];
+
+const FEDERATED_IDENTITY: [Point; 7] = [
+    (
+        "single point of failure",
+        "keys_serve_until_they_are_too_old_while_their_issuer_is_away_and_others_do_not_notice",
+    ),
+    ("Roles come from claims", "a_subject_belongs_to_its_issuer_and_scopes_are_whole_words"),
+    ("tell little", "a_subject_belongs_to_its_issuer_and_scopes_are_whole_words"),
+    ("Home realm", ADVICE),
+    ("must fit the application", "each_setting_that_would_accept_too_much_is_refused_by_name"),
+    ("come and go", "tenants_come_and_go_in_use"),
+    ("Chains of token services", "each_token_made_by_hand_is_refused_for_its_reason"),
 ];
 
 const SUPERVISOR: [Point; 11] = [
@@ -247,9 +277,9 @@ fn points(page: &str, mark: &str, heading: &str) -> Vec<String> {
 
 #[test]
 fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_shows_it() {
-    let tests = text_of(&["tests/it", "tests/operations"]);
+    let tests = text_of(&["tests/it", "tests/edge", "tests/events", "tests/operations"]);
     let page = include_str!("../../../docs/considerations.md");
-    let rooms: [(&str, &[Point]); 13] = [
+    let rooms: [(&str, &[Point]); 15] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -261,10 +291,12 @@ fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_show
         ("scheduler", &SCHEDULER),
         ("pipes_and_filters", &PIPES_AND_FILTERS),
         ("stream", &STREAM),
+        ("federated_identity", &FEDERATED_IDENTITY),
+        ("event_sourcing", &EVENT_SOURCING),
         ("supervisor", &SUPERVISOR),
         ("health", &HEALTH),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 152);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 173);
     for (room, wanted) in rooms {
         let points = points(page, "", &format!("## {room}"));
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
@@ -319,8 +351,10 @@ mod guarantees_of_each_page_are_shown_by_tests {
         roof: standard;
         wings: tower testing;
         patterns: sharding supervisor health;
+        ground: token;
+        patterns: federated_identity;
         ports: lease notify queue store;
         patterns: queue_listener claim_check saga;
-        roof: journal scheduler pipes_and_filters stream;
+        roof: journal scheduler pipes_and_filters stream event_sourcing;
     }
 }
