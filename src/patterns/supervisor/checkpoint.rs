@@ -74,6 +74,8 @@ pub(super) struct CheckpointRow {
     owner: u64,
     /// Version of this instance's last write, once it has taken the row over.
     version: Mutex<Option<Version>>,
+    /// `true` once a later instance has taken it over: from then on nothing is read or written.
+    is_superseded: Mutex<bool>,
 }
 
 impl CheckpointRow {
@@ -83,7 +85,7 @@ impl CheckpointRow {
         (partition, row): (String, String),
         owner: u64,
     ) -> Self {
-        Self { store, clock, limit, partition, row, owner, version: Mutex::default() }
+        Self { store, clock, limit, partition, row, owner, version: Mutex::default(), is_superseded: Mutex::default() }
     }
 
     fn key(&self) -> Key<'_> {
@@ -93,6 +95,7 @@ impl CheckpointRow {
     /// Takes the row over and returns what was saved.
     pub(super) async fn claim(&self) -> Result<Option<Bytes>, CheckpointError> {
         loop {
+            self.check()?;
             let record = self.read().await?;
             let stored = record.as_ref().map(Stored::decode).transpose()?;
             let version = record.map(|record| record.version);
@@ -100,6 +103,10 @@ impl CheckpointRow {
             if owner == Some(self.owner) {
                 *self.version.lock() = version;
                 return Ok(bytes);
+            }
+            // This instance had it, and another one has it now.
+            if self.version.lock().is_some() {
+                return Err(self.superseded());
             }
             let when = version.map_or(Precondition::Absent, Precondition::Version);
             match self.write(bytes.clone(), when).await {
@@ -112,13 +119,14 @@ impl CheckpointRow {
     }
 
     pub(super) async fn save(&self, bytes: Bytes) -> Result<(), CheckpointError> {
+        self.check()?;
         let first = *self.version.lock();
         let mut version = match first {
             Some(version) => version,
             None => {
                 self.claim().await?;
                 let claimed = *self.version.lock();
-                claimed.ok_or(CheckpointError::Superseded)?
+                claimed.ok_or_else(|| self.superseded())?
             }
         };
         loop {
@@ -128,12 +136,21 @@ impl CheckpointRow {
                 Err(error) => return Err(failed(error)),
             }
             // An earlier write of this instance may have been applied although its reply was lost.
-            let record = self.read().await?.ok_or(CheckpointError::Superseded)?;
+            let record = self.read().await?.ok_or_else(|| self.superseded())?;
             if Stored::decode(&record)?.owner != self.owner {
-                return Err(CheckpointError::Superseded);
+                return Err(self.superseded());
             }
             version = record.version;
         }
+    }
+
+    fn check(&self) -> Result<(), CheckpointError> {
+        if *self.is_superseded.lock() { Err(CheckpointError::Superseded) } else { Ok(()) }
+    }
+
+    fn superseded(&self) -> CheckpointError {
+        *self.is_superseded.lock() = true;
+        CheckpointError::Superseded
     }
 
     async fn read(&self) -> Result<Option<Record>, CheckpointError> {

@@ -2,8 +2,8 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
-    Child, ChildPhase, SupervisorConfig, SupervisorEvent as Event, Unstopped, checkpoint::CheckpointRow, meter::Meter,
-    state::Machine,
+    Child, ChildPhase, SupervisorConfig, SupervisorEvent as Event, Unstopped, checkpoint::CheckpointRow, lives::Lives,
+    meter::Meter, state::Machine,
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
@@ -38,6 +38,7 @@ pub(super) struct Inner {
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
     pub(super) meters: Vec<Arc<Meter>>,
+    pub(super) lives: Vec<Lives>,
     pub(super) states: Mutex<Vec<Seen>>,
     pub(super) running: InProgress,
     pub(super) events: Events<Event>,
@@ -112,7 +113,13 @@ impl Supervisor {
 
     /// Returns the states of all children, in the order of their start.
     pub fn state(&self) -> Vec<ChildState> {
-        let seen = self.0.states.lock().clone();
+        let mut seen = self.0.states.lock().clone();
+        if self.0.running.get() == 0 {
+            // A run that ended or was dropped may have left instances behind, and nothing else runs.
+            for (seen, lives) in seen.iter_mut().zip(&self.0.lives).filter(|(seen, _)| seen.instance > 0) {
+                seen.phase = if lives.is_any() { ChildPhase::Dropping } else { ChildPhase::Finished };
+            }
+        }
         let states = self.0.children.iter().zip(seen).zip(&self.0.meters).map(|((child, seen), meter)| ChildState {
             name: child.rules().name.clone(),
             phase: seen.phase,
@@ -154,8 +161,9 @@ impl Supervisor {
             config.shutdown_timeout,
         );
         let mut layer = Layer::new(PolicyKind::Custom("supervisor"), self.0.name.clone(), settings);
-        for nested in self.0.children.iter().filter(|child| child.nested().is_some()) {
-            let product = u64::from(config.max_restarts) * nested.nested().map_or(1, Supervisor::budget);
+        for nested in self.0.children.iter().filter(|child| child.nested().is_some() && child.rules().counts()) {
+            let budget = nested.nested().map_or(1, Supervisor::budget);
+            let product = u64::from(config.max_restarts).saturating_mul(budget);
             if product > MANY {
                 let name = nested.name();
                 layer = layer.with_warning(format!(
@@ -163,14 +171,35 @@ impl Supervisor {
                 ));
             }
         }
+        let counted = self.0.children.iter().filter(|child| child.rules().counts()).count();
+        if (config.max_restarts as usize) < counted {
+            layer = layer.with_warning(format!(
+                "{counted} children share a budget of {}: one fault that all of them meet stops all",
+                config.max_restarts
+            ));
+        }
         let mut explanation = Explanation::default();
         explanation.push(layer);
         explanation
     }
 
+    /// Returns the names of the children of which an instance lives, with those of nested ones.
+    pub(super) fn living(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (child, lives) in self.0.children.iter().zip(&self.0.lives) {
+            if lives.is_any() {
+                names.push(child.name().to_owned());
+            }
+            let nested = child.nested().map(Self::living).unwrap_or_default();
+            names.extend(nested.into_iter().map(|name| format!("{}/{name}", child.name())));
+        }
+        names
+    }
+
     /// Returns the largest number of restarts before an escalation.
     fn budget(&self) -> u64 {
-        let nested = self.0.children.iter().filter_map(Child::nested).map(Self::budget).max();
+        let counted = self.0.children.iter().filter(|child| child.rules().counts());
+        let nested = counted.filter_map(Child::nested).map(Self::budget).max();
         u64::from(self.0.config.max_restarts).saturating_mul(nested.unwrap_or(1))
     }
 }
@@ -269,6 +298,7 @@ impl Component for Supervisor {
             name: common.name,
             config,
             meters: children.iter().map(|_| Arc::default()).collect(),
+            lives: children.iter().map(|_| Lives::default()).collect(),
             states: Mutex::new(vec![seen; children.len()]),
             children,
             checkpoints,

@@ -110,7 +110,7 @@ impl SupervisorConfig {
         require_some_time(self.shutdown_timeout, "shutdown_timeout")?;
         let rule = "must not be longer than `shutdown_timeout`";
         require(self.stop_timeout <= self.shutdown_timeout, "stop_timeout", rule)?;
-        require_some_time(self.slow_poll, "slow_poll")?;
+        require(self.slow_poll >= Duration::from_millis(1), "slow_poll", "must be at least 1 ms")?;
         require_some_time(self.call_timeout, "call_timeout")
     }
 

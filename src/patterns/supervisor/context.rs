@@ -106,8 +106,10 @@ impl ChildContext {
         self.row()?.save(bytes).await
     }
 
+    /// Returns the row, unless the instance has ended or is being dropped: another may run by now.
     fn row(&self) -> Result<&CheckpointRow, CheckpointError> {
-        self.0.checkpoint.as_ref().ok_or(CheckpointError::NotConfigured)
+        let row = self.0.checkpoint.as_ref().ok_or(CheckpointError::NotConfigured)?;
+        if self.0.signal.is_dropped() { Err(CheckpointError::Superseded) } else { Ok(row) }
     }
 
     pub(super) fn send(&self, message: Message) {

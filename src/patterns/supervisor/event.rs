@@ -15,11 +15,13 @@ pub enum ChildFailure {
     Ended,
     /// The child was not ready in time.
     StartTimeout,
+    /// The child blocks its thread: it could be neither stopped nor dropped.
+    Blocked,
 }
 
 impl ChildFailure {
     #[cfg(feature = "metrics")]
-    pub(crate) const ALL: [Self; 4] = [Self::Error, Self::Panic, Self::Ended, Self::StartTimeout];
+    pub(crate) const ALL: [Self; 5] = [Self::Error, Self::Panic, Self::Ended, Self::StartTimeout, Self::Blocked];
 
     /// Returns the kind as a word, the same as in the metrics: `start_timeout`.
     pub const fn as_str(self) -> &'static str {
@@ -28,6 +30,7 @@ impl ChildFailure {
             Self::Panic => "panic",
             Self::Ended => "ended",
             Self::StartTimeout => "start_timeout",
+            Self::Blocked => "blocked",
         }
     }
 }

@@ -9,8 +9,9 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::{
-    ChildContext, Supervisor, SupervisorEvent as Event, UnstoppedChild,
+    ChildContext, Supervisor, SupervisorEvent as Event, Unstopped, UnstoppedChild,
     component::Inner,
+    config::DROP_GRACE,
     context::{Message, Numbered},
     state::{Action, Machine, Outcome},
     task::ChildTask,
@@ -89,6 +90,18 @@ impl Supervisor {
         let mut machine = Machine::new(inner.config, rules, inner.entropy.clone());
         let mut instances = Instances(vec![None; inner.children.len()]);
         let (mut shutdown, mut is_shut) = (pin!(shutdown), false);
+        // Instances of an earlier run that was dropped, or that left a blocked child behind.
+        let earlier = async {
+            for lives in &inner.lives {
+                lives.ended().await;
+            }
+        };
+        let patience = async { inner.clock.sleep(DROP_GRACE).await };
+        match race(shutdown.as_mut(), race(earlier, patience)).await {
+            First::One(()) => return Ok(StopReport { unstopped: inner.left() }),
+            First::Other(First::One(())) => {}
+            First::Other(First::Other(())) => return Err(inner.is_blocked()),
+        }
         let mut parent_waits = parent;
         let outcome = loop {
             for action in machine.advance(inner.now()) {
@@ -126,6 +139,10 @@ impl Supervisor {
                 }
                 First::Other(First::One(Some((child, instance, message)))) => {
                     inner.take(&mut machine, child, instance, message);
+                    // All that came in time counts, before a time limit does.
+                    while let Ok((child, instance, message)) = reports.try_recv() {
+                        inner.take(&mut machine, child, instance, message);
+                    }
                 }
                 First::Other(_) => {}
             }
@@ -152,7 +169,8 @@ impl Inner {
                 let context = ChildContext::new(name, (index, instance), reports.clone(), row);
                 instances.0[index] = Some(context.clone());
                 let meter = (Arc::clone(&self.meters[index]), self.clock.clone());
-                let task = ChildTask::new(context, child.factory(), meter, self.config.slow_poll, child.share());
+                let made = (child.factory(), self.lives[index].begin());
+                let task = ChildTask::new(context, made, meter, self.config.slow_poll, child.share());
                 self.spawner.spawn(task);
             }
             Action::Stop { child, by } => {
@@ -180,10 +198,25 @@ impl Inner {
         }
     }
 
+    /// Returns the children of earlier runs that still live.
+    fn left(&self) -> Vec<UnstoppedChild> {
+        let living = self.children.iter().zip(&self.lives).filter(|(_, lives)| lives.is_any());
+        let left = living.map(|(child, _)| UnstoppedChild { child: child.name().to_owned(), how: Unstopped::Blocked });
+        left.collect()
+    }
+
+    /// Returns the error for a child of an earlier run that blocks its thread.
+    fn is_blocked(&self) -> SupervisorError {
+        let left = self.left();
+        let child = left.first().map_or("", |left| &*left.child).into();
+        let causes = vec!["an instance of an earlier run blocks its thread".to_owned()];
+        SupervisorError::Escalated { child, causes, unstopped: left }
+    }
+
     /// Returns the children that did not stop, with those of nested supervisors.
     fn unstopped(&self, machine: &Machine, instances: &Instances) -> Vec<UnstoppedChild> {
         let mut unstopped = Vec::new();
-        for (slot, context) in machine.slots.iter().zip(&instances.0) {
+        for ((slot, context), child) in machine.slots.iter().zip(&instances.0).zip(&self.children) {
             let name = &slot.rules.name;
             if let Some(how) = slot.unstopped {
                 unstopped.push(UnstoppedChild { child: name.to_string(), how });
@@ -194,6 +227,13 @@ impl Inner {
                 UnstoppedChild { child, how }
             });
             unstopped.extend(named);
+            // Of a nested supervisor that was dropped itself, or that left a child behind.
+            for living in child.nested().map(Supervisor::living).unwrap_or_default() {
+                let left = UnstoppedChild { child: format!("{name}/{living}"), how: Unstopped::Blocked };
+                if !unstopped.iter().any(|named| named.child == left.child) {
+                    unstopped.push(left);
+                }
+            }
         }
         unstopped
     }

@@ -29,6 +29,13 @@ impl Signal {
     pub(super) fn stop(&self, by: Instant) {
         self.by.store(by.as_nanos(), Ordering::Relaxed);
         self.raise(STOP);
+        // A child that only looks at `is_stopping` is polled, too.
+        self.task.wake();
+    }
+
+    /// Marks the child as ended, for those of its tasks that still hold the context.
+    pub(super) fn end(&self) {
+        self.raise(DROP);
     }
 
     /// Asks the task to drop the child.

@@ -47,6 +47,13 @@ pub(super) struct ChildRules {
     pub(super) waits_for_ready: bool,
 }
 
+impl ChildRules {
+    /// Returns `true` if the failures of the child use the budget.
+    pub(super) fn counts(&self) -> bool {
+        !self.is_optional && self.restart != Restart::Temporary
+    }
+}
+
 /// The end of a child's instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum End {
@@ -132,6 +139,7 @@ pub(super) struct Machine {
     /// Times of the restarts within the window.
     restarts: VecDeque<Instant>,
     ending: Option<Ending>,
+    ending_since: Instant,
     /// Time at which the run ends, once all children are stopped.
     end_by: Instant,
     pub(super) events: Vec<Event>,
@@ -163,13 +171,22 @@ impl Machine {
         };
         let slots = rules.into_iter().map(slot).collect();
         let restarts = VecDeque::new();
-        Self { config, slots, entropy, restarts, ending: None, end_by: Instant::FAR_FUTURE, events: Vec::new() }
+        Self {
+            config,
+            slots,
+            entropy,
+            restarts,
+            ending: None,
+            ending_since: Instant::default(),
+            end_by: Instant::FAR_FUTURE,
+            events: Vec::new(),
+        }
     }
 
     /// Records that an instance is ready.
     pub(super) fn ready(&mut self, child: usize, instance: u64, now: Instant) {
         let slot = &mut self.slots[child];
-        if slot.instance == instance && slot.phase == ChildPhase::Starting {
+        if slot.instance == instance && slot.phase == ChildPhase::Starting && !slot.is_stopped {
             slot.phase = ChildPhase::Ready;
             (slot.ready_at, slot.until, slot.has_passed) = (now, Instant::FAR_FUTURE, true);
             self.events.push(Event::Ready { child: slot.rules.name.clone() });
@@ -192,7 +209,8 @@ impl Machine {
         };
         let failure = failed.as_ref().map(|(failure, _)| *failure);
         if let Some((failure, cause)) = failed {
-            self.note(child, failure, cause);
+            let counts = !self.slots[child].is_stopped;
+            self.note(child, failure, cause, counts);
         }
         let slot = &mut self.slots[child];
         if std::mem::take(&mut slot.is_blocked) {
@@ -224,9 +242,12 @@ impl Machine {
         self.end_by = self.end_by.min(by);
     }
 
-    fn note(&mut self, child: usize, failure: ChildFailure, cause: String) {
+    /// Tells a failure. Unless it happened in a stop, it is among the causes of an escalation.
+    fn note(&mut self, child: usize, failure: ChildFailure, cause: String, counts: bool) {
         let slot = &mut self.slots[child];
-        slot.causes.push_back(cause.clone());
+        if counts {
+            slot.causes.push_back(cause.clone());
+        }
         if slot.causes.len() > CAUSES {
             slot.causes.pop_front();
         }
@@ -251,11 +272,10 @@ impl Machine {
                 self.restarts.pop_front();
             }
             if self.restarts.len() > self.config.max_restarts as usize {
-                self.events.push(Event::Escalated { child: slot.rules.name.clone() });
                 if !runs {
                     slot.phase = ChildPhase::Finished;
                 }
-                self.stop_all(now, Ending::Escalation { child });
+                self.escalate(child, now);
                 return;
             }
         }
@@ -271,8 +291,10 @@ impl Machine {
         let (not_before, name) = (now + delay, slot.rules.name.clone());
         slot.not_before = not_before;
         let others = self.others(child);
+        let mut count = 0;
         for other in &others {
             let other = &mut self.slots[*other];
+            count += usize::from(other.phase != ChildPhase::Waiting && !other.is_temporary());
             match other.phase {
                 ChildPhase::Starting | ChildPhase::Ready => other.is_stopped = true,
                 ChildPhase::Finished => other.phase = ChildPhase::Waiting,
@@ -280,7 +302,7 @@ impl Machine {
             }
             other.not_before = other.not_before.max(not_before);
         }
-        self.events.push(Event::Restarting { child: name, delay, others: others.len() });
+        self.events.push(Event::Restarting { child: name, delay, others: count });
     }
 
     /// Returns the children that are restarted with this one. An optional child is restarted alone.
@@ -298,17 +320,25 @@ impl Machine {
         (from..self.slots.len()).filter(is_left).collect()
     }
 
+    fn escalate(&mut self, child: usize, now: Instant) {
+        self.events.push(Event::Escalated { child: self.slots[child].rules.name.clone() });
+        self.stop_all(now, Ending::Escalation { child });
+    }
+
     fn stop_all(&mut self, now: Instant, why: Ending) {
         if self.ending.is_some() {
             return;
         }
         self.ending = Some(why);
+        self.ending_since = now;
         self.end_by = self.end_by.min(now + self.config.shutdown_timeout);
         self.events.push(Event::Stopping);
         for slot in &mut self.slots {
             match slot.phase {
-                ChildPhase::Waiting => slot.phase = ChildPhase::Finished,
-                ChildPhase::Finished => {}
+                // A child that does not run now is not named as one that did not stop.
+                ChildPhase::Waiting | ChildPhase::Finished => {
+                    (slot.phase, slot.unstopped) = (ChildPhase::Finished, None);
+                }
                 _ => slot.is_stopped = true,
             }
         }
@@ -335,7 +365,7 @@ impl Machine {
         match slot.phase {
             ChildPhase::Starting if now >= slot.until && !slot.is_stopped => {
                 let text = format!("not ready within {:?}", self.config.start_timeout);
-                self.note(child, ChildFailure::StartTimeout, text);
+                self.note(child, ChildFailure::StartTimeout, text, true);
                 self.restart(child, true, now);
             }
             // At the end of a shutdown, also those whose turn has not come.
@@ -347,6 +377,12 @@ impl Machine {
                 slot.is_blocked = true;
                 slot.unstopped = Some(Unstopped::Blocked);
                 self.events.push(Event::Blocked { child: slot.rules.name.clone() });
+                let is_needed = !slot.rules.is_optional && !slot.is_temporary();
+                if is_needed && self.ending.is_none() {
+                    // It cannot be started again, and others may wait for it without end.
+                    self.note(child, ChildFailure::Blocked, "it blocks its thread".to_owned(), true);
+                    self.escalate(child, now);
+                }
             }
             _ => {}
         }
@@ -369,16 +405,34 @@ impl Machine {
         }
     }
 
-    /// Asks the last of the children that must stop, unless one is stopping already.
-    fn stop_next(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if self.slots.iter().any(|slot| slot.ends() && !slot.is_blocked) {
-            return;
+    /// Returns the time from which all children that are left are asked to stop at once, so that
+    /// each is asked before it is dropped.
+    fn ask_all_from(&self) -> Instant {
+        let drop_by = self.drop_by();
+        match self.ending {
+            Some(_) => {
+                let half = (drop_by - self.ending_since) / 2;
+                drop_by.saturating_sub(self.config.stop_timeout.min(half))
+            }
+            None => Instant::FAR_FUTURE,
         }
-        let Some(child) = self.slots.iter().rposition(|slot| slot.runs() && slot.is_stopped) else { return };
+    }
+
+    /// Asks the last of the children that must stop, unless one is stopping already. No other child
+    /// waits for an optional one. Near the end of a shutdown all are asked at once.
+    fn stop_next(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let is_late = now >= self.ask_all_from();
+        let (goes_on, is_alone) = (self.ending.is_none(), self.config.strategy == Strategy::OneForOne);
+        let holds_up = |slot: &Slot| !is_late && !(goes_on && (is_alone || slot.rules.is_optional));
+        let mut waits = self.slots.iter().any(|slot| slot.ends() && !slot.is_blocked && holds_up(slot));
         let by = (now + self.config.stop_timeout).min(self.drop_by());
-        let slot = &mut self.slots[child];
-        (slot.phase, slot.until) = (ChildPhase::Stopping, by);
-        actions.push(Action::Stop { child, by });
+        for (child, slot) in self.slots.iter_mut().enumerate().rev() {
+            if slot.runs() && slot.is_stopped && !(waits && !is_late && !(goes_on && is_alone)) {
+                waits |= holds_up(slot);
+                (slot.phase, slot.until) = (ChildPhase::Stopping, by);
+                actions.push(Action::Stop { child, by });
+            }
+        }
     }
 
     fn may_start(&self, child: usize, now: Instant) -> bool {
@@ -426,7 +480,7 @@ impl Machine {
         let of = |(child, slot): (usize, &Slot)| match slot.phase {
             ChildPhase::Waiting if self.is_turn_of(child) => slot.not_before,
             ChildPhase::Waiting | ChildPhase::Finished => Instant::FAR_FUTURE,
-            ChildPhase::Starting | ChildPhase::Ready if slot.is_stopped => drop_by,
+            ChildPhase::Starting | ChildPhase::Ready if slot.is_stopped => self.ask_all_from(),
             ChildPhase::Starting => slot.until,
             ChildPhase::Ready => Instant::FAR_FUTURE,
             ChildPhase::Stopping => slot.until.min(drop_by),
@@ -462,8 +516,7 @@ impl ChildPhase {
     }
 }
 
-/// Time for which a poll keeps a child from its next one, so that polls have this share of the
-/// time.
-pub(super) fn pause_after(took: Duration, share: f64) -> Duration {
-    crate::time::scaled(took, 1.0 / share - 1.0)
+/// Returns the time of which a poll of this duration is the share.
+pub(super) fn time_for(took: Duration, share: f64) -> Duration {
+    crate::time::scaled(took, 1.0 / share)
 }

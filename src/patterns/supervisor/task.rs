@@ -15,18 +15,24 @@ use super::{
     ChildContext,
     child::{Factory, Work},
     context::Message,
+    lives::Life,
     meter::Meter,
-    state::{End, pause_after},
+    state::{End, time_for},
 };
 use crate::{
     caught::panic_text,
     time::{Clock, Instant, Sleep},
 };
 
+/// Time by which polls may be ahead of their share, and behind it. tokio's timers have a
+/// resolution of a millisecond, so that a pause after each short poll would be far too long.
+const SLACK: Duration = Duration::from_millis(4);
+
 /// A task that a supervisor spawns. It reports its end, whichever way it ends.
 pub(super) struct ChildTask {
     pub(super) context: ChildContext,
     factory: Factory,
+    life: Option<Life>,
     meter: Arc<Meter>,
     clock: Clock,
     slow_poll: Duration,
@@ -42,7 +48,10 @@ struct Share {
     max: f64,
     wakes: Arc<Wakes>,
     waker: Waker,
-    not_before: Instant,
+    /// Time until which the polls so far use up the share.
+    owed_until: Instant,
+    /// `true` once the child was polled after the signal to stop.
+    is_told: bool,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -69,7 +78,7 @@ impl Wake for Wakes {
 impl ChildTask {
     pub(super) fn new(
         context: ChildContext,
-        factory: Factory,
+        (factory, life): (Factory, Life),
         (meter, clock): (Arc<Meter>, Clock),
         slow_poll: Duration,
         max_share: Option<f64>,
@@ -77,9 +86,27 @@ impl ChildTask {
         let share = max_share.map(|max| {
             let task = futures_util::task::AtomicWaker::new();
             let wakes = Arc::new(Wakes { woken: AtomicBool::new(true), task });
-            Share { max, waker: wakes.clone().into(), wakes, not_before: Instant::default(), pause: None }
+            Share {
+                max,
+                waker: wakes.clone().into(),
+                wakes,
+                owed_until: Instant::default(),
+                is_told: false,
+                pause: None,
+            }
         });
-        Self { context, factory, meter, clock, slow_poll, work: None, registered: None, share, has_ended: false }
+        Self {
+            context,
+            factory,
+            life: Some(life),
+            meter,
+            clock,
+            slow_poll,
+            work: None,
+            registered: None,
+            share,
+            has_ended: false,
+        }
     }
 
     /// Drops the child and reports its end.
@@ -93,6 +120,9 @@ impl ChildTask {
             (_, end) => end,
         };
         self.has_ended = true;
+        self.context.signal().end();
+        // Before the report: the next run may start the child at once.
+        self.life.take();
         self.context.send(Message::Ended(end));
         Poll::Ready(())
     }
@@ -116,14 +146,18 @@ impl ChildTask {
         }
     }
 
-    /// Polls the child if it was woken and its pause is over.
+    /// Polls the child if it was woken and has time left. A stop ends the limit, so that the child
+    /// can obey.
     fn poll_within_share(&mut self, share: &mut Share, cx: &mut Context<'_>) -> Poll<()> {
         share.wakes.task.register(cx.waker());
-        if !share.wakes.woken.load(Ordering::Acquire) {
+        let is_stopping = self.context.signal().is_stopping();
+        let is_told = is_stopping && !std::mem::replace(&mut share.is_told, is_stopping);
+        if !share.wakes.woken.load(Ordering::Acquire) && !is_told {
             return Poll::Pending;
         }
-        if self.clock.now() < share.not_before {
-            let (clock, until) = (&self.clock, share.not_before);
+        let now = self.clock.now();
+        if !is_stopping && (share.pause.is_some() || share.owed_until - now > SLACK) {
+            let (clock, until) = (&self.clock, share.owed_until);
             let pause = share.pause.get_or_insert_with(|| Box::pin(clock.sleep_until(until)));
             if pause.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -133,8 +167,9 @@ impl ChildTask {
         share.wakes.woken.swap(false, Ordering::AcqRel);
         let began = self.clock.now();
         let polled = self.poll_work(&mut Context::from_waker(&share.waker));
-        let now = self.clock.now();
-        share.not_before = now + pause_after(now - began, share.max);
+        let took = self.clock.now() - began;
+        // Time that was not used is kept for a few milliseconds: a timer may be late by one.
+        share.owed_until = share.owed_until.max(began.saturating_sub(SLACK)) + time_for(took, share.max);
         polled
     }
 }
@@ -147,7 +182,9 @@ impl Future for ChildTask {
         if task.has_ended {
             return Poll::Ready(());
         }
-        if !task.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        // A signal takes the waker: after that to stop, the one to drop needs it again.
+        let is_stopping = task.context.signal().is_stopping();
+        if is_stopping || !task.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             task.registered = Some(cx.waker().clone());
             task.context.signal().register(cx.waker());
         }

@@ -12,7 +12,7 @@ use steadfast::{
     entropy::Entropy,
     store::{InMemoryStore, Store},
     supervisor::{CheckpointError, Child, ChildContext, Restart, Supervisor, SupervisorConfig},
-    testing::{crash_at_every_write, drop_at_every_await},
+    testing::{crash_at_every_write, drop_at_every_await, fail_at_every_write},
 };
 
 use super::{builder, steady};
@@ -95,8 +95,10 @@ fn a_save_of_a_replaced_instance_is_superseded() {
         built.checkpoints(store.clone()).child(child).build().unwrap()
     };
     let (one, other) = (process(1), process(2));
-    world.run(MS(1), one.run(pending()));
-    world.run(MS(1), other.run(pending()));
+    let mut runs = [&one, &other].map(|process| Box::pin(process.run(pending())));
+    for run in &mut runs {
+        world.run(MS(1), run.as_mut());
+    }
     let contexts = contexts.lock().unwrap().clone();
     let (earlier, later) = (&contexts[0], &contexts[1]);
     world.run(S(1), async {
@@ -105,9 +107,60 @@ fn a_save_of_a_replaced_instance_is_superseded() {
         assert_eq!(later.checkpoint().await.unwrap().as_deref(), Some(&b"1"[..]));
         let error = earlier.save_checkpoint("2").await.unwrap_err();
         assert!(matches!(error, CheckpointError::Superseded), "{error}");
+        // Also when it asks again.
+        let error = earlier.checkpoint().await.unwrap_err();
+        assert!(matches!(error, CheckpointError::Superseded), "{error}");
         later.save_checkpoint("3").await.unwrap();
         assert_eq!(later.checkpoint().await.unwrap().as_deref(), Some(&b"3"[..]));
     });
+}
+
+// Guarantee: supervisor 6.
+#[test]
+fn an_instance_that_has_ended_takes_no_checkpoint_over() {
+    let world = World::new();
+    let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
+    let contexts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let kept = contexts.clone();
+    let child = Child::new("steps", move |cx: ChildContext| {
+        kept.lock().unwrap().push(cx.clone());
+        async move { if cx.instance() == 1 { Err("broken".to_owned()) } else { pending().await } }
+    });
+    let supervisor = builder(&world, steady(MS(100))).checkpoints(store).child(child).build().unwrap();
+    let script = async {
+        world.clock.sleep(S(1)).await;
+        let contexts = contexts.lock().unwrap().clone();
+        let (earlier, later) = (&contexts[0], &contexts[1]);
+        later.save_checkpoint("new").await.unwrap();
+        let error = earlier.save_checkpoint("old").await.unwrap_err();
+        assert!(matches!(error, CheckpointError::Superseded), "{error}");
+        assert_eq!(later.checkpoint().await.unwrap().as_deref(), Some(&b"new"[..]));
+    };
+    world.run(S(60), async { futures::future::select(Box::pin(script), Box::pin(supervisor.run(pending()))).await });
+}
+
+// Guarantee: supervisor 6.
+#[test]
+fn a_save_whose_reply_is_lost_is_this_instances_own_when_it_saves_again() {
+    let requests = fail_at_every_write(|process| {
+        let world = World::new();
+        let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
+        let child = Child::new("steps", |cx: ChildContext| async move {
+            for step in 1u64..=3 {
+                let mut tries = 0;
+                while let Err(error) = cx.save_checkpoint(step.to_be_bytes().to_vec()).await {
+                    tries += 1;
+                    assert!(matches!(error, CheckpointError::Store(_)) && tries < 5, "step {step}: {error}");
+                }
+            }
+            Ok::<_, String>(())
+        });
+        let built = builder(&world, SupervisorConfig::default().max_restarts(0)).checkpoints(process.store(store));
+        let supervisor = built.child(child.restart(Restart::Transient)).build().unwrap();
+        let run = process.run(supervisor.run(pending()));
+        world.run(S(120), run).expect("it ends").expect("it does not crash").unwrap();
+    });
+    assert!(requests >= 4, "{requests}");
 }
 
 #[test]
@@ -123,7 +176,8 @@ fn a_save_dropped_at_every_await_is_made_or_not_and_a_later_one_succeeds() {
     slow.is(Mode::Slow(MS(10)));
     let supervisor =
         builder(&world, SupervisorConfig::default()).checkpoints(Arc::new(slow)).child(child).build().unwrap();
-    world.run(MS(1), supervisor.run(pending()));
+    let mut run = Box::pin(supervisor.run(pending()));
+    world.run(MS(1), run.as_mut());
     let cx = kept.lock().unwrap().clone().unwrap();
     let mut saved = 0u64;
     let polls = drop_at_every_await(

@@ -1,6 +1,7 @@
 //! The meter of polls, and their maximum share of the time.
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -10,8 +11,8 @@ use std::{
 };
 
 use steadfast::{
-    supervisor::{Child, SupervisorConfig, SupervisorEvent as Event},
-    time::ManualClock,
+    supervisor::{Child, ChildContext, SupervisorConfig, SupervisorEvent as Event},
+    time::{Clock, Instant, ManualClock, TimeSource},
 };
 
 use super::{builder, told};
@@ -37,11 +38,13 @@ fn a_child_that_always_wants_to_run_is_polled_for_its_share_of_the_time() {
         for poll in [MS(1), MS(50)] {
             let world = World::new();
             let child = busy("busy", &world.time, poll).max_poll_share(share);
-            let supervisor = builder(&world, SupervisorConfig::default()).child(child).build().unwrap();
+            // While it is stopped, the child has no limit, and this one hears nothing.
+            let config = SupervisorConfig::default().stop_timeout(MS(1));
+            let supervisor = builder(&world, config).child(child).build().unwrap();
             let began = world.clock.now();
             world.run(S(90), supervisor.run(world.clock.sleep(S(60)))).unwrap().unwrap();
             let (state, passed) = (&supervisor.state()[0], world.clock.now() - began);
-            let found = state.poll_time.as_secs_f64() / passed.as_secs_f64().min(70.0);
+            let found = state.poll_time.as_secs_f64() / passed.as_secs_f64();
             assert!((found - share).abs() < 0.02, "{found} of {share}, polls of {poll:?}");
             assert_eq!(state.longest_poll, poll);
             assert_eq!(state.poll_time, poll * u32::try_from(state.polls).unwrap());
@@ -84,4 +87,53 @@ fn a_poll_above_the_limit_is_an_event_that_names_the_child() {
     let supervisor = built.child(child).build().unwrap();
     world.run(S(30), supervisor.run(world.clock.sleep(S(1)))).unwrap().unwrap();
     assert!(events.all().contains(&Event::SlowPoll { child: "busy".into(), took: MS(101) }));
+}
+
+/// A clock whose timers fire on whole milliseconds, as those of tokio do.
+struct Coarse(ManualClock);
+
+impl TimeSource for Coarse {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+    fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let millis = at.as_nanos().div_ceil(1_000_000);
+        Box::pin(self.0.clock().sleep_until(Instant::from_nanos(millis * 1_000_000)))
+    }
+}
+
+// Guarantee: supervisor 7.
+#[test]
+fn short_polls_get_their_share_on_timers_of_a_millisecond() {
+    for (share, micros) in [(0.25, 20), (0.25, 300), (0.05, 20), (0.5, 50)] {
+        let mut world = World::new();
+        world.clock = Clock::from_source(Coarse(world.time.clone()));
+        let child = busy("busy", &world.time, Duration::from_micros(micros)).max_poll_share(share);
+        let supervisor = builder(&world, SupervisorConfig::default().stop_timeout(MS(1))).child(child).build().unwrap();
+        let began = world.clock.now();
+        world.run(S(9), supervisor.run(world.clock.sleep(S(5)))).unwrap().unwrap();
+        let found = supervisor.state()[0].poll_time.as_secs_f64() / (world.clock.now() - began).as_secs_f64();
+        assert!((found - share).abs() < 0.02, "{found} of {share}, polls of {micros} us");
+    }
+}
+
+// Guarantee: supervisor 7.
+#[test]
+fn a_child_in_a_long_pause_hears_the_stop() {
+    let world = World::new();
+    let time = world.time.clone();
+    let child = Child::new("slow", move |cx: ChildContext| {
+        let time = time.clone();
+        poll_fn(move |task| {
+            if cx.is_stopping() {
+                return Poll::Ready(Ok::<_, String>(()));
+            }
+            time.advance(S(5));
+            task.waker().wake_by_ref();
+            Poll::Pending
+        })
+    });
+    let supervisor = builder(&world, SupervisorConfig::default()).child(child.max_poll_share(0.01)).build().unwrap();
+    let report = world.run(S(60), supervisor.run(world.clock.sleep(S(20)))).unwrap().unwrap();
+    assert!(report.unstopped.is_empty(), "{report:?}");
 }

@@ -30,9 +30,15 @@ fn children_start_in_order_and_wait_for_the_one_before_to_be_ready() {
         .child(obedient("c", &log))
         .build()
         .unwrap();
-    world.run(S(2), supervisor.run(pending()));
+    let look = async {
+        world.clock.sleep(S(1)).await;
+        supervisor.state()
+    };
+    let looked = async { futures::future::select(Box::pin(look), Box::pin(supervisor.run(pending()))).await };
+    let futures::future::Either::Left((state, run)) = world.run(S(2), looked).unwrap() else { panic!("it ended") };
+    drop(run);
     assert_eq!(log.take(), ["start a"]);
-    let phases: Vec<_> = supervisor.state().iter().map(|child| child.phase).collect();
+    let phases: Vec<_> = state.iter().map(|child| child.phase).collect();
     assert_eq!(phases, [ChildPhase::Ready, ChildPhase::Starting, ChildPhase::Waiting]);
     let report = world.run(S(60), supervisor.run(world.clock.sleep(S(10)))).unwrap().unwrap();
     assert!(report.unstopped.is_empty());

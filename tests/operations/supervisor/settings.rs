@@ -50,6 +50,9 @@ fn nested_budgets_that_multiply_to_more_than_25_are_warned_of() {
         let outer = builder(&world, config.max_restarts(outer)).child(Child::supervisor("inner", inner));
         outer.build().unwrap().explain().warnings()
     };
+    let many = (0..6).map(|i| Child::new(i.to_string(), |_| async { Ok::<_, String>(()) }));
+    let many = many.fold(builder(&world, SupervisorConfig::default()), |built, child| built.child(child));
+    assert!(many.build().unwrap().explain().warnings()[0].contains("6 children share a budget of 5"));
     assert!(nested(5, 5).is_empty());
     let warnings = nested(6, 5);
     assert!(warnings[0].contains("up to 30 restarts before an escalation"), "{warnings:?}");

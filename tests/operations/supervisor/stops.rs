@@ -80,9 +80,47 @@ fn all_children_together_stop_within_the_shutdown_timeout() {
 
 // Guarantee: supervisor 5.
 #[test]
+fn each_child_is_asked_to_stop_before_it_is_dropped() {
+    let (world, log, alive) = (World::new(), Log::default(), Arc::default());
+    let built = builder(&world, SupervisorConfig::default()).child(obedient("writer", &log));
+    let built = ["a", "b", "c"].into_iter().fold(built, |b, name| b.child(deaf(name, &alive)));
+    let report = world.run(S(60), built.build().unwrap().run(world.clock.sleep(S(1)))).unwrap().unwrap();
+    assert_eq!(log.take(), ["start writer", "stop writer"]);
+    assert_eq!(report.unstopped.len(), 3);
+}
+
+// Guarantee: supervisor 5.
+#[test]
+fn a_later_run_starts_no_second_instance_beside_one_that_is_blocked() {
+    let (world, alive) = (World::new(), Arc::default());
+    let stuck = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (kept, pool) = (stuck.clone(), world.pool.clone());
+    let spawns = Arc::new(AtomicUsize::new(0));
+    let counted = spawns.clone();
+    let supervisor = builder(&world, SupervisorConfig::default())
+        .spawner(move |task| match counted.fetch_add(1, SeqCst) {
+            0 => kept.lock().unwrap().push(task),
+            _ => pool.spawn(task),
+        })
+        .child(deaf("blocked", &alive))
+        .build()
+        .unwrap();
+    let report = world.run(S(60), supervisor.run(world.clock.sleep(S(1)))).unwrap().unwrap();
+    assert_eq!(report.unstopped[0].how, Unstopped::Blocked);
+    let error = world.run(S(60), supervisor.run(pending())).unwrap().unwrap_err();
+    assert!(error.to_string().contains("an instance of an earlier run blocks its thread"), "{error}");
+    assert_eq!(spawns.load(SeqCst), 1, "no second one is started");
+    // Its thread is free again.
+    stuck.lock().unwrap().clear();
+    world.run(S(60), supervisor.run(world.clock.sleep(S(1)))).unwrap().unwrap();
+    assert_eq!(spawns.load(SeqCst), 2);
+}
+
+// Guarantee: supervisor 5.
+#[test]
 fn a_child_that_cannot_be_dropped_is_named_and_the_run_returns() {
     let (world, log, alive) = (World::new(), Log::default(), Arc::default());
-    // The spawner stands for a thread that is blocked: after the first poll it does not poll the task any more.
+    // The spawner stands for a thread that is blocked: it does not poll the task.
     let (pool, stuck) = (world.pool.clone(), Arc::new(std::sync::Mutex::new(Vec::new())));
     let (kept, number) = (stuck.clone(), AtomicUsize::new(0));
     let supervisor = builder(&world, SupervisorConfig::default())
@@ -171,6 +209,7 @@ fn a_run_dropped_at_every_await_leaves_no_child_behind() {
             // The tasks are told, and drop their children when they run next.
             world.run(MS(1), pending::<()>());
             assert_eq!(alive.load(SeqCst), 0);
+            assert!(supervisor.state().iter().all(|child| !child.phase.is_running()), "{:?}", supervisor.state());
         },
     );
     assert!(polls > 5, "{polls}");
