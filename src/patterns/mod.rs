@@ -11,6 +11,8 @@ pub mod coalesce;
 pub mod fallback;
 #[cfg(feature = "jwt")]
 pub mod federated_identity;
+#[cfg(feature = "jwt")]
+pub mod gatekeeper;
 pub mod hedge;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
