@@ -94,6 +94,7 @@
 //! | `gatekeeper` | an exposed process that checks, and a trusted one that opens what it sealed; by feature |
 //! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
 //! | [`supervisor`] | the long-lived tasks of a process: started in order, restarted within a budget, metered |
+//! | [`health`] | what load balancers and platforms are told, by checks that run once for all of them |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -140,7 +141,7 @@
 //! | `data` | [`cache_aside`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
-//! | `operations` | [`supervisor`] |
+//! | `operations` | [`supervisor`], [`health`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
 //! | `events` | [`event_sourcing`], and the group `stream` |
 //!
@@ -213,12 +214,12 @@ pub use patterns::leader_election;
 pub use patterns::queue_listener;
 #[cfg(feature = "workflow")]
 pub use patterns::saga;
-#[cfg(feature = "operations")]
-pub use patterns::supervisor;
 #[cfg(feature = "data")]
 pub use patterns::{cache_aside, sharding};
 #[cfg(feature = "jwt")]
 pub use patterns::{federated_identity, gatekeeper};
+#[cfg(feature = "operations")]
+pub use patterns::{health, supervisor};
 #[cfg(feature = "events")]
 pub use roof::event_sourcing;
 #[cfg(feature = "workflow")]
@@ -252,7 +253,7 @@ use ground::{
 )]
 use {
     ground::{caught, validator},
-    ports::gather,
+    ports::{gather, presence},
 };
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};

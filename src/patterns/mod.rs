@@ -13,6 +13,8 @@ pub mod fallback;
 pub mod federated_identity;
 #[cfg(feature = "jwt")]
 pub mod gatekeeper;
+#[cfg(feature = "operations")]
+pub mod health;
 pub mod hedge;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;

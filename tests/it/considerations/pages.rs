@@ -225,6 +225,28 @@ const SUPERVISOR: [Point; 11] = [
     ("ready late", "children_start_in_order_and_wait_for_the_one_before_to_be_ready"),
 ];
 
+const HEALTH: [Point; 13] = [
+    (
+        "A 200 is not enough",
+        "an_anonymous_request_hears_a_word_and_one_with_the_secret_details_without_texts_of_errors",
+    ),
+    ("A missing page", ADVICE),
+    ("How many endpoints", "liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy"),
+    ("A path of its own", ADVICE),
+    ("What is returned", "an_anonymous_request_hears_a_word_and_one_with_the_secret_details_without_texts_of_errors"),
+    ("How much is checked", "liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy"),
+    ("Security", "the_secret_is_replaced_in_use_and_shown_nowhere"),
+    ("Denial of service", "at_a_thousand_reports_a_second_each_check_runs_once_in_its_time"),
+    (
+        "Tools without credentials",
+        "an_anonymous_request_hears_a_word_and_one_with_the_secret_details_without_texts_of_errors",
+    ),
+    ("The monitor is watched", "thresholds_decide_and_a_result_that_is_too_old_is_unhealthy"),
+    ("Balancers give up", "a_check_that_hangs_delays_a_report_for_its_time_alone_is_dropped_and_does_not_pile_up"),
+    ("Latency, names, certificates", ADVICE),
+    ("of all tenants", "liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy"),
+];
+
 /// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
     let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
@@ -266,7 +288,7 @@ fn points(page: &str, mark: &str, heading: &str) -> Vec<String> {
 fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_shows_it() {
     let tests = text_of(&["tests/it", "tests/edge", "tests/events", "tests/operations"]);
     let page = include_str!("../../../docs/considerations.md");
-    let rooms: [(&str, &[Point]); 15] = [
+    let rooms: [(&str, &[Point]); 16] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -282,8 +304,9 @@ fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_show
         ("gatekeeper", &GATEKEEPER),
         ("event_sourcing", &EVENT_SOURCING),
         ("supervisor", &SUPERVISOR),
+        ("health", &HEALTH),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 166);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 179);
     for (room, wanted) in rooms {
         let points = points(page, "", &format!("## {room}"));
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
@@ -337,7 +360,7 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: retry hedge fallback;
         roof: standard;
         wings: tower testing;
-        patterns: sharding supervisor;
+        patterns: sharding supervisor health;
         ground: token;
         patterns: federated_identity gatekeeper;
         ports: lease notify queue store;
