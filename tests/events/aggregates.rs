@@ -36,12 +36,13 @@ pub(crate) const ALL: u32 = 50;
 pub(crate) enum SeatEvent {
     Booked { seats: u32 },
     Noted,
+    Emptied,
 }
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct SoldOut;
 
-/// Books so many seats; none means a note, and 99 nothing at all.
+/// Books so many seats; none means a note, 98 that all are free again, and 99 nothing at all.
 pub(crate) struct Book(pub(crate) u32);
 
 impl Aggregate for Seats {
@@ -51,6 +52,7 @@ impl Aggregate for Seats {
 
     fn decide(&self, book: &Book) -> Result<Vec<SeatEvent>, SoldOut> {
         match book.0 {
+            98 => Ok(vec![SeatEvent::Emptied]),
             99 => Ok(Vec::new()),
             0 => Ok(vec![SeatEvent::Noted]),
             seats if self.booked + seats > ALL => Err(SoldOut),
@@ -60,8 +62,10 @@ impl Aggregate for Seats {
 
     fn evolve(&mut self, event: &SeatEvent) {
         self.events += 1;
-        if let SeatEvent::Booked { seats } = event {
-            self.booked += seats;
+        match event {
+            SeatEvent::Booked { seats } => self.booked += seats,
+            SeatEvent::Noted => {}
+            SeatEvent::Emptied => self.booked = 0,
         }
     }
 }
@@ -71,6 +75,7 @@ pub(crate) fn codec() -> EventCodec<SeatEvent> {
     EventCodec::new(json, |event: &SeatEvent| match event {
         SeatEvent::Booked { .. } => "Booked",
         SeatEvent::Noted => "Noted",
+        SeatEvent::Emptied => "Emptied",
     })
 }
 
@@ -192,12 +197,15 @@ async fn after_a_conflict_only_the_tail_is_read_and_without_one_nothing() {
     assert_eq!(unsteady.scans.load(SeqCst), 0, "a known state was read");
     other.execute("conf", "between", Book(1)).await.unwrap();
     unsteady.scans.store(0, SeqCst);
+    unsteady.rows.store(0, SeqCst);
     let done = one.execute("conf", "late", Book(1)).await.unwrap();
     assert_eq!((done.conflicts, done.version), (1, Some(23)));
-    assert_eq!(unsteady.scans.load(SeqCst), 1);
+    assert_eq!((unsteady.scans.load(SeqCst), unsteady.rows.load(SeqCst)), (1, 1));
     // A rejection is never of an old state.
-    other.execute("conf", "much", Book(47)).await.unwrap();
-    assert!(is_rejected(&one.execute("conf", "too much", Book(1)).await));
+    one.execute("conf", "all", Book(47)).await.unwrap();
+    other.execute("conf", "empties", Book(98)).await.unwrap();
+    assert_eq!(one.execute("conf", "again", Book(50)).await.unwrap().version, Some(26));
+    assert!(is_rejected(&other.execute("conf", "too much", Book(1)).await));
 }
 
 // Guarantee: event_sourcing 11.

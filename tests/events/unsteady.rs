@@ -33,6 +33,8 @@ pub(crate) struct Unsteady {
     pub(crate) lacks: Option<Capability>,
     pub(crate) batches: AtomicUsize,
     pub(crate) scans: AtomicUsize,
+    /// Rows of their pages.
+    pub(crate) rows: AtomicUsize,
 }
 
 fn lost() -> PortError {
@@ -86,7 +88,9 @@ impl Store for Unsteady {
         Box::pin(async move {
             self.pass()?;
             self.scans.fetch_add(1, SeqCst);
-            self.store.scan(scan).await
+            let page = self.store.scan(scan).await?;
+            self.rows.fetch_add(page.rows.len(), SeqCst);
+            Ok(page)
         })
     }
 

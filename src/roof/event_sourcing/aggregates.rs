@@ -21,6 +21,7 @@ use crate::{
     gather::Gather,
     observe::{Events, Subscription},
     port::PortError,
+    queue::Message,
     time::Clock,
 };
 
@@ -45,11 +46,15 @@ pub(super) struct AggregateInner<A: Aggregate> {
     pub(super) log: EventStore,
     pub(super) codec: EventCodec<A::Event>,
     pub(super) snapshots: Option<(Codec<A>, u32)>,
+    sends: Option<Sends<A>>,
     pub(super) config: AggregateConfig,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
     events: Events<AggregateEvent>,
 }
+
+/// The messages of an event: the stream, the event, and queues with messages.
+type Sends<A> = Arc<dyn Fn(&str, &<A as Aggregate>::Event) -> Vec<(String, Message)> + Send + Sync>;
 
 /// An aggregate in this process: its commands wait here for each other.
 type Slot<A> = Arc<Gather<Order<A>, Reply<A>>>;
@@ -59,6 +64,7 @@ pub struct AggregateStoreSpec<A: Aggregate> {
     log: EventStore,
     codec: EventCodec<A::Event>,
     snapshots: Option<(Codec<A>, u32)>,
+    sends: Option<Sends<A>>,
     config: AggregateConfig,
 }
 
@@ -69,6 +75,16 @@ impl<A: Aggregate> Builder<AggregateStore<A>> {
         self.spec.snapshots = Some((codec, schema));
         self
     }
+
+    /// Sends messages with each event, in its commit: `messages` gets the stream and the event, and
+    /// returns queues with messages. Pure: after a conflict it is called again.
+    pub fn messages(
+        mut self,
+        messages: impl Fn(&str, &A::Event) -> Vec<(String, Message)> + Send + Sync + 'static,
+    ) -> Self {
+        self.spec.sends = Some(Arc::new(messages));
+        self
+    }
 }
 
 impl<A: Aggregate> Component for AggregateStore<A> {
@@ -76,12 +92,15 @@ impl<A: Aggregate> Component for AggregateStore<A> {
     type Spec = AggregateStoreSpec<A>;
 
     fn assemble(spec: AggregateStoreSpec<A>, common: Common) -> Self::Built {
-        let AggregateStoreSpec { log, codec, snapshots, config } = spec;
+        let AggregateStoreSpec { log, codec, snapshots, sends, config } = spec;
         config.check()?;
         codec.check()?;
         let (clock, entropy, events) = (common.clock.clone(), common.entropy(), common.hooks.events());
         let slots = Arc::new(Cache::new(config.cached_states as usize));
-        Ok(Self { inner: Arc::new(AggregateInner { log, codec, snapshots, config, clock, entropy, events }), slots })
+        Ok(Self {
+            inner: Arc::new(AggregateInner { log, codec, snapshots, sends, config, clock, entropy, events }),
+            slots,
+        })
     }
 }
 
@@ -100,9 +119,9 @@ impl<A: Aggregate> AggregateStore<A> {
     /// Creates a builder with the arguments of [`new`](Self::new).
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAggregateStore%3CA%3E%3E):
-    /// `snapshots`.
+    /// `messages`, `snapshots`.
     pub fn builder(log: EventStore, codec: EventCodec<A::Event>, config: AggregateConfig) -> Builder<Self> {
-        Builder::new(AggregateStoreSpec { log, codec, snapshots: None, config })
+        Builder::new(AggregateStoreSpec { log, codec, snapshots: None, sends: None, config })
     }
 
     /// Executes a command of an aggregate: its events are committed, or it is rejected. A command
@@ -285,6 +304,13 @@ impl<A: Aggregate> AggregateInner<A> {
             },
             Err(error) => ignored(error.to_string()),
         }
+    }
+
+    /// Adds the messages of events to their commit.
+    pub(super) fn with_messages(&self, commit: Commit, stream: &str, events: &[A::Event]) -> Commit {
+        let Some(sends) = &self.sends else { return commit };
+        let messages = events.iter().flat_map(|event| sends(stream, event));
+        messages.fold(commit, |commit, (queue, message)| commit.send(queue, message))
     }
 
     /// Adds the snapshot to a commit that crosses the interval.

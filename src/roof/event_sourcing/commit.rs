@@ -10,6 +10,7 @@ use super::{
 use crate::{
     config::Name,
     port::{Capabilities, PortError},
+    queue::Message,
     store::{DeleteOptions, Precondition, PutOptions, Sequence, Version, Write},
     time::Timestamp,
 };
@@ -98,6 +99,7 @@ pub struct Commit {
     claims: Vec<String>,
     releases: Vec<String>,
     rows: Vec<Write>,
+    messages: Vec<(String, Message)>,
     /// The value of the first stream's snapshot.
     snapshot: Option<Bytes>,
 }
@@ -119,6 +121,7 @@ impl Commit {
             claims: Vec::new(),
             releases: Vec::new(),
             rows: Vec::new(),
+            messages: Vec::new(),
             snapshot: None,
         }
     }
@@ -159,6 +162,13 @@ impl Commit {
         self
     }
 
+    /// Sends a message if the commit takes effect: an [`Outbox`](super::Outbox) of the queue with
+    /// this name does, later. A delay begins then.
+    pub fn send(mut self, queue: impl Into<String>, message: Message) -> Self {
+        self.messages.push((queue.into(), message));
+        self
+    }
+
     /// Replaces the snapshot of the first stream.
     pub(super) fn snapshot(mut self, value: Bytes) -> Self {
         self.snapshot = Some(value);
@@ -172,11 +182,10 @@ impl Commit {
 
     /// Checks the commit, and returns it in the form in which it is sent.
     pub(super) fn prepare(self, context: &Context<'_>) -> Result<Job, PortError> {
-        self.check(context.can)?;
+        self.check(context.can, context.outboxes)?;
         let id = self.id.unwrap_or_else(|| format!("{:016x}{:016x}", context.request.0, context.request.1));
-        let Some(first) = self.appends.first().map(|append| append.stream.clone()) else {
-            return Err(PortError::invalid("events", "must not be empty"));
-        };
+        // Empty for a commit of messages alone.
+        let first = self.appends.first().map(|append| append.stream.clone()).unwrap_or_default();
         let (mut parts, mut writes) = (Vec::new(), Vec::new());
         let mut add = |part: Part, write: Write| {
             parts.push(part);
@@ -222,7 +231,7 @@ impl Commit {
                 add(part, Write::Append { sequence: name.clone(), value, after: after.take() });
             }
         }
-        let value = stored::encode_commit(context.at, &id, &self.appends);
+        let value = stored::encode_commit(context.at, &id, &self.appends, &self.messages);
         add(Part::Log, Write::append(COMMITS.as_str(), value));
         Write::check_batch(context.partition, &writes, context.can)?;
         let appends = self.appends.into_iter().map(|append| {
@@ -240,12 +249,15 @@ impl Commit {
         Ok(Job { commands, parts, writes, appends, expects })
     }
 
-    fn check(&self, can: &Capabilities) -> Result<(), PortError> {
+    fn check(&self, can: &Capabilities, outboxes: &BTreeMap<String, Capabilities>) -> Result<(), PortError> {
         let names = can.largest_key(can.max_key().saturating_sub(AROUND_STREAM));
         if let Some(id) = &self.id {
             names.check_key("id", id)?;
         }
-        if self.appends.is_empty() || self.appends.iter().any(|append| append.events.is_empty()) {
+        if self.appends.is_empty() && self.messages.is_empty() {
+            return Err(PortError::invalid("events", "must not be empty without a message"));
+        }
+        if self.appends.iter().any(|append| append.events.is_empty()) {
             return Err(PortError::invalid("events", "must not be empty"));
         }
         let mut streams = BTreeSet::new();
@@ -269,6 +281,16 @@ impl Commit {
                 return Err(PortError::invalid("kind", "must not be empty"));
             }
         }
+        for (queue, message) in &self.messages {
+            let Some(can) = outboxes.get(queue) else {
+                let rule = format_args!("must be one with which the log was built, is {queue:?}");
+                return Err(PortError::invalid("queue", rule));
+            };
+            if message.deduplication_id.is_some() {
+                return Err(PortError::invalid("deduplication_id", "must not be set: the place in the log is the id"));
+            }
+            Message::check(std::slice::from_ref(message), can)?;
+        }
         match self.rows.iter().find(|write| !write.row().is_some_and(|row| row.starts_with(ROWS))) {
             Some(write) => {
                 let rule = format_args!("must begin with `u/`, is {:?}", write.row().unwrap_or("an append"));
@@ -283,6 +305,8 @@ impl Commit {
 pub(super) struct Context<'a> {
     pub(super) partition: &'a str,
     pub(super) can: &'a Capabilities,
+    /// Capabilities of the queues, by name.
+    pub(super) outboxes: &'a BTreeMap<String, Capabilities>,
     pub(super) remember: std::time::Duration,
     pub(super) request: RequestId,
     pub(super) at: Timestamp,
@@ -338,11 +362,7 @@ impl Job {
             Part::Id(_) => Part::Id(index),
             part => part,
         }));
-        // The writes of a batch are compared with the state before it.
-        self.writes.extend(next.writes.into_iter().map(|write| match write {
-            Write::Append { sequence, value, .. } => Write::Append { sequence, value, after: None },
-            write => write,
-        }));
+        self.writes.extend(next.writes);
         let counts = self.appends.iter_mut().zip(next.appends);
         counts.for_each(|((_, _, count), (_, _, more))| *count += more);
     }

@@ -190,6 +190,7 @@ impl<A: Aggregate> Decider<A> {
             let encoded: Result<Vec<_>, PortError> = events.iter().map(|event| inner.codec.encode(event)).collect();
             let prepared = encoded.map_err(CommitError::Invalid).and_then(|encoded| {
                 let commit = Commit::new(&order.id).append(&self.stream, Expected::Version(behind.version), encoded);
+                let commit = inner.with_messages(commit, &self.stream, &events);
                 inner.log.inner.prepare(inner.with_snapshot(commit, behind.version, &next))
             });
             let job = match prepared {

@@ -43,6 +43,15 @@
 //! | `max_group` | 64 | commands of an aggregate that are committed together, at most |
 //! | `snapshot_every` | 100 | events between two snapshots, if there is a codec for them |
 //!
+//! Of an outbox:
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | `page` | 100 | commits between two checkpoints, at most |
+//! | `retry` | 100 ms to 10 s, full jitter | delays between requests to a queue that fails |
+//! | `standby` | 5 s | time for which an outbox waits after another one has moved the checkpoint |
+//! | `call_timeout` | 5 s | time limit of one request to the queue |
+//!
 //! # Example
 //!
 //! ```
@@ -175,6 +184,44 @@
 //! decided anew. A rejection is given on a state that was read, or committed to, during the call. A
 //! command that was accepted before is repeated, also if the aggregate would reject it by now.
 //!
+//! # Messages
+//!
+//! A commit [sends](Commit::send) messages to queues that the log was [built](EventStore::builder)
+//! with, and an aggregate sends them [with its events](AggregateStore::builder). They are parts of
+//! the commit. An [`Outbox`] for each queue reads the log from its checkpoint on, sends them, and
+//! moves the checkpoint. A process may die between the two, and then a message is sent again, under
+//! the same de-duplication id: the identity of the log, the number of the commit, and the place in
+//! it. Any number of processes may run the outbox of a queue. All but one stand by.
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{
+//!     event_sourcing::{
+//!         Commit, EventStore, EventStoreConfig, Expected, NewEvent, Outbox, OutboxConfig,
+//!     },
+//!     queue::{InMemoryQueue, Message, Queue},
+//!     store::InMemoryStore,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mails = Arc::new(InMemoryQueue::new("mails"));
+//! let store = Arc::new(InMemoryStore::new());
+//! let log = EventStore::builder(store, "conference", EventStoreConfig::default())
+//!     .outbox("mails", mails.capabilities())
+//!     .build().await?;
+//!
+//! let booked = NewEvent::new("SeatsBooked", r#"{"seats":2}"#);
+//! let commit = Commit::new("cmd-7f3a").append("conf-7", Expected::Any, [booked]);
+//! log.commit(commit.send("mails", Message::new("Your seats are booked."))).await?;
+//!
+//! let outbox = Outbox::new(&log, "mails", mails.clone(), OutboxConfig::default())?;
+//! outbox.run(tokio::time::sleep(Duration::from_secs(1))).await?;
+//! assert_eq!(mails.depth().await?.total(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Schemas
 //!
 //! Each event has a type and the number of its schema. An [`EventCodec`] changes a body with an
@@ -227,15 +274,23 @@
 //!     both names; only what is ignored is passed over. A load of more than 1,000 events is an
 //!     event.
 //!
+//! 14. A message is sent if and only if its commit took effect: at least once, in the order of the
+//!     log, under one de-duplication id. Each queue has its own checkpoint, moved behind the send,
+//!     so a queue that is down holds up itself alone. Messages that were trimmed are an error.
+//! 15. A queue that was not declared, and a message that its queue would refuse, are refused by the
+//!     commit.
+//!
 //! # Cancel safety
 //!
 //! A dropped [`commit`](EventStore::commit) or [`execute`](AggregateStore::execute) took effect,
-//! takes effect later, or never. Repeat it with the same id.
+//! takes effect later, or never. Repeat it with the same id. A dropped [`run`](Outbox::run) of an
+//! outbox sends the messages behind its last checkpoint again.
 //!
 //! # Events
 //!
 //! [`AggregateEvent`]: conflicted, snapshot ignored, long stream. Alert on a long stream, and on
-//! conflicts of most commands: then an aggregate is too large.
+//! conflicts of most commands: then an aggregate is too large. [`OutboxEvent`]: send failed, store
+//! failed, stands by. Alert on a failed send that repeats.
 //!
 //! # Pitfalls
 //!
@@ -246,6 +301,8 @@
 //!   Open several logs for what needs no common order.
 //! - A snapshot of a fold that has changed is wrong, and is read: raise its schema with the fold.
 //! - A claim that is released is free for everyone. Release it in the commit that ends its use.
+//! - A trim does not know the outboxes and the processors: trim behind the slowest of them.
+//! - A message's delay begins when the outbox sends it, not with the commit.
 //! - Personal data stays in the events. Encrypt it with a key for each person, and delete the key.
 //! - Times in events are those of the processes' wall clocks. No decision compares them.
 //! - A command that was decided without events is not remembered: repeated later, it is decided
@@ -267,6 +324,7 @@ mod config;
 mod decide; // the commands of one aggregate in one process
 mod error;
 mod event;
+mod outbox; // messages of commits
 mod send; // requests, and what follows a refusal or a lost reply
 mod state; // the decision which commits share a request
 mod store;
@@ -282,7 +340,8 @@ pub use codec::EventCodec;
 pub use commit::{Commit, Committed, Expected, NewEvent};
 pub use config::{AggregateConfig, EventStoreConfig};
 pub use error::CommitError;
-pub use event::AggregateEvent;
+pub use event::{AggregateEvent, OutboxEvent};
+pub use outbox::{Outbox, OutboxConfig};
 pub use store::EventStore;
 pub use stored::{CommittedEvent, StoredCommit, StoredEvent};
 pub use token::Token;

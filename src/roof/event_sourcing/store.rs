@@ -50,6 +50,8 @@ pub(super) struct EventStoreInner {
     pub(super) can: Capabilities,
     pub(super) config: EventStoreConfig,
     pub(super) limits: Limits,
+    /// Capabilities of the queues of outboxes, by name.
+    pub(super) outboxes: BTreeMap<String, Capabilities>,
     pub(super) spawner: Spawner,
     pending: InProgress,
     /// Wakes waiting readers of this process.
@@ -64,6 +66,7 @@ pub struct EventStoreSpec {
     config: EventStoreConfig,
     notifier: Option<Arc<dyn Notifier>>,
     spawner: Spawner,
+    outboxes: BTreeMap<String, Capabilities>,
 }
 
 impl Builder<EventStore> {
@@ -71,6 +74,13 @@ impl Builder<EventStore> {
     /// also poll. Notices are published by a task, one at a time.
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.spec.notifier = Some(notifier);
+        self
+    }
+
+    /// Lets commits send to a queue of this name. A message that a queue with these capabilities
+    /// would refuse is refused by the commit. An [`Outbox`](super::Outbox) sends them.
+    pub fn outbox(mut self, queue: impl Into<String>, can: Capabilities) -> Self {
+        self.spec.outboxes.insert(queue.into(), can);
         self
     }
 
@@ -95,7 +105,7 @@ impl Component for EventStore {
 impl HasEntropy for EventStore {}
 
 async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortError> {
-    let EventStoreSpec { store, name, config, notifier, spawner } = spec;
+    let EventStoreSpec { store, name, config, notifier, spawner, outboxes } = spec;
     config.check()?;
     let can = store.capabilities();
     for needed in [Capability::OrderedAppend, Capability::Linearizable, Capability::TimeToLive] {
@@ -106,6 +116,12 @@ async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortEr
     }
     let partition = format!("events/{name}");
     can.check_key("name", &partition)?;
+    for queue in outboxes.keys() {
+        can.check_key("outbox", &stored::outbox_row(queue))?;
+        if queue.is_empty() {
+            return Err(PortError::invalid("outbox", "must not be empty"));
+        }
+    }
     let (clock, entropy) = (common.clock.clone(), common.entropy());
     let new = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
     let identity = find_or_create(&*store, &clock, &partition, new).await?;
@@ -124,6 +140,7 @@ async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortEr
         can,
         config,
         announcer,
+        outboxes,
     });
     let gather = Arc::new(Gather::in_order(inner.limits.writes, spawner, Requests(inner.clone())));
     Ok(EventStore { inner, gather })
@@ -168,10 +185,11 @@ impl EventStore {
     /// returns the future that opens the log.
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CEventStore%3E): `notifier`,
-    /// `spawner`.
+    /// `outbox`, `spawner`.
     pub fn builder(store: Arc<dyn Store>, name: impl Into<Name>, config: EventStoreConfig) -> Builder<Self> {
         let spawner = Spawner::default();
-        Builder::new(EventStoreSpec { store, name: name.into(), config, notifier: None, spawner })
+        let (name, outboxes) = (name.into(), BTreeMap::new());
+        Builder::new(EventStoreSpec { store, name, config, notifier: None, spawner, outboxes })
     }
 
     /// Applies a commit: all of it, or nothing. Commits of this process that meet share a request.
@@ -341,6 +359,7 @@ impl EventStoreInner {
         let context = Context {
             partition: &self.partition,
             can: &self.can,
+            outboxes: &self.outboxes,
             remember: self.config.remember,
             request: self.request_id(),
             at: self.clock.wall(),
