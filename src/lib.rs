@@ -90,7 +90,9 @@
 //! | [`pipes_and_filters`] | a chain of steps with queues between them, through which each message comes once |
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
+//! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
 //! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
+//! | [`supervisor`] | the long-lived tasks of a process: started in order, restarted within a budget, metered |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -99,6 +101,7 @@
 //! | [`backend`] | the ports on engines, chosen by a URL: SQLite, PostgreSQL, Redis, NATS, each by feature |
 //! | [`port`] | types that the ports share: errors, capabilities, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the call's error |
+//! | `token` | this service's own signed tokens, and the reasons of refused ones; by feature |
 //! | `http` | HTTP and gRPC: classifiers, hints, rejections as responses, deadlines as headers; by feature |
 //! | `tower` | a pipeline as a layer for any service: axum, hyper, reqwest, tonic; by feature |
 //! | `metrics` | metrics of all policies; by feature |
@@ -136,6 +139,7 @@
 //! | `data` | [`cache_aside`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
+//! | `operations` | [`supervisor`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
 //! | `events` | [`event_sourcing`], and the group `stream` |
 //!
@@ -154,6 +158,7 @@
 //! | `postgres` | `backend::postgres`: the ports on a PostgreSQL server; TLS by rustls with aws-lc |
 //! | `redis` | `backend::redis`: the ports on a Redis server; TLS by rustls with aws-lc |
 //! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |
+//! | `jwt` | `federated_identity`, `token`; with `http` also bearer tokens of requests; cryptography by aws-lc |
 //! | `reqwest` | the same for `reqwest`'s responses and errors; without TLS: choose it in your manifest |
 //! | `tonic` | the same for `tonic::Status`, in both directions |
 //! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
@@ -174,15 +179,15 @@ struct Readme;
 #[cfg(any(doc, doctest))]
 pub mod _docs;
 pub mod call;
-// These floors serve all groups, and hold no gates: code that only another group uses is no mistake.
+// These floors serve all groups, and hold no gates: code that only another group uses is no mistake. `events` includes `stream`.
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ground;
 mod patterns;
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ports;
@@ -190,21 +195,27 @@ mod roof;
 mod wings;
 #[cfg(any(feature = "stream", feature = "work", feature = "workflow"))]
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unused_imports)
 )]
 pub mod work;
 
+#[cfg(feature = "jwt")]
+pub use ground::token;
 #[cfg(feature = "chaos")]
 pub use patterns::chaos;
 #[cfg(feature = "work")]
 pub use patterns::claim_check;
+#[cfg(feature = "jwt")]
+pub use patterns::federated_identity;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub use patterns::leader_election;
 #[cfg(any(feature = "work", feature = "workflow"))]
 pub use patterns::queue_listener;
 #[cfg(feature = "workflow")]
 pub use patterns::saga;
+#[cfg(feature = "operations")]
+pub use patterns::supervisor;
 #[cfg(feature = "data")]
 pub use patterns::{cache_aside, sharding};
 #[cfg(feature = "events")]
@@ -235,10 +246,13 @@ use ground::{
     budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
 };
 #[cfg_attr(
-    not(all(feature = "data", feature = "events", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(unused_imports)
 )]
-use {ground::validator, ports::gather};
+use {
+    ground::{caught, validator},
+    ports::gather,
+};
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};
 pub use call::{BoxedPipeline, Pipeline};

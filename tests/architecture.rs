@@ -47,6 +47,9 @@ const DOORS: &[(&str, &[&str])] = &[
             "ground/striped/tests.rs",
         ],
     ),
+    ("aws_lc_rs", &["ground/token/crypto.rs", "backend"]),
+    ("base64", &["ground/token/crypto.rs"]),
+    ("jsonwebtoken", &["ground/token/crypto.rs"]),
     ("async_nats", &["backend"]),
     ("redis", &["backend"]),
     ("rusqlite", &["backend"]),
@@ -56,7 +59,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, questions to sentinels, rows of a write, commits of a refused request.
+    // parts of a queue, renewals, wakers of children, questions to sentinels, rows of a write, commits of a refused request.
     (
         "futures_util",
         &[
@@ -72,6 +75,8 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
+            "patterns/supervisor/signal.rs",
+            "patterns/supervisor/task.rs",
             "roof/event_sourcing/send.rs",
             "roof/event_sourcing/decide.rs",
             "roof/stream/processor/members.rs",
@@ -202,6 +207,9 @@ fn watched(code: &str) -> Vec<String> {
         "lazy_static",
         "quick_cache",
         "arc_swap",
+        "aws_lc_rs",
+        "base64",
+        "jsonwebtoken",
         "async_nats",
         "redis",
         "rusqlite",

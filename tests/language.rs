@@ -173,19 +173,21 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
 }
 
 /// The patterns, by the folders of their pages.
-const PATTERNS: [&str; 20] = [
+const PATTERNS: [&str; 22] = [
     "patterns/cache_aside",
     "patterns/chaos",
     "patterns/circuit_breaker",
     "patterns/claim_check",
     "patterns/coalesce",
     "patterns/fallback",
+    "patterns/federated_identity",
     "patterns/hedge",
     "patterns/leader_election",
     "patterns/queue_listener",
     "patterns/retry",
     "patterns/saga",
     "patterns/sharding",
+    "patterns/supervisor",
     "patterns/throttling",
     "patterns/timeout",
     "roof/event_sourcing",

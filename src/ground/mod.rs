@@ -4,6 +4,7 @@
 pub mod backoff;
 pub(crate) mod budget;
 pub(crate) mod build;
+pub(crate) mod caught;
 pub mod codec;
 pub mod config;
 pub mod entropy;
@@ -20,6 +21,8 @@ pub(crate) mod spawn;
 pub(crate) mod striped;
 pub(crate) mod sync;
 pub mod time;
+#[cfg(feature = "jwt")]
+pub mod token;
 pub(crate) mod validator;
 pub(crate) mod window;
 pub(crate) mod wire;

@@ -9,6 +9,8 @@ pub mod circuit_breaker;
 pub mod claim_check;
 pub mod coalesce;
 pub mod fallback;
+#[cfg(feature = "jwt")]
+pub mod federated_identity;
 pub mod hedge;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
@@ -20,5 +22,7 @@ pub mod retry;
 pub mod saga;
 #[cfg(feature = "data")]
 pub mod sharding;
+#[cfg(feature = "operations")]
+pub mod supervisor;
 pub mod throttling;
 pub mod timeout;

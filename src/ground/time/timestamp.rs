@@ -1,10 +1,10 @@
 //! Wall time: for people and logs.
-use std::{fmt, time::Duration};
+use std::{fmt, ops::Add, time::Duration};
 
 /// A point in wall time: milliseconds since 1970-01-01 UTC.
 ///
 /// Unlike an [`Instant`](super::Instant) it may jump, forwards and back. No pattern compares two of
-/// them, except for the age of a cached value that another process loaded.
+/// them, except for the age of a cached value that another process loaded, and the end of a token.
 /// [`Clock::wall`](super::Clock::wall) returns the current one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
@@ -28,6 +28,15 @@ impl Timestamp {
         let now = std::time::SystemTime::now();
         let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    /// Returns the timestamp that is later by this duration, or the last one there is.
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
     }
 }
 

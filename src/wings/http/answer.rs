@@ -76,7 +76,7 @@ fn status_of_refusal(rejected: &Rejected) -> StatusCode {
     }
 }
 
-fn respond<B: Default>(status: StatusCode, wait: Option<Duration>) -> Response<B> {
+pub(super) fn respond<B: Default>(status: StatusCode, wait: Option<Duration>) -> Response<B> {
     let mut answer = Response::new(B::default());
     *answer.status_mut() = status;
     if let Some(wait) = wait {

@@ -139,6 +139,9 @@
 //! [`PolicyError`](crate::PolicyError) that a service's own error holds. [`deadline`] writes the
 //! remaining time of a call into a header, and reads it on the other side.
 //!
+//! With feature `jwt`, `bearer` takes the token of a request for a
+//! `federated_identity::TokenVerifier`, and `token_answer` makes a response of its refusal.
+//!
 //! For a [conditional refresh](crate::cache_aside::CacheAside::get_or_refresh) of a cache,
 //! [`validator_of`] reads `etag` and `last-modified` of a response, and [`make_conditional`]
 //! repeats them in the next request.
@@ -179,6 +182,8 @@
 //! fields for HTTP" in its forms from -03 to -10. gRPC over HTTP/2 (`grpc-status`, `grpc-timeout`)
 //! and gRPC proposal A6 (push-back).
 mod answer;
+#[cfg(feature = "jwt")]
+mod bearer;
 #[cfg(feature = "reqwest")]
 mod by_reqwest;
 #[cfg(feature = "tonic")]
@@ -194,6 +199,8 @@ mod source;
 mod status;
 
 pub use answer::{answer, policy_answer, refusal, retry_after_value, status_of};
+#[cfg(feature = "jwt")]
+pub use bearer::{bearer, token_answer};
 #[cfg(feature = "reqwest")]
 pub use by_reqwest::reqwest_error;
 #[cfg(feature = "tonic")]

@@ -41,6 +41,8 @@ pub mod conformance;
 mod crash;
 mod drops;
 pub mod faults;
+#[cfg(feature = "jwt")]
+mod identity_provider; // an issuer of tokens that rotates, lies and hangs
 mod link; // ports behind a link that loses requests
 #[cfg(feature = "workflow")]
 mod repeated; // steps of a saga, several times under one key
@@ -50,6 +52,8 @@ mod scripted_service;
 pub use crate::time::ManualClock;
 pub use crash::{CrashingProcess, crash_at_every_write, fail_at_every_write};
 pub use drops::drop_at_every_await;
+#[cfg(feature = "jwt")]
+pub use identity_provider::{IdentityProvider, ProviderMood};
 #[cfg(feature = "workflow")]
 pub use repeated::repeated;
 pub use scripted_port::{PortAnswer, PortCall, ScriptedPort};

@@ -189,6 +189,33 @@ const PIPES_AND_FILTERS: [Point; 12] = [
     ("A stop waits", "a_filter_that_stops_releases_what_it_holds"),
 ];
 
+const FEDERATED_IDENTITY: [Point; 7] = [
+    (
+        "single point of failure",
+        "keys_serve_until_they_are_too_old_while_their_issuer_is_away_and_others_do_not_notice",
+    ),
+    ("Roles come from claims", "a_subject_belongs_to_its_issuer_and_scopes_are_whole_words"),
+    ("tell little", "a_subject_belongs_to_its_issuer_and_scopes_are_whole_words"),
+    ("Home realm", ADVICE),
+    ("must fit the application", "each_setting_that_would_accept_too_much_is_refused_by_name"),
+    ("come and go", "tenants_come_and_go_in_use"),
+    ("Chains of token services", "each_token_made_by_hand_is_refused_for_its_reason"),
+];
+
+const SUPERVISOR: [Point; 11] = [
+    ("Needs for scale", "a_child_that_always_wants_to_run_is_polled_for_its_share_of_the_time"),
+    ("Recycling a process", "a_process_that_crashes_at_any_request_repeats_no_more_steps_than_lie_between_two_saves"),
+    ("another rhythm of releases", ADVICE),
+    ("one security context", ADVICE),
+    ("must not take all", "an_optional_child_delays_nothing_and_never_escalates"),
+    ("Contention", "a_poll_above_the_limit_is_an_event_that_names_the_child"),
+    ("rules of its own", "transient_and_temporary_children_may_end_and_a_run_ends_with_its_last_child"),
+    ("moves to a process of its own", "an_escalation_of_a_nested_supervisor_is_one_failure_of_its_parents_child"),
+    ("may be cheaper", ADVICE),
+    ("no longer than the platform", "all_children_together_stop_within_the_shutdown_timeout"),
+    ("ready late", "children_start_in_order_and_wait_for_the_one_before_to_be_ready"),
+];
+
 /// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
     let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
@@ -228,9 +255,9 @@ fn points(page: &str, mark: &str, heading: &str) -> Vec<String> {
 
 #[test]
 fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_shows_it() {
-    let tests = text_of(&["tests/it", "tests/events"]);
+    let tests = text_of(&["tests/it", "tests/edge", "tests/events", "tests/operations"]);
     let page = include_str!("../../../docs/considerations.md");
-    let rooms: [(&str, &[Point]); 12] = [
+    let rooms: [(&str, &[Point]); 14] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -242,9 +269,11 @@ fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_show
         ("scheduler", &SCHEDULER),
         ("pipes_and_filters", &PIPES_AND_FILTERS),
         ("stream", &STREAM),
+        ("federated_identity", &FEDERATED_IDENTITY),
         ("event_sourcing", &EVENT_SOURCING),
+        ("supervisor", &SUPERVISOR),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 142);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 160);
     for (room, wanted) in rooms {
         let points = points(page, "", &format!("## {room}"));
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
@@ -298,7 +327,9 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: retry hedge fallback;
         roof: standard;
         wings: tower testing;
-        patterns: sharding;
+        patterns: sharding supervisor;
+        ground: token;
+        patterns: federated_identity;
         ports: lease notify queue store;
         patterns: queue_listener claim_check saga;
         roof: journal scheduler pipes_and_filters stream event_sourcing;

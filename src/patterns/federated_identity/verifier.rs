@@ -1,0 +1,335 @@
+//! The verifier: whose keys, which key, and the fetches.
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::{
+    FetchFailure, Issuer, TokenVerifierConfig, TokenVerifierEvent as Event, Verified, claims,
+    discovery::{Fetch, key_set},
+    state::{KeyCache, Lookup},
+};
+use crate::{
+    build::{Builder, Common, Component, HasEvents, HasName, debug_fields},
+    config::{ConfigError, Name, reconfigurable},
+    flight::{Flights, JoinOrLead, Seat},
+    observe::{Events, Subscription},
+    port::BoxFuture,
+    race::{First, race},
+    spawn::Spawner,
+    sync::{AtomicU64, Mutex},
+    time::Clock,
+    token::{Compact, TokenReason, TokenRefused, crypto::VerifyKey},
+};
+
+/// Verifies tokens of other issuers. The [module's page](super) has the details.
+///
+/// Clones share their keys and their configuration.
+#[derive(Clone)]
+pub struct TokenVerifier(Arc<Inner>);
+
+struct Inner {
+    settings: Mutex<Arc<Settings>>,
+    fetches: Flights<u64, ()>,
+    fetch: Fetch,
+    clock: Clock,
+    name: Option<Name>,
+    events: Events<Event>,
+    spawner: Spawner,
+    /// Number of key caches so far: the key of a fetch. Only the number is taken, hence `Relaxed`.
+    caches: AtomicU64,
+}
+
+/// The configuration in effect, with the keys of each issuer.
+struct Settings {
+    config: TokenVerifierConfig,
+    issuers: HashMap<String, Arc<Trusted>>,
+}
+
+/// An issuer in use.
+struct Trusted {
+    issuer: Arc<Issuer>,
+    name: Name,
+    cache: Arc<Cache>,
+}
+
+struct Cache {
+    number: u64,
+    keys: Mutex<KeyCache>,
+}
+
+/// Arguments of a verifier, beside name and clock.
+pub struct TokenVerifierSpec {
+    fetch: Fetch,
+    config: TokenVerifierConfig,
+    spawner: Spawner,
+}
+
+impl Builder<TokenVerifier> {
+    /// Sets the spawner of fetches in the background: ahead of time, and those that no caller waits
+    /// for any more. By default they are spawned onto the current tokio runtime.
+    pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
+        self.spec.spawner = Spawner::own(spawn);
+        self
+    }
+}
+
+impl Component for TokenVerifier {
+    type Built = Result<Self, ConfigError>;
+    type Spec = TokenVerifierSpec;
+
+    fn assemble(spec: TokenVerifierSpec, common: Common) -> Self::Built {
+        let TokenVerifierSpec { fetch, config, spawner } = spec;
+        let Common { name, clock, hooks, .. } = common;
+        config.check()?;
+        let inner = Inner {
+            settings: Mutex::new(Arc::new(Settings {
+                config: TokenVerifierConfig::default(),
+                issuers: HashMap::new(),
+            })),
+            fetches: Flights::finishing(spawner.clone()),
+            fetch,
+            clock,
+            name,
+            events: hooks.events(),
+            spawner,
+            caches: AtomicU64::new(0),
+        };
+        inner.take(config);
+        Ok(Self(Arc::new(inner)))
+    }
+}
+
+impl HasName for TokenVerifier {}
+impl HasEvents<Event> for TokenVerifier {}
+
+reconfigurable!(TokenVerifier, TokenVerifierConfig, |_this, next| next.check());
+
+debug_fields!(TokenVerifier, |this| name: this.0.name, issuers: this.settings().issuers.len());
+
+impl TokenVerifier {
+    /// Creates a verifier that gets documents by this function, from an address to the body of a
+    /// successful answer.
+    ///
+    /// # Errors
+    /// If a setting breaks its rule.
+    pub fn new<F, B, E>(
+        fetch: impl Fn(String) -> F + Send + Sync + 'static,
+        config: TokenVerifierConfig,
+    ) -> Result<Self, ConfigError>
+    where
+        F: Future<Output = Result<B, E>> + Send + 'static,
+        B: Into<Bytes>,
+        E: std::fmt::Display,
+    {
+        Self::builder(fetch, config).build()
+    }
+
+    /// Creates a builder with the arguments of [`new`](Self::new).
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CTokenVerifier%3E): `spawner`.
+    pub fn builder<F, B, E>(
+        fetch: impl Fn(String) -> F + Send + Sync + 'static,
+        config: TokenVerifierConfig,
+    ) -> Builder<Self>
+    where
+        F: Future<Output = Result<B, E>> + Send + 'static,
+        B: Into<Bytes>,
+        E: std::fmt::Display,
+    {
+        let fetch: Fetch = Arc::new(move |address| {
+            let document = fetch(address);
+            Box::pin(async move { document.await.map(Into::into).map_err(|error| error.to_string()) })
+        });
+        Builder::new(TokenVerifierSpec { fetch, config, spawner: Spawner::default() })
+    }
+
+    /// Verifies a token, and returns its claims.
+    ///
+    /// A token under a known key is verified at once. Otherwise the call waits for a fetch of the
+    /// issuer's keys, at most [`fetch_timeout`](TokenVerifierConfig::fetch_timeout); all calls for
+    /// one issuer share it.
+    ///
+    /// # Errors
+    /// The reason for which the token is refused.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a fetch without callers is finished in the background.
+    pub async fn verify<C: DeserializeOwned>(&self, token: &str) -> Result<Verified<C>, TokenRefused> {
+        let settings = self.settings();
+        let mut trusted = None;
+        let verified = self.verify_by(&settings, token, &mut trusted).await;
+        if let Err(refused) = &verified {
+            let (issuer, reason) = (trusted.map(|trusted| trusted.name.clone()), refused.reason());
+            self.send(|| Event::Refused { issuer, reason });
+        }
+        verified
+    }
+
+    /// Returns the configuration in effect.
+    pub fn config(&self) -> TokenVerifierConfig {
+        self.settings().config.clone()
+    }
+
+    /// Replaces the configuration, also of all clones. An issuer that stays keeps its keys. One
+    /// that is added is fetched at its first token, and tokens of one that is removed are refused
+    /// from the next call on.
+    ///
+    /// # Errors
+    /// If a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: TokenVerifierConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        self.0.take(config);
+        Ok(())
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> Option<&str> {
+        self.0.name.as_ref().map(Name::as_str)
+    }
+
+    /// Subscribes to the events of the verifier, from now on.
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.events.subscribe()
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        self.0.settings.lock().clone()
+    }
+
+    fn send(&self, event: impl FnOnce() -> Event) {
+        self.0.events.send(self.0.name.as_ref(), self.0.clock.now(), event);
+    }
+
+    async fn verify_by<'a, C: DeserializeOwned>(
+        &self,
+        settings: &'a Settings,
+        token: &str,
+        found: &mut Option<&'a Trusted>,
+    ) -> Result<Verified<C>, TokenRefused> {
+        let Settings { config, issuers } = settings;
+        let read = Compact::read(token, config.max_token)?;
+        let trusted = &**issuers.get(&claims::issuer_of(&read.payload)?).ok_or(TokenReason::Issuer)?;
+        *found = Some(trusted);
+        if !trusted.issuer.algorithms.contains(&read.algorithm) {
+            return Err(TokenReason::Algorithm.into());
+        }
+        let key = self.key(trusted, &read, config).await?;
+        read.verify(&key)?;
+        let now = self.0.clock.wall();
+        claims::check(&read.payload, &trusted.issuer, &trusted.name, now, config.leeway)
+    }
+
+    /// Returns the key of a token, after a fetch if it is not known.
+    async fn key(
+        &self,
+        trusted: &Trusted,
+        token: &Compact<'_>,
+        config: &TokenVerifierConfig,
+    ) -> Result<VerifyKey, TokenRefused> {
+        let look = || {
+            let (kid, now) = (token.kid.as_deref(), self.0.clock.now());
+            trusted.cache.keys.lock().lookup(now, kid, token.algorithm, config)
+        };
+        match look() {
+            Lookup::Found { key, refresh } => {
+                if refresh {
+                    self.refresh(trusted, config);
+                }
+                return Ok(key);
+            }
+            Lookup::Refused(reason) => return Err(reason.into()),
+            Lookup::Unknown | Lookup::Stale => {}
+        }
+        let waited = match self.fetch(trusted, config) {
+            Ok(seat) => {
+                // Without a result the user's future panicked, and nothing has changed.
+                let _ = seat.await;
+                self.wait(trusted, config)
+            }
+            Err(wait) => wait,
+        };
+        match look() {
+            Lookup::Found { key, .. } => Ok(key),
+            Lookup::Refused(reason) => Err(reason.into()),
+            Lookup::Unknown => Err(TokenReason::Key.into()),
+            Lookup::Stale => Err(TokenRefused::unavailable_for(waited)),
+        }
+    }
+
+    /// Returns the time until the keys may be fetched again.
+    fn wait(&self, trusted: &Trusted, config: &TokenVerifierConfig) -> Duration {
+        trusted.cache.keys.lock().wait(self.0.clock.now(), config.cooldown)
+    }
+
+    /// Fetches the keys in the background, if that is possible.
+    fn refresh(&self, trusted: &Trusted, config: &TokenVerifierConfig) {
+        if self.0.spawner.is_there()
+            && let Ok(seat) = self.fetch(trusted, config)
+        {
+            self.0.spawner.spawn(async move { drop(seat.await) });
+        }
+    }
+
+    /// Joins the fetch that is in progress, or begins one.
+    ///
+    /// # Errors
+    /// The time until one may begin.
+    fn fetch(&self, trusted: &Trusted, config: &TokenVerifierConfig) -> Result<Seat<u64, ()>, Duration> {
+        let Inner { fetches, clock, .. } = &*self.0;
+        let began = clock.now();
+        // Under the lock of the fetches: of many callers one begins, and the others join it.
+        let begin = || trusted.cache.keys.lock().begin(began, config.cooldown).err();
+        Ok(match fetches.join_or_lead_unless(&trusted.cache.number, begin)? {
+            JoinOrLead::Joined(seat) => seat,
+            JoinOrLead::Leads(lead) => {
+                let (inner, config) = (self.clone(), config.clone());
+                let (issuer, name, cache) = (trusted.issuer.clone(), trusted.name.clone(), trusted.cache.clone());
+                lead.start(Box::pin(async move {
+                    let fetched = key_set(&inner.0.fetch, &issuer, &config);
+                    let set = match race(fetched, inner.0.clock.sleep(config.fetch_timeout)).await {
+                        First::One(set) => set,
+                        First::Other(()) => Err(FetchFailure::TimedOut),
+                    };
+                    let event = match set {
+                        Ok(set) => {
+                            let (keys, left_out) = (set.keys.len(), set.left_out);
+                            cache.keys.lock().replace(set, began);
+                            Event::KeysFetched { issuer: name, keys, left_out }
+                        }
+                        Err(why) => {
+                            let serves_for = cache.keys.lock().serves_for(inner.0.clock.now(), &config);
+                            Event::FetchFailed { issuer: name, why, serves_for }
+                        }
+                    };
+                    inner.send(|| event);
+                }))
+            }
+        })
+    }
+}
+
+impl Inner {
+    /// Puts a valid configuration into effect.
+    fn take(&self, config: TokenVerifierConfig) {
+        let mut settings = self.settings.lock();
+        let trusted = config.issuers.iter().map(|issuer| {
+            let same = |old: &&Arc<Trusted>| old.issuer.jwks_uri == issuer.jwks_uri;
+            let (name, cache) = match settings.issuers.get(&issuer.issuer).filter(same) {
+                Some(old) => (old.name.clone(), old.cache.clone()),
+                None => {
+                    let number = self.caches.fetch_add(1, Relaxed);
+                    let cache = Cache { number, keys: Mutex::new(KeyCache::default()) };
+                    (Name::from(&issuer.issuer), Arc::new(cache))
+                }
+            };
+            (issuer.issuer.clone(), Arc::new(Trusted { issuer: Arc::new(issuer.clone()), name, cache }))
+        });
+        let issuers = trusted.collect();
+        *settings = Arc::new(Settings { config, issuers });
+    }
+}

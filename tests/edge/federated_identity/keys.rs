@@ -1,0 +1,168 @@
+//! Key sets: rotation, removal, and what is left out.
+use serde_json::{Value, json};
+use steadfast::{
+    federated_identity::{FetchFailure, Issuer, TokenVerifier, TokenVerifierConfig, TokenVerifierEvent as Event},
+    testing::ProviderMood,
+    time::Clock,
+    token::{Algorithm, TokenReason},
+};
+
+use super::world::{A, B, S, World, claims, issuer, told};
+
+// Guarantee: federated_identity 3, 6.
+#[test]
+fn the_first_token_of_a_new_key_is_accepted_and_a_removed_key_ends() {
+    let world = World::new();
+    let old = world.a.token(&claims(A));
+    world.verify(&old).unwrap();
+    world.time.advance(S(31));
+    world.a.rotate();
+    let new = world.a.token(&claims(A));
+    world.verify(&new).expect("the first token of a new key");
+    world.verify(&old).expect("the old key is still published");
+    assert_eq!(world.a.fetches(), 2);
+    world.a.withdraw("key-1");
+    world.time.advance(S(480));
+    world.verify(&old).expect("not fetched again yet");
+    assert_eq!(world.run_spawned(), 1);
+    assert_eq!(world.reason(&old), TokenReason::Key, "the fetched set replaces the old one");
+    world.verify(&new).unwrap();
+}
+
+// Guarantee: federated_identity 5.
+#[test]
+fn keys_are_fetched_ahead_of_time_once_and_no_token_waits_for_it() {
+    let world = World::new();
+    let token = world.a.token(&claims(A));
+    world.verify(&token).unwrap();
+    world.time.advance(S(479));
+    world.verify(&token).unwrap();
+    assert!(world.spawned.lock().unwrap().is_empty());
+    world.time.advance(S(1));
+    world.a.is(ProviderMood::Hangs);
+    let start = world.clock.now();
+    for _ in 0..100 {
+        world.verify(&token).unwrap();
+    }
+    assert_eq!(world.clock.now(), start, "none has waited");
+    assert_eq!(world.spawned.lock().unwrap().len(), 1);
+    world.run_spawned();
+    assert_eq!((world.a.fetches(), world.clock.now() - start), (2, S(5)), "until the time-out");
+}
+
+// Guarantee: federated_identity 6.
+#[test]
+fn a_set_that_cannot_be_used_is_an_event_and_the_old_one_stays() {
+    let world = World::new();
+    let token = world.a.token(&claims(A));
+    world.verify(&token).unwrap();
+    let unknown = world.a.sign(&json!({ "alg": "ES256", "kid": "key-9" }), &claims(A));
+    for (mood, expected) in [
+        (ProviderMood::Empty, FetchFailure::NoKey),
+        (ProviderMood::Huge, FetchFailure::TooLarge),
+        (ProviderMood::Garbage, FetchFailure::Unparsable),
+        (ProviderMood::Lies, FetchFailure::OtherIssuer),
+        (ProviderMood::Hangs, FetchFailure::TimedOut),
+        (ProviderMood::Fails, FetchFailure::Failed("the issuer is away".to_owned())),
+    ] {
+        world.a.is(mood);
+        world.time.advance(S(30));
+        let mut events = world.verifier.events();
+        assert_eq!(world.reason(&unknown), TokenReason::Key, "{mood:?}");
+        let told = told(&mut events);
+        let Event::FetchFailed { issuer, why, serves_for } = &told[0] else { panic!("{told:?}") };
+        assert_eq!((issuer.as_str(), why), (A, &expected));
+        assert!(*serves_for > S(3000));
+        world.verify(&token).unwrap_or_else(|refused| panic!("{mood:?}: {refused}"));
+    }
+}
+
+/// Returns a verifier of one issuer with this key set.
+fn verifier_of(set: String) -> TokenVerifier {
+    let config = TokenVerifierConfig::default().max_keys(8);
+    let config = config.issuer(Issuer::with_keys_at(A, format!("{A}/keys")).audience("shop").algorithms([
+        Algorithm::Es256,
+        Algorithm::Rs256,
+        Algorithm::EdDsa,
+    ]));
+    let (clock, time) = Clock::manual();
+    time.set_wall(steadfast::time::Timestamp::from_millis(super::world::START * 1000));
+    let fetch = move |url: String| {
+        assert_eq!(url, format!("{A}/keys"), "no discovery");
+        let set = set.clone();
+        async move { Ok::<_, String>(set) }
+    };
+    TokenVerifier::builder(fetch, config).clock(&clock).build().unwrap()
+}
+
+// Guarantee: federated_identity 6.
+#[test]
+fn keys_that_must_not_verify_are_left_out_of_a_set() {
+    let world = World::new();
+    let token = world.a.token(&claims(A));
+    let set: Value = serde_json::from_str(&world.a.key_set()).unwrap();
+    let key = set["keys"][0].clone();
+    let edit = |edits: Value| {
+        let mut key = key.clone();
+        edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
+        key
+    };
+    let short = "A".repeat(171);
+    let left_out = [
+        ("repeated", vec![key.clone(), key.clone()]),
+        ("repeated with another key", vec![key.clone(), edit(json!({ "kty": "OKP", "crv": "Ed25519" }))]),
+        ("for encryption", vec![edit(json!({ "use": "enc" }))]),
+        ("for other operations", vec![edit(json!({ "key_ops": ["sign"] }))]),
+        ("of another algorithm", vec![edit(json!({ "alg": "RS256" }))]),
+        ("of an unknown algorithm", vec![edit(json!({ "alg": "ES256K" }))]),
+        ("of an unknown type", vec![edit(json!({ "kty": "XX" }))]),
+        ("a secret", vec![edit(json!({ "kty": "oct", "k": "AAAA" }))]),
+        ("on another curve", vec![edit(json!({ "crv": "P-384" }))]),
+        ("not on the curve", vec![edit(json!({ "y": key["x"] }))]),
+        ("with its private half", vec![edit(json!({ "d": "AAAA" }))]),
+        ("without a coordinate", vec![edit(json!({ "y": null }))]),
+        ("RSA of 1,024 bits", vec![json!({ "kty": "RSA", "kid": "key-1", "n": format!("_{short}"), "e": "AQAB" })]),
+    ];
+    for (name, keys) in left_out {
+        // A good key, so that the set is not empty.
+        let mut keys = keys;
+        keys.push(edit(json!({ "kid": "good" })));
+        let verifier = verifier_of(json!({ "keys": keys }).to_string());
+        let mut events = verifier.events();
+        let run = verifier.verify::<Value>(&token);
+        let refused = steadfast::time::block_on(run).map(|_| ()).unwrap_err();
+        assert_eq!(refused.reason(), TokenReason::Key, "{name}");
+        let told = told(&mut events);
+        let Event::KeysFetched { keys: usable, left_out, .. } = &told[0] else { panic!("{name}: {told:?}") };
+        assert_eq!((*usable, *left_out), (1, keys.len() - 1), "{name}");
+    }
+    let many: Vec<_> = (0..9).map(|n| edit(json!({ "kid": format!("key-{n}") }))).collect();
+    let verifier = verifier_of(json!({ "keys": many }).to_string());
+    let run = verifier.verify::<Value>(&token);
+    assert_eq!(steadfast::time::block_on(run).map(|_| ()).unwrap_err().reason(), TokenReason::Unavailable, "too many");
+}
+
+// Guarantee: federated_identity 7.
+#[test]
+fn tenants_come_and_go_in_use() {
+    let world = World::with(|config| config.issuers([issuer(A)]));
+    let (of_a, of_b) = (world.a.token(&claims(A)), world.b.token(&claims(B)));
+    world.verify(&of_a).unwrap();
+    assert_eq!(world.reason(&of_b), TokenReason::Issuer);
+    let clone = world.verifier.clone();
+    clone.reconfigure(clone.config().issuer(issuer(B))).unwrap();
+    assert_eq!(world.b.fetches(), 0, "fetched at its first token");
+    world.verify(&of_b).unwrap();
+    world.verify(&of_a).unwrap();
+    assert_eq!((world.a.fetches(), world.b.fetches()), (1, 1), "an issuer that stays keeps its keys");
+    clone.reconfigure(clone.config().issuers([issuer(B)])).unwrap();
+    assert_eq!(world.reason(&of_a), TokenReason::Issuer, "refused at once");
+    // It comes back with another audience.
+    let other = Issuer::oidc(A).audience("bank").algorithms([Algorithm::Es256]);
+    clone.reconfigure(clone.config().issuer(other)).unwrap();
+    assert_eq!(world.reason(&of_a), TokenReason::Audience);
+    assert_eq!(world.a.fetches(), 2, "its keys were forgotten");
+    let invalid = clone.config().issuer(issuer(B));
+    assert!(clone.reconfigure(invalid).is_err());
+    world.verify(&of_b).expect("nothing has changed");
+}

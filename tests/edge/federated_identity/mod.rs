@@ -1,0 +1,9 @@
+//! Tokens of other issuers.
+mod drops;
+mod keys;
+mod outages;
+mod refusals;
+mod settings;
+mod world;
+
+pub(crate) use world::{A, World, claims};
