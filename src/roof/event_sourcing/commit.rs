@@ -149,7 +149,7 @@ impl Commit {
         self
     }
 
-    /// Releases a claim. A claim that nobody holds stays so.
+    /// Releases a claim, by whichever stream it is held. A claim that nobody holds stays so.
     pub fn release(mut self, name: impl Into<String>) -> Self {
         self.releases.push(name.into());
         self
@@ -202,7 +202,9 @@ impl Commit {
                 let last = Precondition::Version(Version::new(at));
                 add(part(), Write::check_row(sequence.row(at), last));
             }
-            add(part(), Write::check_row(sequence.row(at.saturating_add(1)), Precondition::Absent));
+            if at < u64::MAX {
+                add(part(), Write::check_row(sequence.row(at + 1), Precondition::Absent));
+            }
         }
         for claim in &self.claims {
             let value = stored::encode_claim(&first, &id);
@@ -280,6 +282,9 @@ impl Commit {
             if append.events.iter().any(|event| event.kind.is_empty()) {
                 return Err(PortError::invalid("kind", "must not be empty"));
             }
+            if append.events.iter().any(|event| event.schema == 0) {
+                return Err(PortError::invalid("schema", "must be at least 1"));
+            }
         }
         for (queue, message) in &self.messages {
             let Some(can) = outboxes.get(queue) else {
@@ -300,6 +305,9 @@ impl Commit {
         }
     }
 }
+
+/// Most bytes of the commands that are committed together. A larger command goes alone.
+const MOST_BYTES: usize = 8 << 20;
 
 /// Circumstances of a commit.
 pub(super) struct Context<'a> {
@@ -356,6 +364,12 @@ impl Job {
     /// Adds the commit of the next command of the same aggregate, which expects the version that
     /// this one leaves.
     pub(super) fn push(&mut self, next: Self) {
+        // The later snapshot replaces the earlier one.
+        let before = self.parts.iter().position(|part| *part == Part::Snapshot);
+        if let Some(before) = before.filter(|_| next.parts.contains(&Part::Snapshot)) {
+            self.parts.remove(before);
+            self.writes.remove(before);
+        }
         let index = self.commands.len();
         self.commands.extend(next.commands);
         self.parts.extend(next.parts.into_iter().map(|part| match part {
@@ -367,11 +381,20 @@ impl Job {
         counts.for_each(|((_, _, count), (_, _, more))| *count += more);
     }
 
-    /// Returns `true` if the commit of another command can be in this job: within so many writes,
-    /// with another id, and no row twice.
+    /// Returns `true` if the commit of another command can be in this job: within so many writes
+    /// and some bytes, and with another id.
     pub(super) fn takes(&self, next: &Self, most: usize) -> bool {
-        let has_row = |row: &str| self.writes.iter().filter_map(Write::row).any(|own| own == row);
-        self.writes.len() + next.writes.len() <= most && !next.writes.iter().filter_map(Write::row).any(has_row)
+        let has_id = |command: &Command| self.commands.iter().any(|own| own.id == command.id);
+        let fits = self.writes.len() + next.writes.len() <= most && self.bytes() + next.bytes() <= MOST_BYTES;
+        fits && !next.commands.iter().any(has_id)
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |write: &Write| match write {
+            Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
+            _ => 0,
+        };
+        self.writes.iter().map(bytes).sum()
     }
 
     /// Returns the answers to the commits with these numbers of their writes.
@@ -399,7 +422,8 @@ pub struct Committed {
     /// A place in the log that covers the commit.
     pub token: Token,
     /// The version of each stream of the commit behind it; empty if it
-    /// [is repeated](Self::is_repeated).
+    /// [is repeated](Self::is_repeated). A stream that was appended to
+    /// [any](Expected::Any) version is missing if the store's reply was lost.
     pub versions: BTreeMap<String, u64>,
     /// `true` if the command was accepted before, and nothing was written now.
     pub is_repeated: bool,

@@ -19,7 +19,7 @@ pub enum AggregateEvent {
         /// The reason.
         reason: String,
     },
-    /// A load read more than 1,000 events without a snapshot.
+    /// A load read more than 1,000 events: there is no snapshot, or an old one.
     LongStream {
         /// The stream.
         stream: String,

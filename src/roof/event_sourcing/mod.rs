@@ -29,7 +29,7 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `remember` | 24 h | time for which the id of a command is remembered |
+//! | `remember` | 24 h | time for which the id of a command is remembered, at least a minute |
 //! | `max_batch` | 64 | commits that share a request, at most |
 //! | `max_pending` | 10,000 | commits under way, above which `commit` is `Full` at once |
 //!
@@ -264,7 +264,8 @@
 //! 9. A command is decided on the state of the version to which its events are appended, in any
 //!    number of processes.
 //! 10. Commands of one aggregate in one process never conflict with each other, and are committed
-//!     together. Each is answered by itself, and other aggregates are not held up.
+//!     together. Each is answered by itself, also if another one panics, and other aggregates are
+//!     not held up.
 //! 11. A state in memory is not read again. After a conflict only its tail is, and the last
 //!     conflict says how many attempts were made. No rejection is of an old state.
 //! 12. A snapshot and the tail are the fold of all events. A snapshot of another schema, or one
@@ -307,7 +308,14 @@
 //! - Times in events are those of the processes' wall clocks. No decision compares them.
 //! - A command that was decided without events is not remembered: repeated later, it is decided
 //!   anew.
-//! - On NATS the store needs release 2.12, and each read of a partition costs the whole of it.
+//! - A trim, a claim's release and a snapshot know no owner: whoever may commit may do them. Two
+//!   types of aggregates over one stream need different schemas of snapshots.
+//! - A processor orders commits by their first stream. A commit to several streams may run beside
+//!   another one of its second stream: read the log by hand, or set `max_in_flight` to 1, where all
+//!   of them must be in order.
+//! - A log is one partition, and grows. On NATS, from release 2.12, each page of a partition costs
+//!   the whole of it, and its store wants no more than a thousand rows there: it is refused by
+//!   older releases, and good for a small log only.
 //!
 //! # Source
 //!

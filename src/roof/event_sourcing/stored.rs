@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `log` | the identity of the log |
 //! | `c/NUMBER` | a commit with all its events: the sequence `c/` |
-//! | `e/STREAM/NUMBER` | an event of a stream: the sequence `e/STREAM/` |
+//! | `e/LENGTH/STREAM/NUMBER` | an event of a stream: the sequence `e/LENGTH/STREAM/` |
 //! | `k/ID` | the command with this id was accepted, or its request was given up; it expires |
 //! | `q/CLAIM` | the holder of a claim |
 //! | `p/STREAM` | a snapshot |
@@ -37,11 +37,13 @@ pub(super) const COMMITS: Sequence<'static> = Sequence::new("c/");
 /// Prefix of the user's rows.
 pub(super) const ROWS: &str = "u/";
 
-/// Bytes of the longest row name beside the name of a stream: `e/`, `/`, and the digits.
-pub(super) const AROUND_STREAM: usize = "e//".len() + 20;
+/// Bytes of the longest row name beside the name of a stream, whose length has up to 10 digits.
+pub(super) const AROUND_STREAM: usize = "e///".len() + 10 + 20;
 
+/// Returns the sequence of a stream. By the length no name is the beginning of another one, so no
+/// rows of other streams lie between those of one.
 pub(super) fn events_of(stream: &str) -> String {
-    format!("e/{stream}/")
+    format!("e/{}/{stream}/", stream.len())
 }
 
 pub(super) fn id_row(id: &str) -> String {

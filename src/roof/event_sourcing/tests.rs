@@ -168,7 +168,7 @@ fn only_the_first_append_to_a_stream_requires_its_version_and_guards_replace_abs
     let jobs = jobs([4, 5].map(|at| Commit::new(at.to_string()).append("a", Expected::Version(at), one())));
     let writes = state::writes(&jobs, &[0, 1], &Guards::from([(3, Precondition::Any)]));
     let afters = writes.iter().filter_map(|write| match write {
-        Write::Append { sequence, after, .. } if sequence == "e/a/" => Some(*after),
+        Write::Append { sequence, after, .. } if sequence == "e/1/a/" => Some(*after),
         _ => None,
     });
     assert_eq!(afters.collect::<Vec<_>>(), [Some(4), None]);
