@@ -9,7 +9,6 @@
 //!
 //! The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
-#[allow(dead_code, reason = "no example uses all of it")]
 mod common;
 
 use std::{

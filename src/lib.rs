@@ -91,8 +91,10 @@
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
+//! | `gatekeeper` | an exposed process that checks, and a trusted one that opens what it sealed; by feature |
 //! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
 //! | [`supervisor`] | the long-lived tasks of a process: started in order, restarted within a budget, metered |
+//! | [`health`] | what load balancers and platforms are told, by checks that run once for all of them |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -139,7 +141,7 @@
 //! | `data` | [`cache_aside`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
-//! | `operations` | [`supervisor`] |
+//! | `operations` | [`supervisor`], [`health`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
 //! | `events` | [`event_sourcing`], and the group `stream` |
 //!
@@ -158,10 +160,10 @@
 //! | `postgres` | `backend::postgres`: the ports on a PostgreSQL server; TLS by rustls with aws-lc |
 //! | `redis` | `backend::redis`: the ports on a Redis server; TLS by rustls with aws-lc |
 //! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |
-//! | `jwt` | `federated_identity`, `token`; with `http` also bearer tokens of requests; cryptography by aws-lc |
+//! | `jwt` | `federated_identity`, `gatekeeper`, `token`; with `http` also bearer tokens of requests; cryptography by aws-lc |
 //! | `reqwest` | the same for `reqwest`'s responses and errors; without TLS: choose it in your manifest |
 //! | `tonic` | the same for `tonic::Status`, in both directions |
-//! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
+//! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers, and `tower::GateLayer` |
 //! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies for the `metrics` facade |
 //! | `lz4` | compression of large bodies in claim checks |
 //! | `chaos` | `chaos`: fault injection; a build without the feature cannot inject faults |
@@ -206,18 +208,18 @@ pub use ground::token;
 pub use patterns::chaos;
 #[cfg(feature = "work")]
 pub use patterns::claim_check;
-#[cfg(feature = "jwt")]
-pub use patterns::federated_identity;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub use patterns::leader_election;
 #[cfg(any(feature = "work", feature = "workflow"))]
 pub use patterns::queue_listener;
 #[cfg(feature = "workflow")]
 pub use patterns::saga;
-#[cfg(feature = "operations")]
-pub use patterns::supervisor;
 #[cfg(feature = "data")]
 pub use patterns::{cache_aside, sharding};
+#[cfg(feature = "jwt")]
+pub use patterns::{federated_identity, gatekeeper};
+#[cfg(feature = "operations")]
+pub use patterns::{health, supervisor};
 #[cfg(feature = "events")]
 pub use roof::event_sourcing;
 #[cfg(feature = "workflow")]
@@ -251,7 +253,7 @@ use ground::{
 )]
 use {
     ground::{caught, validator},
-    ports::gather,
+    ports::{gather, presence},
 };
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};

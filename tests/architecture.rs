@@ -59,7 +59,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, wakers of children, questions to sentinels, rows of a write, commits of a refused request.
+    // parts of a queue, renewals, wakers of children, checks, questions to sentinels, rows of a write, commits of a refused
+    // request.
     (
         "futures_util",
         &[
@@ -75,6 +76,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
+            "patterns/health/component.rs",
             "patterns/supervisor/signal.rs",
             "patterns/supervisor/task.rs",
             "roof/event_sourcing/send.rs",
@@ -99,7 +101,8 @@ const DOORS: &[(&str, &[&str])] = &[
         "rustix",
         &["wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs", "wings/backend/sqlite/machine.rs"],
     ),
-    ("http", &["http", "tower"]),
+    ("http", &["http", "tower", "health_http"]),
+    ("http_body", &["tower"]),
     ("httpdate", &["wings/http/hints.rs"]),
     ("metrics", &["metrics"]),
     ("reqwest", &["wings/http/by_reqwest.rs"]),
@@ -221,6 +224,7 @@ fn watched(code: &str) -> Vec<String> {
         "twox_hash",
         "futures_util",
         "http",
+        "http_body",
         "httpdate",
         "metrics",
         "reqwest",

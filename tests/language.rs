@@ -173,7 +173,7 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
 }
 
 /// The patterns, by the folders of their pages.
-const PATTERNS: [&str; 22] = [
+const PATTERNS: [&str; 24] = [
     "patterns/cache_aside",
     "patterns/chaos",
     "patterns/circuit_breaker",
@@ -181,6 +181,8 @@ const PATTERNS: [&str; 22] = [
     "patterns/coalesce",
     "patterns/fallback",
     "patterns/federated_identity",
+    "patterns/gatekeeper",
+    "patterns/health",
     "patterns/hedge",
     "patterns/leader_election",
     "patterns/queue_listener",

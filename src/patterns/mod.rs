@@ -11,6 +11,10 @@ pub mod coalesce;
 pub mod fallback;
 #[cfg(feature = "jwt")]
 pub mod federated_identity;
+#[cfg(feature = "jwt")]
+pub mod gatekeeper;
+#[cfg(feature = "operations")]
+pub mod health;
 pub mod hedge;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;

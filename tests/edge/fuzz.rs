@@ -1,13 +1,21 @@
-//! Random tokens: none panics, and none is accepted. `STEADFAST_FUZZED` sets their number.
-use std::env;
+//! Random tokens, seals, paths and requests: none panics, and none is accepted. `STEADFAST_FUZZED` sets their number.
+use std::{convert::Infallible, env, sync::Arc};
 
 use serde_json::Value;
 use steadfast::{
+    codec::Codec,
     entropy::Entropy,
+    gatekeeper::{HandOver, HandOverConfig, TrustedHost, TrustedHostConfig},
+    http::strict_path,
+    store::InMemoryStore,
+    time::{Clock, Timestamp},
     token::{Key, KeyRing},
 };
 
-use crate::federated_identity::{A, World, claims};
+use crate::{
+    federated_identity::{A, World, claims},
+    gatekeeper::requests,
+};
 
 /// Number of inputs of each kind.
 pub(crate) fn inputs() -> u64 {
@@ -76,4 +84,133 @@ fn of_random_tokens_none_is_accepted() {
         accepted += u64::from(!is_same && (by_ring || world.verify(&token).is_ok()));
     }
     assert_eq!(accepted, 0);
+}
+
+#[test]
+fn of_random_seals_none_is_opened() {
+    let (clock, time) = Clock::manual();
+    time.set_wall(Timestamp::from_millis(1_800_000_000_000));
+    let entropy = Entropy::from_seed(2);
+    let key = Key::generate("a").unwrap();
+    let (ring, keys) = (KeyRing::new([key.clone()]).unwrap(), KeyRing::new([key.to_public().unwrap()]).unwrap());
+    let codec = || {
+        Codec::<Vec<u8>>::new(|bytes| Ok::<_, Infallible>(bytes.clone()), |bytes| Ok::<_, Infallible>(bytes.to_vec()))
+    };
+    let gate = HandOver::builder("orders", ring, codec(), HandOverConfig::default()).clock(&clock).build().unwrap();
+    let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+    let host = TrustedHost::builder("orders", keys, store, codec(), TrustedHostConfig::default()).clock(&clock).build();
+    let host = host.unwrap();
+    let (one, other) = (gate.seal(&b"an order".to_vec()).unwrap(), gate.seal(&b"another".to_vec()).unwrap());
+    let parts: Vec<&[u8]> = [&one, &other].iter().flat_map(|sealed| sealed.split(|b| b".\n".contains(b))).collect();
+    let mut opened = 0;
+    for _ in 0..inputs() {
+        let sealed = mutated(&one, &parts, &entropy);
+        opened += u64::from(sealed != one && sealed != other && time.block_on(host.open(&sealed)).is_ok());
+    }
+    assert_eq!(opened, 0);
+    assert_eq!(time.block_on(host.open(&one)).unwrap(), b"an order");
+}
+
+/// Decodes a path as often as it changes, takes both slashes for one, and resolves dots: the most that hops do together.
+fn as_lenient_hops(path: &[u8]) -> Vec<Vec<u8>> {
+    let mut path = path.to_vec();
+    for _ in 0..4 {
+        let mut decoded = Vec::new();
+        let mut at = 0;
+        while at < path.len() {
+            let digit = |at: usize| path.get(at).and_then(|byte: &u8| char::from(*byte).to_digit(16));
+            match (path[at], digit(at + 1), digit(at + 2)) {
+                (b'%', Some(high), Some(low)) => {
+                    decoded.push((high * 16 + low) as u8);
+                    at += 3;
+                }
+                (byte, ..) => {
+                    decoded.push(byte);
+                    at += 1;
+                }
+            }
+        }
+        path = decoded;
+    }
+    path.split(|byte| b"/\\".contains(byte)).map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn of_random_paths_none_that_is_accepted_means_another_one_to_lenient_hops() {
+    let entropy = Entropy::from_seed(3);
+    let words: [&[u8]; 14] =
+        [b"..", b"/", b"%2e", b"%2F", b"%5c", b"%25", b"\\", b";", b"%00", b"a", b".", b"%c0%af", b"%u002e", b"%%"];
+    let mut accepted = 0;
+    for _ in 0..inputs() {
+        let mut path = vec![b'/'];
+        (0..entropy.up_to(6)).for_each(|_| path.extend(words[entropy.up_to(13) as usize]));
+        let path = mutated(&path, &words, &entropy);
+        let Ok(path) = std::str::from_utf8(&path) else { continue };
+        if strict_path(path).is_ok() {
+            accepted += 1;
+            let plain: Vec<_> = path.split('/').collect();
+            let lenient = as_lenient_hops(path.as_bytes());
+            assert_eq!(plain.len(), lenient.len(), "{path}: other segments");
+            assert!(
+                lenient.iter().all(|segment| !matches!(&segment[..], b"." | b"..") && !segment.contains(&0)),
+                "{path}"
+            );
+        }
+    }
+    assert!(accepted > 0);
+}
+
+#[test]
+fn of_random_requests_none_passes_that_the_rules_do_not_name() {
+    let world = requests::World::new();
+    let entropy = Entropy::from_seed(4);
+    let one = |list: &[&'static [u8]]| list[entropy.up_to(list.len() as u64 - 1) as usize];
+    let methods: [&[u8]; 6] = [b"POST", b"GET", b"PUT", b"DELETE", b"post", b"CONNECT"];
+    let targets: [&[u8]; 7] =
+        [b"/orders", b"/orders/7", b"/orders/..", b"/orders/%2e", b"http://evil.example/orders", b"*", b"/orders?a=b"];
+    let names: [&[u8]; 8] = [
+        b"content-length",
+        b"content-type",
+        b"transfer-encoding",
+        b"host",
+        b"x-forwarded-for",
+        b"content-encoding",
+        b"accept",
+        b"idempotency-key",
+    ];
+    let values: [&[u8]; 9] =
+        [b"9", b"0", b"application/json", b"chunked", b"gzip", b"identity", b"text/plain", b"99999999999", b"+9"];
+    let (mut built, mut passed) = (0, 0);
+    for _ in 0..inputs() {
+        let maybe = |bytes: &'static [u8], list: &[&[u8]]| {
+            if entropy.up_to(5) == 0 { mutated(bytes, list, &entropy) } else { bytes.to_vec() }
+        };
+        let target = maybe(one(&targets), &targets);
+        let mut request = http::Request::builder().method(one(&methods)).uri(&target[..]);
+        if entropy.up_to(1) == 0 {
+            request = request.header("content-type", "application/json").header("content-length", 9);
+        }
+        for _ in 0..entropy.up_to(3) {
+            request = request.header(&maybe(one(&names), &names)[..], &maybe(one(&values), &values)[..]);
+        }
+        let Ok(request) = request.body(world.body(&["{\"a\":", "[7]}"], false)) else { continue };
+        built += 1;
+        let (before, headers) = (world.passed(), request.headers().clone());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let has_host = request.uri().authority().is_some();
+        let status = world.send(request).status().as_u16();
+        if world.passed() > before {
+            passed += 1;
+            let is_order = method == "POST" && path == "/orders" && headers["content-length"] == "9";
+            let is_look = method == "GET" && path.strip_prefix("/orders/").is_some_and(|id| !id.contains('/'));
+            assert!((is_order || is_look) && status == 200 && !has_host, "{method} {path} {headers:?}");
+            assert!(
+                !headers.contains_key("transfer-encoding") && !headers.contains_key("content-encoding"),
+                "{headers:?}"
+            );
+        } else {
+            assert!([400, 404, 405, 411, 413, 414, 415].contains(&status), "{method} {path} {headers:?}: {status}");
+        }
+    }
+    assert!(built > passed && passed > 0, "{built} requests, {passed} passed");
 }

@@ -1,7 +1,8 @@
-//! The rooms at the edge of a service, through the public API: `token`, `federated_identity`.
+//! The rooms at the edge of a service, through the public API: `token`, `federated_identity`, `gatekeeper`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod federated_identity;
 mod fuzz;
+mod gatekeeper;
 mod http;
 mod token;
 

@@ -10,5 +10,6 @@ mod engines;
 #[path = "../it/moody_store.rs"]
 mod moody_store;
 
+mod health;
 mod supervisor;
 mod world;

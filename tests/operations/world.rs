@@ -2,13 +2,20 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::{FutureExt, Stream, stream::FuturesUnordered};
-use steadfast::time::{Clock, ManualClock};
+use steadfast::{
+    store::{DeleteOptions, Key, Page, PutOptions, Scan, Store, StoreFuture, Version},
+    time::{Clock, ManualClock},
+};
 
 pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
 pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -95,5 +102,33 @@ impl World {
             }
         };
         self.time.block_on(self.with_tasks(limited))
+    }
+}
+
+/// A store that counts its requests.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) requests: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    fn count(&self) -> &dyn Store {
+        self.requests.fetch_add(1, SeqCst);
+        &*self.store
+    }
+}
+
+impl Store for Counted {
+    forward_store! { store: capabilities, get, batch }
+
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
+        self.count().put(key, value, options)
+    }
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
+        self.count().delete(key, options)
+    }
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
+        self.count().scan(scan)
     }
 }

@@ -4,7 +4,10 @@
 //! `jsonwebtoken`: that one panics at its first use if two back ends are compiled in.
 use std::fmt;
 
-use aws_lc_rs::signature::{self, Ed25519KeyPair, KeyPair, ParsedPublicKey, VerificationAlgorithm};
+use aws_lc_rs::{
+    digest::{self, SHA256},
+    signature::{self, Ed25519KeyPair, KeyPair, ParsedPublicKey, VerificationAlgorithm},
+};
 use base64::{
     Engine,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
@@ -164,6 +167,18 @@ pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
 /// Returns the bytes as base64url without padding.
 pub(crate) fn to_base64(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// Returns the SHA-256 of the bytes, as base64url.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    to_base64(digest::digest(&SHA256, bytes).as_ref())
+}
+
+/// Returns 128 bits that nobody can guess, as base64url; `None` if the system has none.
+pub(crate) fn random_id() -> Option<String> {
+    let mut bits = [0; 16];
+    aws_lc_rs::rand::fill(&mut bits).ok()?;
+    Some(to_base64(&bits))
 }
 
 impl fmt::Debug for VerifyKey {

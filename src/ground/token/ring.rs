@@ -263,6 +263,9 @@ pub enum SignError {
     /// The newest key of the ring only verifies.
     #[error("the newest key of the ring only verifies")]
     NoPrivateKey,
+    /// The system has no randomness.
+    #[error("the system has no randomness")]
+    NoRandomness,
     /// The content has no form in JSON.
     #[error("the content has no form in JSON: {0}")]
     Content(String),

@@ -117,6 +117,7 @@ mod message;
 mod partitioned;
 mod redrive;
 mod requester;
+mod send_only;
 mod settle;
 pub(crate) mod state;
 mod unexplained;
@@ -133,6 +134,7 @@ pub use message::{Delivery, Depth, Message, MessageId, Peeked, Receipt};
 pub use partitioned::PartitionedQueue;
 pub use redrive::redrive;
 pub use requester::{ReplyTo, RequestError, Requester};
+pub use send_only::SendOnly;
 pub use settle::{Receive, Settle, check_visibility};
 pub(crate) use unexplained::{Unexplained, untried};
 

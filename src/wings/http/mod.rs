@@ -142,6 +142,8 @@
 //! With feature `jwt`, `bearer` takes the token of a request for a
 //! `federated_identity::TokenVerifier`, and `token_answer` makes a response of its refusal.
 //!
+//! [`strict_path`] refuses paths that two programs might read differently.
+//!
 //! For a [conditional refresh](crate::cache_aside::CacheAside::get_or_refresh) of a cache,
 //! [`validator_of`] reads `etag` and `last-modified` of a response, and [`make_conditional`]
 //! repeats them in the next request.
@@ -197,6 +199,7 @@ mod number;
 mod rate_limit;
 mod source;
 mod status;
+mod strict_path;
 
 pub use answer::{answer, policy_answer, refusal, retry_after_value, status_of};
 #[cfg(feature = "jwt")]
@@ -212,3 +215,4 @@ pub use hints::{LONGEST_HINT, retry_after};
 pub use rate_limit::RateLimit;
 pub use source::kind_by_source;
 pub use status::kind_of;
+pub use strict_path::{BadPath, strict_path};

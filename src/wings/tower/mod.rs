@@ -92,6 +92,40 @@
 //! # }
 //! ```
 //!
+//! # Gates
+//!
+//! With feature `http`, `GateLayer` is the layer of a service that faces callers: requests that
+//! break a rule go no further. It is the first half of `gatekeeper`, and of use without the second.
+//!
+//! ```
+//! # #[cfg(feature = "http")] {
+//! use axum::{Router, routing::post};
+//! use steadfast::tower::{GateConfig, GateLayer, GateRules};
+//!
+//! let rules = GateRules::new()
+//!     .post("/orders").json().max_body(64 << 10)
+//!     .get("/orders/{id}")
+//!     .keep_headers(["authorization", "idempotency-key"]);
+//! let gate = GateLayer::new(rules, GateConfig::default()).unwrap();
+//! let app: Router = Router::new().route("/orders", post(async || "accepted")).layer(gate);
+//! # }
+//! ```
+//!
+//! | step | refused with | settings, by default |
+//! |---|---|---|
+//! | length of path and query | 414 | `max_uri` 2 KiB |
+//! | ambiguous path, target with a host | 400 | `http::strict_path` |
+//! | no route of this path, of this method | 404, 405 | `GateRules` |
+//! | number and size of headers | 431 | `max_headers` 64, `max_header_bytes` 16 KiB |
+//! | two hosts, two lengths, a length beside a transfer coding | 400 | |
+//! | body without a length, too large | 411, 413 | `GateRules::max_body`, required for each body |
+//! | other type, a content coding | 415 | `GateRules::json` |
+//! | body that is late, or of another length | 408, 400 | `body_timeout` 10 s |
+//!
+//! The body is read as a whole before the inner service is called. After a refusal an HTTP/1
+//! connection is closed, since the rest of the request may be framed otherwise. Admission by tenant
+//! is a `PipelineLayer` inside the gate.
+//!
 //! # Guarantees
 //!
 //! 1. `poll_ready` reserves nothing that a drop would leak. No permit of the inner service is held
@@ -102,6 +136,13 @@
 //!    flat, and contain the service's own.
 //! 4. Deadlines and priorities travel in headers, from a client to a server and on to the handler's
 //!    own calls.
+//! 5. A gate checks the cheapest rule first. A refused request has cost nothing of the later ones:
+//!    no byte of its body is read, and the inner service is not called. A body that passes has
+//!    exactly its declared length, and arrived before one deadline.
+//! 6. Refusals of a gate are bare: 400, 404, 405, 408, 411, 413, 414, 415 or 431, and 500 for a
+//!    panic behind it. Events name the rule, and never a part of the request.
+//! 7. A path that two programs might read differently is refused, and never normalised. Of the
+//!    headers only the named ones pass, and those of identity and forwarding never.
 //!
 //! # Cancel safety
 //!
@@ -110,7 +151,7 @@
 //!
 //! # Events
 //!
-//! Those of the policies.
+//! Those of the policies. A gate sends `GateEvent`: refused.
 //!
 //! # Pitfalls
 //!
@@ -125,6 +166,12 @@
 //! `Service`.
 mod finish;
 #[cfg(feature = "http")]
+mod gate; // requests that break a rule go no further
+#[cfg(feature = "http")]
+mod gate_event;
+#[cfg(feature = "http")]
+mod gate_rules;
+#[cfg(feature = "http")]
 mod http_requests;
 mod layer;
 mod requests;
@@ -133,6 +180,12 @@ mod service;
 #[cfg(feature = "http")]
 pub use finish::Answering;
 pub use finish::{BoxError, Boxing, Finish, Flat, OperationError};
+#[cfg(feature = "http")]
+pub use gate::{GateLayer, GateService};
+#[cfg(feature = "http")]
+pub use gate_event::{GateEvent, GateRule};
+#[cfg(feature = "http")]
+pub use gate_rules::{GateConfig, GateRules};
 #[cfg(feature = "http")]
 pub use http_requests::{HttpRequests, ReceivedRequests};
 pub use layer::PipelineLayer;

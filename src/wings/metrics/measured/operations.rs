@@ -1,6 +1,9 @@
-//! Metrics of supervisors.
+//! Metrics of supervisors and of health checks.
 use super::super::registry::{Measured, Sample, Scope};
-use crate::supervisor::{ChildFailure, Supervisor, SupervisorEvent};
+use crate::{
+    health::{Group, GroupReason, Health, HealthEvent, HealthStatus},
+    supervisor::{ChildFailure, Supervisor, SupervisorEvent},
+};
 
 impl Measured for Supervisor {
     const KIND: &'static str = "supervisor";
@@ -34,6 +37,34 @@ impl Measured for Supervisor {
                 polls.set(child.polls as f64);
                 time.set(child.poll_time.as_secs_f64());
                 longest.set(child.longest_poll.as_secs_f64());
+            }
+        })
+    }
+}
+
+impl Measured for Health {
+    const KIND: &'static str = "health";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let failures = scope.counter("steadfast_health_check_failures_total", &[]);
+        self.events().tap(move |event| {
+            if let HealthEvent::CheckFailed { .. } = event {
+                failures.increment(1);
+            }
+        });
+        let ready = scope.gauge("steadfast_health_ready", &[]);
+        let ejected = scope.gauge("steadfast_health_ejected", &[]);
+        let executions: Vec<_> = self
+            .checks()
+            .map(|check| (check.to_owned(), scope.gauge("steadfast_health_executions", &[("check", check)])))
+            .collect();
+        let health = self.clone();
+        Box::new(move || {
+            let report = health.last_report(&Group::Readiness);
+            ready.set(f64::from(u8::from(report.status != HealthStatus::Unhealthy)));
+            ejected.set(f64::from(u8::from(report.reason == Some(GroupReason::Ejected))));
+            for (check, gauge) in &executions {
+                gauge.set(health.executions(check).unwrap_or_default() as f64);
             }
         })
     }

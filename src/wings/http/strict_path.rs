@@ -1,0 +1,61 @@
+//! Paths that every program reads in the same way.
+use std::fmt;
+
+/// Returns the path of a request, if no other program can take it for another path. Nothing is
+/// normalised: two programs that do so differently disagree on what was asked for.
+///
+/// Refused are: a path that does not begin with `/`; `..`, and a segment `.`; `//`; `\`; any
+/// character that is not printable ASCII; an escape that is incomplete, or that stands for a
+/// control character, a dot, a slash, a backslash or `%`.
+///
+/// ```
+/// use steadfast::http::strict_path;
+///
+/// assert!(strict_path("/orders/7%20b").is_ok());
+/// for path in ["", "orders", "/a/../b", "/a//b", "/a/%2e%2E/b", "/a%2fb", "/a%5cb", "/a%00"] {
+///     assert!(strict_path(path).is_err(), "{path}");
+/// }
+/// ```
+///
+/// # Errors
+/// [`BadPath`], which does not contain the path.
+pub fn strict_path(path: &str) -> Result<&str, BadPath> {
+    let bytes = path.as_bytes();
+    let mut at = 0;
+    if bytes.first() != Some(&b'/') {
+        return Err(BadPath(()));
+    }
+    while let Some(byte) = bytes.get(at) {
+        let next = bytes.get(at + 1);
+        let is_fine = match byte {
+            b'%' => {
+                let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+                let code = digit(at + 1).zip(digit(at + 2)).map(|(high, low)| high * 16 + low);
+                at += 2;
+                // A second hop may decode once more.
+                code.is_some_and(|code| !matches!(code, 0..=0x1f | 0x7f | 0x25 | 0x2e | 0x2f | 0x5c))
+            }
+            b'/' => next != Some(&b'/') && !(next == Some(&b'.') && matches!(bytes.get(at + 2), None | Some(b'/'))),
+            b'.' => next != Some(&b'.'),
+            b'\\' | b'#' | b'?' => false,
+            byte => byte.is_ascii_graphic(),
+        };
+        if !is_fine {
+            return Err(BadPath(()));
+        }
+        at += 1;
+    }
+    Ok(path)
+}
+
+/// The error for a path that two programs might read differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadPath(());
+
+impl fmt::Display for BadPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ambiguous path")
+    }
+}
+
+impl std::error::Error for BadPath {}

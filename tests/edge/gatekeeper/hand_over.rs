@@ -1,0 +1,250 @@
+//! What a gate seals, and a host opens once.
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use steadfast::{
+    codec::Codec,
+    gatekeeper::{HandOver, HandOverConfig, OpenError, TrustedHost, TrustedHostConfig, TrustedHostEvent as Event},
+    port::{Capability, PortErrorKind},
+    queue::{Delivery, InMemoryQueue, Message, QueueExt, SendOnly},
+    store::{InMemoryStore, Store},
+    testing::{ManualClock, PortAnswer, ScriptedPort, crash_at_every_write, drop_at_every_await},
+    time::{Clock, Timestamp},
+    token::{Key, KeyRing, TokenReason},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn codec() -> Codec<String> {
+    Codec::new(
+        |text: &String| Ok::<_, std::fmt::Error>(text.clone().into_bytes()),
+        |bytes| {
+            let text = String::from_utf8(bytes.to_vec())?;
+            assert!(!text.contains("altered"), "content behind a bad seal was decoded");
+            Ok::<_, std::string::FromUtf8Error>(text)
+        },
+    )
+}
+
+struct World {
+    time: ManualClock,
+    clock: Clock,
+    key: Key,
+    ring: KeyRing,
+    keys: KeyRing,
+    gate: HandOver<String>,
+    store: Arc<InMemoryStore>,
+    queue: Arc<InMemoryQueue>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (clock, time) = Clock::manual();
+        time.set_wall(Timestamp::from_millis(1_800_000_000_000));
+        let key = Key::generate("one").unwrap();
+        let ring = KeyRing::new([key.clone()]).unwrap();
+        let keys = KeyRing::new([key.to_public().unwrap()]).unwrap();
+        let gate = HandOver::builder("orders", ring.clone(), codec(), HandOverConfig::default());
+        let gate = gate.clock(&clock).build().unwrap();
+        let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+        let queue = Arc::new(InMemoryQueue::builder("orders").clock(&clock).build());
+        Self { time, clock, key, ring, keys, gate, store, queue }
+    }
+
+    fn host_on(&self, name: &str, store: Arc<dyn Store>) -> TrustedHost<String> {
+        let builder = TrustedHost::builder(name, self.keys.clone(), store, codec(), TrustedHostConfig::default());
+        builder.clock(&self.clock).build().unwrap()
+    }
+
+    fn host(&self) -> TrustedHost<String> {
+        self.host_on("orders", self.store.clone())
+    }
+
+    fn open(&self, sealed: &[u8]) -> Result<String, OpenError> {
+        self.time.block_on(self.host().open(sealed))
+    }
+
+    fn receive(&self) -> Delivery {
+        self.time.block_on(self.queue.receive_one(S(30))).unwrap().expect("a message")
+    }
+}
+
+fn reason(opened: Result<String, OpenError>) -> Option<TokenReason> {
+    match opened {
+        Err(OpenError::Refused(refused)) => Some(refused.reason()),
+        _ => None,
+    }
+}
+
+// Guarantee: gatekeeper 1, 2.
+#[test]
+fn of_a_call_the_host_refuses_a_seal_that_is_altered_expired_used_or_for_another_host() {
+    let world = World::new();
+    let seal = |text: &str| world.gate.seal(&text.to_owned()).unwrap();
+    let sealed = seal("an order");
+    let end = sealed.iter().position(|byte| *byte == b'\n').unwrap();
+    let altered = [&sealed[..=end], b"altered"].concat();
+    assert_eq!(reason(world.open(&altered)), Some(TokenReason::Signature));
+    let appended = [&sealed[..], b", altered"].concat();
+    assert_eq!(reason(world.open(&appended)), Some(TokenReason::Signature));
+    let swapped = [&seal("another")[..=end], &sealed[end + 1..]].concat();
+    assert!(reason(world.open(&swapped)).is_some());
+    let other = world.host_on("payments", world.store.clone());
+    assert_eq!(reason(world.time.block_on(other.open(&sealed))), Some(TokenReason::Audience));
+    for bytes in [&b""[..], b"\n", b"altered", &sealed[end..], &[b'a'; 10_000], &[0xff; 20]] {
+        assert!(reason(world.open(bytes)).is_some());
+    }
+    // A token of the same key for another purpose.
+    let token = world.ring.sign("other+jwt", "orders", world.clock.wall() + S(9), &()).unwrap();
+    assert_eq!(reason(world.open(format!("{token}\nan order").as_bytes())), Some(TokenReason::Malformed));
+    let foreign = KeyRing::new([Key::generate("one").unwrap()]).unwrap();
+    let forger = HandOver::builder("orders", foreign, codec(), HandOverConfig::default()).clock(&world.clock);
+    let forged = forger.build().unwrap().seal(&"an order".to_owned()).unwrap();
+    assert_eq!(reason(world.open(&forged)), Some(TokenReason::Signature));
+
+    let host = world.host();
+    let mut events = host.events();
+    assert_eq!(world.time.block_on(host.open(&sealed)).unwrap(), "an order");
+    assert!(matches!(world.time.block_on(host.open(&sealed)), Err(OpenError::Used)));
+    assert!(matches!(world.open(&sealed), Err(OpenError::Used)), "nor by another host");
+    assert_eq!(events.try_recv().unwrap().unwrap().what, Event::Replayed);
+    let late = seal("an order");
+    world.time.advance(S(60));
+    assert_eq!(reason(world.open(&late)), Some(TokenReason::Expired));
+    // Used seals are forgotten only when no host accepts them any more.
+    assert_eq!(reason(world.open(&sealed)), Some(TokenReason::Expired));
+}
+
+// Guarantee: gatekeeper 3.
+#[test]
+fn a_redelivered_message_is_opened_again_and_its_copy_in_another_message_is_not() {
+    let world = World::new();
+    let gate = SendOnly::new(world.queue.clone());
+    world.time.block_on(world.gate.send(&gate, &"an order".to_owned())).unwrap();
+    let (first, host) = (world.receive(), world.host());
+    assert_eq!(world.time.block_on(host.open_message(&first)).unwrap(), "an order");
+    world.time.advance(S(31));
+    let second = world.receive();
+    assert!(second.deliveries == 2 && second.id == first.id);
+    assert_eq!(world.time.block_on(world.host().open_message(&second)).unwrap(), "an order");
+    // The queue was read by somebody who sends the body again, by queue and by call.
+    world.time.block_on(world.queue.send_one(Message::new(first.body.clone()))).unwrap();
+    let copy = world.receive();
+    assert!(matches!(world.time.block_on(host.open_message(&copy)), Err(OpenError::Used)));
+    assert!(matches!(world.open(&first.body), Err(OpenError::Used)));
+    world.time.block_on(world.queue.send_one(Message::new(Bytes::from_static(b"altered")))).unwrap();
+    assert!(reason(world.time.block_on(host.open_message(&world.receive()))).is_some());
+}
+
+// Guarantee: gatekeeper 2.
+#[test]
+fn of_many_hosts_at_once_one_accepts_a_seal() {
+    let world = World::new();
+    let sealed = world.gate.seal(&"an order".to_owned()).unwrap();
+    let hosts: Vec<_> = (0..100).map(|_| world.host()).collect();
+    let all = world.time.block_on(futures::future::join_all(hosts.iter().map(|host| host.open(&sealed))));
+    assert_eq!(all.iter().filter(|opened| opened.is_ok()).count(), 1);
+}
+
+// Guarantee: gatekeeper 5.
+#[test]
+fn without_its_store_a_host_opens_nothing_and_by_queue_it_goes_on_later() {
+    let world = World::new();
+    let port = ScriptedPort::new(&world.clock);
+    let host = world.host_on("orders", port.store(world.store.clone()));
+    let gate = SendOnly::new(world.queue.clone());
+    world.time.block_on(world.gate.send(&gate, &"an order".to_owned())).unwrap();
+    let delivery = world.receive();
+    for answer in [PortAnswer::fail(PortErrorKind::Unavailable), PortAnswer::hang()] {
+        port.by(move |_| answer);
+        let sealed = world.gate.seal(&"an order".to_owned()).unwrap();
+        let refused = world.time.block_on(host.open(&sealed)).unwrap_err();
+        assert_eq!(refused.retry_after(), Some(S(1)), "{refused}");
+        assert!(matches!(world.time.block_on(host.open_message(&delivery)), Err(OpenError::Unavailable { .. })));
+    }
+    port.by(|_| PortAnswer::pass());
+    assert_eq!(world.time.block_on(host.open_message(&delivery)).unwrap(), "an order");
+}
+
+// Guarantee: gatekeeper 4.
+#[test]
+fn a_rotation_of_keys_loses_no_message() {
+    let world = World::new();
+    let gate = SendOnly::new(world.queue.clone());
+    let send = |text: &str| world.time.block_on(world.gate.send(&gate, &text.to_owned())).unwrap();
+    send("before");
+    let next = Key::generate("two").unwrap();
+    world.keys.replace([next.to_public().unwrap(), world.key.to_public().unwrap()]).unwrap();
+    send("while the host knows both");
+    world.ring.replace([next.clone()]).unwrap();
+    send("after");
+    for text in ["before", "while the host knows both", "after"] {
+        let delivery = world.receive();
+        assert_eq!(world.time.block_on(world.host().open_message(&delivery)).unwrap(), text);
+    }
+    world.keys.replace([next.to_public().unwrap()]).unwrap();
+    let old = KeyRing::new([world.key.clone()]).unwrap();
+    let old = HandOver::builder("orders", old, codec(), HandOverConfig::default()).clock(&world.clock).build().unwrap();
+    assert_eq!(reason(world.open(&old.seal(&"late".to_owned()).unwrap())), Some(TokenReason::Key));
+}
+
+// Guarantee: gatekeeper 4.
+#[test]
+fn a_host_with_a_key_that_signs_and_a_gate_without_one_are_refused() {
+    let world = World::new();
+    let host =
+        |keys| TrustedHost::new("orders", keys, world.store.clone(), codec(), TrustedHostConfig::default()).map(drop);
+    let gate = |ring| HandOver::new("orders", ring, codec(), HandOverConfig::default()).map(drop);
+    assert!(host(world.ring.clone()).unwrap_err().to_string().contains("public keys"));
+    let secret = || KeyRing::new([Key::secret("one", &[7; 32]).unwrap()]).unwrap();
+    assert!(host(secret()).is_err() && gate(secret()).is_err(), "a secret would sign in both places");
+    assert!(gate(world.keys.clone()).unwrap_err().to_string().contains("private key"));
+    assert!(HandOver::new("", world.ring.clone(), codec(), HandOverConfig::default()).is_err());
+    let without = ScriptedPort::changing(&world.clock, |can| can.without(Capability::TimeToLive));
+    let short = without.store(world.store.clone());
+    let refused = TrustedHost::new("orders", world.keys.clone(), short, codec(), TrustedHostConfig::default());
+    assert!(refused.unwrap_err().to_string().contains("time"), "no time to live");
+}
+
+// Guarantee: gatekeeper 3.
+#[test]
+fn an_opening_that_is_dropped_at_any_await_loses_no_message() {
+    let world = World::new();
+    let gate = SendOnly::new(world.queue.clone());
+    let port = ScriptedPort::new(&world.clock);
+    port.by(|_| PortAnswer::pass().request_takes(S(1)).answer_takes(S(1)));
+    let host = world.host_on("orders", port.store(world.store.clone()));
+    world.time.block_on(world.gate.send(&gate, &"an order".to_owned())).unwrap();
+    let delivery = world.receive();
+    let polls = drop_at_every_await(&world.time, || host.open_message(&delivery), |_| {});
+    assert!(polls >= 2);
+    assert_eq!(world.time.block_on(host.open_message(&delivery)).unwrap(), "an order");
+}
+
+// Guarantee: gatekeeper 3.
+#[test]
+fn a_host_that_crashes_at_any_request_loses_no_message_and_opens_none_twice_for_others() {
+    let requests = crash_at_every_write(|process| {
+        let world = World::new();
+        let gate = SendOnly::new(world.queue.clone());
+        world.time.block_on(world.gate.send(&gate, &"an order".to_owned())).unwrap();
+        let (store, queue) = (process.store(world.store.clone()), process.queue(world.queue.clone()));
+        let host = world.host_on("orders", store);
+        world.time.block_on(process.run(async {
+            let delivery = queue.receive_one(S(30)).await.unwrap().unwrap();
+            host.open_message(&delivery).await.unwrap();
+            queue.complete(&delivery.receipt).await.unwrap();
+        }));
+        world.time.advance(S(31));
+        // Another process goes on.
+        while let Some(delivery) = world.time.block_on(world.queue.receive_one(S(30))).unwrap() {
+            assert_eq!(world.time.block_on(world.host().open_message(&delivery)).unwrap(), "an order");
+            world.time.block_on(world.queue.send_one(Message::new(delivery.body.clone()))).unwrap();
+            world.time.block_on(world.queue.complete(&delivery.receipt)).unwrap();
+            let copy = world.receive();
+            assert!(matches!(world.time.block_on(world.host().open_message(&copy)), Err(OpenError::Used)));
+            world.time.block_on(world.queue.complete(&copy.receipt)).unwrap();
+        }
+    });
+    assert_eq!(requests, 3);
+}

@@ -1,0 +1,289 @@
+//! Requests through a gate: each refused one by its rule, at no later cost.
+use std::{
+    convert::Infallible,
+    future::Ready,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
+use hyper::body::{Body, Frame};
+use steadfast::{
+    testing::{ManualClock, drop_at_every_await},
+    time::Clock,
+    tower::{GateConfig, GateEvent, GateLayer, GateRules},
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// A body that counts the bytes that are read from it, and may never end.
+pub(crate) enum Counted {
+    Arriving { chunks: Vec<Bytes>, read: Arc<AtomicU64>, then_hangs: bool },
+    Whole(Full<Bytes>),
+}
+
+impl From<Bytes> for Counted {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(Full::new(bytes))
+    }
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Arriving { chunks, read, then_hangs } => match chunks.pop() {
+                Some(chunk) => {
+                    read.fetch_add(chunk.len() as u64, SeqCst);
+                    Poll::Ready(Some(Ok(Frame::data(chunk))))
+                }
+                None if *then_hangs => Poll::Pending,
+                None => Poll::Ready(None),
+            },
+            Self::Whole(full) => Pin::new(full).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Arriving { chunks, then_hangs, .. } => chunks.is_empty() && !then_hangs,
+            Self::Whole(full) => full.is_end_stream(),
+        }
+    }
+}
+
+/// An inner service that records what reaches it.
+#[derive(Clone, Default)]
+pub(crate) struct Inner(Arc<Mutex<Vec<(String, HeaderMap)>>>);
+
+impl Service<Request<Counted>> for Inner {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Counted>) -> Self::Future {
+        assert!(!request.uri().path().contains("panic"), "on purpose");
+        let line = format!("{} {}", request.method(), request.uri());
+        self.0.lock().unwrap().push((line, request.headers().clone()));
+        std::future::ready(Ok(Response::new("passed".to_owned())))
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) time: ManualClock,
+    pub(crate) inner: Inner,
+    pub(crate) layer: GateLayer,
+    /// Bytes that were read of bodies.
+    pub(crate) read: Arc<AtomicU64>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let (clock, time) = Clock::manual();
+        let rules = GateRules::new()
+            .post("/orders")
+            .json()
+            .max_body(64)
+            .get("/orders/{id}")
+            .get("/panic")
+            .keep_headers(["idempotency-key", "accept"]);
+        let layer = GateLayer::builder(rules, GateConfig::default()).name("gate").clock(&clock).build().unwrap();
+        Self { time, inner: Inner::default(), layer, read: Arc::default() }
+    }
+
+    pub(crate) fn body(&self, chunks: &[&str], then_hangs: bool) -> Counted {
+        let chunks = chunks.iter().rev().map(|chunk| Bytes::copy_from_slice(chunk.as_bytes())).collect();
+        Counted::Arriving { chunks, read: self.read.clone(), then_hangs }
+    }
+
+    pub(crate) fn send(&self, request: Request<Counted>) -> Response<String> {
+        let mut service = self.layer.layer(self.inner.clone());
+        self.time.block_on(service.call(request)).unwrap()
+    }
+
+    pub(crate) fn passed(&self) -> usize {
+        self.inner.0.lock().unwrap().len()
+    }
+}
+
+fn order() -> http::request::Builder {
+    Request::post("/orders").header("content-type", "application/json").header("content-length", 9)
+}
+
+const BODY: [&str; 2] = ["{\"a\":", "[7]}"];
+
+// Guarantee: tower 5, 6.
+#[test]
+fn a_refused_request_has_cost_nothing_of_the_later_steps() {
+    let world = World::new();
+    let mut events = world.layer.events();
+    let json = |length: u64| {
+        Request::post("/orders").header("content-type", "application/json").header("content-length", length)
+    };
+    let many = |count| (0..count).fold(order(), |request, n| request.header(format!("x-{n}"), "1"));
+    let get = || Request::get("/orders/7");
+    let refused = [
+        ("uri_too_long", 414, Request::get(format!("/orders/7?{}", "x".repeat(2048)))),
+        ("path", 400, Request::get("/orders/../admin")),
+        ("path", 400, Request::get("http://evil.example/orders/7")),
+        ("route", 404, Request::get("/admin")),
+        ("route", 404, Request::get("/orders/7/")),
+        ("route", 404, Request::get("/orders/")),
+        ("route", 404, Request::get("/ORDERS/7")),
+        ("method", 405, Request::delete("/orders")),
+        ("method", 405, Request::get("/orders")),
+        ("method", 405, Request::builder().method("BREW").uri("/orders")),
+        ("headers_too_large", 431, many(63)),
+        ("headers_too_large", 431, order().header("x", "y".repeat(16 << 10))),
+        ("framing", 400, order().header("host", "a").header("host", "b")),
+        ("framing", 400, order().header("content-length", 9)),
+        ("framing", 400, order().header("transfer-encoding", "chunked")),
+        ("framing", 400, Request::post("/orders").header("content-length", "+9")),
+        ("framing", 400, Request::post("/orders").header("content-length", "9, 9")),
+        ("framing", 400, Request::post("/orders").header("content-length", "0x9")),
+        ("framing", 400, Request::post("/orders").header("content-length", "99999999999999999999")),
+        ("no_length", 411, Request::post("/orders").header("content-type", "application/json")),
+        ("no_length", 411, Request::post("/orders").header("transfer-encoding", "chunked")),
+        ("no_length", 411, get()),
+        ("framing", 400, json(0)),
+        ("body_too_large", 413, json(65)),
+        ("body_too_large", 413, json(u64::MAX)),
+        ("body_too_large", 413, get().header("content-length", 9)),
+        ("content_type", 415, Request::post("/orders").header("content-length", 9)),
+        ("content_type", 415, order().header("content-type", "application/json")),
+        ("content_type", 415, Request::post("/orders").header("content-length", 9).header("content-type", "text/xml")),
+        ("content_type", 415, order().header("content-encoding", "gzip")),
+    ];
+    for (rule, status, request) in refused {
+        let request = request.body(world.body(&BODY, false)).unwrap();
+        let line = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
+        let answer = world.send(request);
+        assert_eq!(answer.status().as_u16(), status, "{rule}: {line}");
+        assert_eq!((answer.body().as_str(), answer.headers().len()), ("", 1), "bare, and the connection closes");
+        let GateEvent::Refused { rule: told, .. } = events.try_recv().unwrap().unwrap().what else { panic!("{line}") };
+        assert_eq!(told.as_str(), rule, "{line}");
+    }
+    assert_eq!((world.passed(), world.read.load(SeqCst)), (0, 0), "no call, and no byte of a body");
+    let fine = order().body(world.body(&BODY, false)).unwrap();
+    assert_eq!(world.send(fine).body(), "passed");
+    assert_eq!((world.passed(), world.read.load(SeqCst)), (1, 9));
+}
+
+// Guarantee: tower 5.
+#[test]
+fn a_body_has_its_declared_length_and_arrives_before_one_deadline() {
+    let world = World::new();
+    for (chunks, then_hangs, status) in [
+        (&["{\"a\":[7]}"][..], false, 200),
+        (&["{", "", "\"a\":[7]", "}"], false, 200),
+        (&["{\"a\":[7]"], false, 400),
+        (&["{\"a\":[7]}}"], false, 400),
+        (&["{\"a\":", "[7]}", "{\"b\":8}"], true, 400),
+        (&["{\"a\":["], true, 408),
+        (&[], true, 408),
+    ] {
+        let start = world.time.now();
+        let passed = world.passed();
+        let answer = world.send(order().body(world.body(chunks, then_hangs)).unwrap());
+        assert_eq!(answer.status().as_u16(), status, "{chunks:?}");
+        assert_eq!(world.passed() - passed, usize::from(status == 200), "{chunks:?}");
+        let limit = if status == 408 { Duration::from_secs(10) } else { Duration::ZERO };
+        assert_eq!(world.time.now() - start, limit, "{chunks:?}");
+    }
+}
+
+// Guarantee: tower 7.
+#[test]
+fn only_named_headers_pass_and_those_of_identity_never() {
+    let world = World::new();
+    let mut request = order().header("idempotency-key", "8e03").header("accept", "a").header("accept", "b");
+    for name in [
+        "x-forwarded-for",
+        "x_forwarded_for",
+        "forwarded",
+        "x-real-ip",
+        "remote-user",
+        "remote_user",
+        "x-user-id",
+        "authorization",
+        "cookie",
+        "idempotency_key",
+        "via",
+        "host",
+        "connection",
+        "te",
+        "upgrade",
+    ] {
+        request = request.header(name, "evil");
+    }
+    assert_eq!(world.send(request.body(world.body(&BODY, false)).unwrap()).status(), 200);
+    let (line, headers) = world.inner.0.lock().unwrap().pop().unwrap();
+    assert_eq!(line, "POST /orders");
+    let mut names: Vec<_> =
+        headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    names.sort();
+    let expected =
+        ["accept: a", "accept: b", "content-length: 9", "content-type: application/json", "idempotency-key: 8e03"];
+    assert_eq!(names, expected);
+    for name in
+        ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "remote-user", "x-user", "connection", "a_b", "a b"]
+    {
+        let rules = GateRules::new().get("/").keep_headers([name]);
+        let refused = GateLayer::new(rules, GateConfig::default()).unwrap_err();
+        assert!(refused.field().contains(name), "{refused}");
+    }
+}
+
+// Guarantee: tower 6.
+#[test]
+fn a_panic_behind_the_gate_is_a_bare_500() {
+    let world = World::new();
+    let answer = world.send(Request::get("/panic").body(world.body(&[], false)).unwrap());
+    assert_eq!((answer.status().as_u16(), answer.body().as_str()), (500, ""));
+}
+
+#[test]
+fn rules_that_would_let_too_much_pass_are_refused() {
+    for (rules, expected) in [
+        (GateRules::new().post("/a"), "max_body"),
+        (GateRules::new().get("/a").json(), "max_body"),
+        (GateRules::new().get("/a").get("/a"), "twice"),
+        (GateRules::new().get("/a/{id}").get("/{x}/b"), "twice"),
+        (GateRules::new().get("a"), "strict path"),
+        (GateRules::new().get("/a//b"), "strict path"),
+        (GateRules::new().get("/a%20b"), "strict path"),
+        (GateRules::new().json().get("/a"), "begin with a route"),
+    ] {
+        let refused = GateLayer::new(rules, GateConfig::default()).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let zero = GateLayer::new(GateRules::new(), GateConfig::default().max_uri(0)).unwrap_err();
+    assert_eq!(zero.field(), "max_uri");
+    assert!(
+        GateLayer::new(GateRules::new().get("/a/{id}").get("/a").post("/a").max_body(1), GateConfig::default()).is_ok()
+    );
+}
+
+#[test]
+fn a_call_that_is_dropped_at_any_await_calls_nothing_later() {
+    let world = World::new();
+    let make = || {
+        let request = order().body(world.body(&["{\"a\":["], true)).unwrap();
+        world.layer.layer(world.inner.clone()).call(request)
+    };
+    let polls = drop_at_every_await(&world.time, make, |_| assert_eq!(world.passed(), 0));
+    assert!(polls >= 2);
+}
