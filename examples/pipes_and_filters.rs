@@ -2,7 +2,7 @@
 //!
 //! `parse` reads a line, and sends what is none to a queue of odd lines; `price` adds the price; `print` writes the receipt.
 //! Each process logs what it handles, which a kill repeats. Each receipt comes out once all the same, and those of a till
-//! in order. The last line is the result as JSON.
+//! in order, where the queues have groups: on NATS they have none. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 #[path = "common/mod.rs"]
 mod common;
@@ -27,6 +27,7 @@ use steadfast::{
     backoff::BackoffConfig,
     entropy::Entropy,
     pipes_and_filters::{Emit, Filter, LINEAGE},
+    port::Capability,
     queue::{Delivery, Message, Queue, QueueExt, Receive, Settle},
     queue_listener::{IdleConfig, QueueListenerConfig, Work},
     time::Clock,
@@ -157,11 +158,11 @@ fn is_odd(number: u32) -> bool {
     number % 50 == 49
 }
 
-fn line(number: u32) -> Message {
+fn line(number: u32, has_groups: bool) -> Message {
     let article = if number.is_multiple_of(3) { "pear" } else { "apple" };
     let amount = if is_odd(number) { "some".to_owned() } else { (1 + number % 5).to_string() };
-    let message = Message::new(format!("{number} {article} {amount}")).group(format!("till-{}", number % TILLS));
-    message.header(LINEAGE, format!("line-{number}"))
+    let message = Message::new(format!("{number} {article} {amount}")).header(LINEAGE, format!("line-{number}"));
+    if has_groups { message.group(format!("till-{}", number % TILLS)) } else { message }
 }
 
 /// The processes of all filters. One that was killed is replaced.
@@ -221,6 +222,7 @@ async fn watch(args: &Args) -> Result<bool> {
         queues.push(queue(&backend, &engine, name).await?);
     }
     let (receipts, odd) = (queues[3].clone(), queue(&backend, &engine, "odd").await?);
+    let has_groups = queues[0].capabilities().has(Capability::Groups);
     let mut pool = Pool { processes: Vec::new(), log: folder.path().join("handled.log"), kills: 0 };
     for filter in 0..FILTERS.len() {
         for _ in 0..args.processes {
@@ -236,7 +238,7 @@ async fn watch(args: &Args) -> Result<bool> {
         // The lines come while processes are killed.
         let share = if args.kills == 0 { 1.0 } else { f64::from(pool.kills + 1) / f64::from(args.kills) };
         while sent < args.lines && f64::from(sent) < share * f64::from(args.lines) {
-            queues[0].send_one(line(sent)).await?;
+            queues[0].send_one(line(sent, has_groups)).await?;
             sent += 1;
         }
         if pool.kills < args.kills && clock.now() >= next_kill {
@@ -262,8 +264,10 @@ async fn watch(args: &Args) -> Result<bool> {
     for delivery in came.iter().chain(&odd_lines) {
         let number = number(&delivery.body).ok_or("a receipt without a number")?;
         *times.entry(number).or_default() += 1;
-        if !is_odd(number) {
-            by_till.entry(delivery.group.clone().unwrap_or_default()).or_default().push(number);
+        if let Some(till) = delivery.group.clone()
+            && !is_odd(number)
+        {
+            by_till.entry(till).or_default().push(number);
         }
     }
     let lineages: BTreeSet<_> = came.iter().chain(&odd_lines).filter_map(|came| came.headers.get(LINEAGE)).collect();

@@ -78,6 +78,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "roof/stream/processor/handlers.rs",
             // The client's subscriptions are streams.
             "wings/backend/nats/notifier.rs",
+            "wings/backend/nats/queue",
             "wings/backend/nats/reader.rs",
             "wings/backend/nats/scan.rs",
             "wings/backend/nats/snapshot.rs",

@@ -120,11 +120,12 @@ fn the_readme_and_the_documentation_lead_to_each_page() {
 }
 
 /// Stored forms: the file of the source, the line there, and the number on the page of stability.
-const FORMS: [(&str, &str, &str); 14] = [
+const FORMS: [(&str, &str, &str); 15] = [
     ("wings/backend/postgres/schema.rs", "const VERSION: i32 = {};", "schema in PostgreSQL | `version` {} |"),
     ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
     ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
-    ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "entries of a queue on NATS | form {} |"),
+    ("wings/backend/nats/setup.rs", "const WORK_FORM: u32 = {};", "messages of a queue on NATS | form {} |"),
+    ("wings/backend/nats/queue/record.rs", "const FORM: u32 = {};", "claims of a queue on NATS | form {} |"),
     ("patterns/saga/stored.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
     ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
     ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),

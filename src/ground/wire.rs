@@ -39,11 +39,6 @@ impl Out {
         values.for_each(|value| add(self, value));
     }
 
-    #[allow(dead_code, reason = "used by a backend")]
-    pub(crate) fn append(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
     pub(crate) fn into_bytes(self) -> Bytes {
         self.0.into()
     }

@@ -9,7 +9,7 @@ use std::{
 
 use steadfast::{
     entropy::Entropy,
-    port::{ErrorClass, Failure},
+    port::{Capability, ErrorClass, Failure},
     queue::{Message, Queue, Receive, Settle},
 };
 use tokio::{task::JoinHandle, time::sleep};
@@ -101,12 +101,13 @@ async fn worker(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, life: u64) {
 
 async fn sender(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, number: u64, messages: u64, failed: Arc<AtomicU64>) {
     let mut next = number;
+    let has_groups = queue.capabilities().has(Capability::Groups);
     while next < messages {
         while next > ledger.handled() + BACKLOG {
             sleep(MS(5)).await;
         }
         let numbers: Vec<_> = (0..BATCH).map(|i| next + i * SENDERS).filter(|next| *next < messages).collect();
-        let group = |at: u64| (at % 10 == number).then(|| format!("group {number} {}", at % 7));
+        let group = |at: u64| (has_groups && at % 10 == number).then(|| format!("group {number} {}", at % 7));
         let batch = || {
             let message = |at: &u64| {
                 // Sent again after a fault, it is accepted once.

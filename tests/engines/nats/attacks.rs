@@ -1,4 +1,4 @@
-//! Streams that an operator has damaged, logs that have lost their end, backlogs, runtimes that end, dead servers.
+//! Streams that an operator has limited, stores that have lost their end, runtimes that end, dead servers.
 use std::{collections::BTreeSet, time::Duration};
 
 use steadfast::{
@@ -74,95 +74,6 @@ fn a_read_beside_many_writes_of_its_record_is_answered() {
 }
 
 #[test]
-fn a_copy_whose_log_has_lost_its_end_begins_anew() {
-    run(async {
-        let server = server::Nats::start();
-        let proxy = Proxy::start(server.port());
-        let through = connect(server.url_at(proxy.port()), "lost").await;
-        let first = through.queue("jobs").await.unwrap();
-        for i in 0..5 {
-            first.send_one(Message::new(format!("old {i}"))).await.unwrap();
-        }
-        assert_eq!(first.depth().await.unwrap().total(), 5);
-        begin_anew(&server, &queue_stream(&server));
-        let second = connect(server.url(), "lost").await.queue("jobs").await.unwrap();
-        for i in 0..9 {
-            second.send_one(Message::new(format!("new {i}"))).await.unwrap();
-        }
-        proxy.cut();
-        while first.depth().await.is_err() {
-            server::look_again().await;
-        }
-        assert_eq!(first.depth().await.unwrap().total(), 9, "messages that are in no log, or not all that are");
-        let bodies = drained(&first).await;
-        assert!(bodies.len() == 9 && bodies.iter().all(|body| body.starts_with("new")), "{bodies:?}");
-        assert_eq!(second.depth().await.unwrap().in_flight, 9, "the copies differ");
-    });
-}
-
-#[test]
-fn a_queue_whose_stream_was_deleted_is_refused_as_corrupt() {
-    run(async {
-        let server = server::Nats::start();
-        let proxy = Proxy::start(server.port());
-        let through = connect(server.url_at(proxy.port()), "gone").await;
-        let first = through.queue("jobs").await.unwrap();
-        first.send_one(Message::new("old")).await.unwrap();
-        assert_eq!(first.depth().await.unwrap().total(), 1);
-        api(&server, &format!("STREAM.DELETE.{}", queue_stream(&server)), "");
-        // Another handle creates it, with an identity of its own.
-        let second = connect(server.url(), "gone").await.queue("jobs").await.unwrap();
-        for i in 0..3 {
-            second.send_one(Message::new(format!("new {i}"))).await.unwrap();
-        }
-        proxy.cut();
-        let refused = async {
-            loop {
-                match first.depth().await {
-                    Err(error) if kind(&error) == Some(PortErrorKind::Corrupt) => break error,
-                    _ => server::look_again().await,
-                }
-            }
-        };
-        let error = server::ends(refused).await;
-        assert!(error.to_string().contains("deleted") && error.to_string().contains("connect anew"), "{error}");
-        drop((first, through));
-        let anew = connect(server.url(), "gone").await.queue("jobs").await.unwrap();
-        assert_eq!(drained(&anew).await.len(), 3);
-    });
-}
-
-#[test]
-fn a_log_with_a_hole_is_refused_as_corrupt_in_time() {
-    run(async {
-        let server = server::Nats::start();
-        let queue = connect(server.url(), "hole").await.queue("jobs").await.unwrap();
-        for i in 0..5 {
-            queue.send_one(Message::new(i.to_string())).await.unwrap();
-        }
-        api(&server, &format!("STREAM.MSG.DELETE.{}", queue_stream(&server)), r#"{"seq":3}"#);
-        // Not a time-out.
-        let error = queue.receive_one(MINUTE).await.unwrap_err();
-        assert_eq!(kind(&error), Some(PortErrorKind::Corrupt), "{error}");
-    });
-}
-
-#[test]
-fn a_message_of_another_program_in_a_log_is_passed_over() {
-    run(async {
-        let server = server::Nats::start();
-        let queue = connect(server.url(), "stray").await.queue("jobs").await.unwrap();
-        queue.send_one(Message::new("a")).await.unwrap();
-        let stream = queue_stream(&server);
-        for stray in ["hello", "", "\u{1}\u{0}", "{\"x\":1}"] {
-            server.request(&format!("stray.q.{stream}"), stray).unwrap();
-        }
-        queue.send_one(Message::new("b")).await.unwrap();
-        assert_eq!(drained(&queue).await.len(), 2);
-    });
-}
-
-#[test]
 fn a_mark_of_a_deleted_record_that_is_another_record_by_now_is_not_removed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -196,40 +107,11 @@ fn a_mark_of_a_deleted_record_that_is_another_record_by_now_is_not_removed() {
 }
 
 #[test]
-fn a_receive_hides_nothing_before_its_copy_has_read_the_log() {
-    run(async {
-        let server = server::Nats::start();
-        let queue = connect(server.url(), "long").await.queue("jobs").await.unwrap();
-        for _ in 0..300 {
-            queue.send(vec![Message::new(vec![7; 100_000]); 5]).await.unwrap();
-        }
-        let proxy = Proxy::start(server.port());
-        let config = NatsConfig::at(server.url_at(proxy.port())).prefix("long").request_timeout(MS(150));
-        let slow = Nats::connect(config).await.unwrap().queue("jobs").await.unwrap();
-        let error = slow.receive(Receive::new(10, MINUTE)).await.unwrap_err();
-        assert_eq!(kind(&error), Some(PortErrorKind::TimedOut), "{error}");
-        assert!(!error.may_have_been_applied(), "{error}");
-        // It goes on reading, and the next receives succeed.
-        let mut failures = 0;
-        let taken = loop {
-            match slow.receive(Receive::new(10, MINUTE)).await {
-                Ok(taken) => break taken,
-                Err(error) => assert!(!error.may_have_been_applied(), "{error}"),
-            }
-            failures += 1;
-            assert!(failures < 300, "the copy is never complete");
-        };
-        assert!(taken.iter().all(|delivery| delivery.deliveries == 1), "{taken:?}");
-        assert_eq!(queue.depth().await.unwrap().in_flight, 10);
-    });
-}
-
-#[test]
 fn a_runtime_that_ends_leaves_the_handle_usable() {
     let main = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let server = server::Nats::start();
     let queue = main.block_on(async { connect(server.url(), "ended").await.queue("jobs").await.unwrap() });
-    // The reader and a writer begin on a runtime that ends meanwhile.
+    // Requests begin on a runtime that ends meanwhile.
     let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let held = queue.clone();
     other.block_on(async { assert_eq!(held.depth().await.unwrap().total(), 0) });

@@ -197,10 +197,10 @@ fn nothing_accepted_is_lost_and_no_token_repeats_when_leaders_are_killed_or_paus
             let names = cluster.servers()[0].request("$JS.API.STREAM.NAMES", "").unwrap();
             names.split('"').filter(|name| name.starts_with("steadfast_")).map(str::to_owned).collect()
         };
-        assert_eq!(streams.len(), 2, "the store's and the queue's: {streams:?}");
+        assert_eq!(streams.len(), 5, "the store's, and the queue's with claims, ids and dead letters: {streams:?}");
         let mut pauses = Vec::new();
         for round in 0..rounds {
-            let stream = streams[round as usize % 2].clone();
+            let stream = streams[round as usize % streams.len()].clone();
             let is_kill = round % 4 < 2;
             let name = format!("round {round}, the leader of {stream} {}", if is_kill { "killed" } else { "paused" });
             let disturb = |cluster: &NatsCluster| {

@@ -3,6 +3,7 @@ mod attacks;
 mod backlog;
 mod batches;
 mod fail_over;
+mod queue;
 mod server_facts;
 mod setups;
 mod suites;

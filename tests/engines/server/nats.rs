@@ -180,6 +180,14 @@ impl Nats {
         }
     }
 
+    /// Returns the names of its streams.
+    pub(crate) fn streams(&self) -> Vec<String> {
+        let names = self.request("$JS.API.STREAM.NAMES", "{}").unwrap_or_default();
+        let names: serde_json::Value = serde_json::from_str(&names).unwrap_or_default();
+        let names = names["streams"].as_array().cloned().unwrap_or_default();
+        names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    }
+
     /// Kills it with `kill -9`.
     pub(crate) fn kill(&self) {
         self.process.kill();

@@ -467,6 +467,17 @@ impl Link {
         Ok(ack.map(|ack| ack.seq))
     }
 
+    /// Tells the server something about a delivery, without an answer.
+    pub(super) async fn tell(&self, subject: String, what: String) {
+        // A delivery of which the server hears nothing ends by its time limit.
+        let _ = self.supervise(Effect::Once, self.0.client.publish(subject, what.into())).await;
+    }
+
+    /// Answers a delivery, and returns when the server has noted it.
+    pub(super) async fn answer(&self, subject: String, what: String) -> Result<(), PortError> {
+        self.request(subject, None, what.into(), Effect::Writes).await.map(drop)
+    }
+
     pub(super) fn parse<T: DeserializeOwned>(
         &self,
         call: &str,

@@ -193,7 +193,7 @@ pub async fn a_dropped_receive_loses_nothing(fixture: &Fixture<dyn Queue>) {
 /// A receive that is dropped at any point, while messages are visible, loses none.
 pub async fn a_receive_that_is_dropped_midway_loses_nothing(fixture: &Fixture<dyn Queue>) {
     let messages: Vec<_> = (10..18).map(|i| format!("{i}")).collect();
-    ok(fixture.port().send(messages.iter().map(|body| Message::new(body.clone())).collect()).await);
+    send_many(fixture.port(), messages.iter().map(|body| Message::new(body.clone())).collect()).await;
     for (polls, wait) in (0..8).zip([Duration::ZERO, MINUTE].into_iter().cycle()) {
         poll_times(polls, fixture.port().receive(Receive::new(1, SHORT).wait(wait))).await;
     }
