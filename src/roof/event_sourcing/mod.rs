@@ -235,7 +235,8 @@
 //!   [`topic`](EventStore::topic) runs in any number of processes. The number of the commit
 //!   identifies it. Its [`Token`] travels with an answer, and a reader waits for it.
 //! - **Commands from a queue**: a [`queue_listener`](crate::queue_listener) calls
-//!   [`execute`](AggregateStore::execute), with the message's id as the command's id.
+//!   [`execute`](AggregateStore::execute), with the message's id as the command's id. `remember`
+//!   must be longer than a message may be delivered again.
 //! - **Calls**: `decide` is pure. Call other services before, and pass what they said in the
 //!   command.
 //! - **Several contexts**: [`expect`](Commit::expect) and [`write`](Commit::write) within one log;
