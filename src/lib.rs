@@ -92,6 +92,9 @@
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
 //! | `gatekeeper` | an exposed process that checks, and a trusted one that opens what it sealed; by feature |
+//! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
+//! | [`supervisor`] | the long-lived tasks of a process: started in order, restarted within a budget, metered |
+//! | [`health`] | what load balancers and platforms are told, by checks that run once for all of them |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
 //! | [`claim_check`] | large message bodies in a store, references to them in the queue |
@@ -138,7 +141,9 @@
 //! | `data` | [`cache_aside`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
+//! | `operations` | [`supervisor`], [`health`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
+//! | `events` | [`event_sourcing`], and the group `stream` |
 //!
 //! ```toml
 //! [dependencies]
@@ -176,15 +181,15 @@ struct Readme;
 #[cfg(any(doc, doctest))]
 pub mod _docs;
 pub mod call;
-// These floors serve all groups, and hold no gates: code that only another group uses is no mistake.
+// These floors serve all groups, and hold no gates: code that only another group uses is no mistake. `events` includes `stream`.
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ground;
 mod patterns;
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
 mod ports;
@@ -192,7 +197,7 @@ mod roof;
 mod wings;
 #[cfg(any(feature = "stream", feature = "work", feature = "workflow"))]
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unused_imports)
 )]
 pub mod work;
@@ -213,6 +218,10 @@ pub use patterns::saga;
 pub use patterns::{cache_aside, sharding};
 #[cfg(feature = "jwt")]
 pub use patterns::{federated_identity, gatekeeper};
+#[cfg(feature = "operations")]
+pub use patterns::{health, supervisor};
+#[cfg(feature = "events")]
+pub use roof::event_sourcing;
 #[cfg(feature = "workflow")]
 pub use roof::scheduler;
 #[cfg(feature = "stream")]
@@ -239,10 +248,13 @@ use ground::{
     budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
 };
 #[cfg_attr(
-    not(all(feature = "data", feature = "stream", feature = "work", feature = "workflow")),
+    not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(unused_imports)
 )]
-use {ground::validator, ports::gather};
+use {
+    ground::{caught, validator},
+    ports::{gather, presence},
+};
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};
 pub use call::{BoxedPipeline, Pipeline};

@@ -59,7 +59,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, questions to sentinels, rows of a write.
+    // parts of a queue, renewals, wakers of children, checks, questions to sentinels, rows of a write, commits of a refused
+    // request.
     (
         "futures_util",
         &[
@@ -75,6 +76,11 @@ const DOORS: &[(&str, &[&str])] = &[
             "patterns/saga/recover.rs",
             "ports/queue/partitioned.rs",
             "queue_listener",
+            "patterns/health/component.rs",
+            "patterns/supervisor/signal.rs",
+            "patterns/supervisor/task.rs",
+            "roof/event_sourcing/send.rs",
+            "roof/event_sourcing/decide.rs",
             "roof/stream/processor/members.rs",
             "roof/stream/processor/run.rs",
             "roof/stream/processor/state.rs",
@@ -90,12 +96,12 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("arc_swap", &["hedge", "chaos", "ground/config/live.rs"]),
-    ("quick_cache", &["patterns/cache_aside/local/table.rs"]),
+    ("quick_cache", &["patterns/cache_aside/local/table.rs", "roof/event_sourcing/aggregates.rs"]),
     (
         "rustix",
         &["wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs", "wings/backend/sqlite/machine.rs"],
     ),
-    ("http", &["http", "tower"]),
+    ("http", &["http", "tower", "health_http"]),
     ("http_body", &["tower"]),
     ("httpdate", &["wings/http/hints.rs"]),
     ("metrics", &["metrics"]),

@@ -120,12 +120,13 @@ fn the_readme_and_the_documentation_lead_to_each_page() {
 }
 
 /// Stored forms: the file of the source, the line there, and the number on the page of stability.
-const FORMS: [(&str, &str, &str); 14] = [
+const FORMS: [(&str, &str, &str); 15] = [
     ("wings/backend/postgres/schema.rs", "const VERSION: i32 = {};", "schema in PostgreSQL | `version` {} |"),
     ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
     ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
     ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "entries of a queue on NATS | form {} |"),
     ("patterns/saga/stored.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
+    ("roof/event_sourcing/stored.rs", "const FORMAT: u64 = {};", "rows of a log of commits | {} |"),
     ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
     ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),
     ("roof/stream/processor/members.rs", "const FORM: &str = \"member {}\";", "`member {}` |"),
@@ -172,7 +173,7 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
 }
 
 /// The patterns, by the folders of their pages.
-const PATTERNS: [&str; 21] = [
+const PATTERNS: [&str; 24] = [
     "patterns/cache_aside",
     "patterns/chaos",
     "patterns/circuit_breaker",
@@ -181,14 +182,17 @@ const PATTERNS: [&str; 21] = [
     "patterns/fallback",
     "patterns/federated_identity",
     "patterns/gatekeeper",
+    "patterns/health",
     "patterns/hedge",
     "patterns/leader_election",
     "patterns/queue_listener",
     "patterns/retry",
     "patterns/saga",
     "patterns/sharding",
+    "patterns/supervisor",
     "patterns/throttling",
     "patterns/timeout",
+    "roof/event_sourcing",
     "roof/journal",
     "roof/pipes_and_filters",
     "roof/scheduler",

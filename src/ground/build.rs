@@ -22,11 +22,11 @@ use crate::{
 /// registry, [`CacheAside`](crate::cache_aside::CacheAside),
 /// [`QueueListener`](crate::queue_listener::QueueListener),
 /// [`Journal`](crate::journal::Journal), [`Saga`](crate::saga::Saga),
-/// [`Scheduler`](crate::scheduler::Scheduler) and
-/// [`StreamProcessor`](crate::stream::StreamProcessor). A setting that cannot change in use is
-/// refused, with its name. The others keep the configuration that they were built with:
-/// [`LeaderElection`](crate::leader_election::LeaderElection), whose terms its nodes rely on, shard
-/// directories, claim checks, and the engines.
+/// [`Scheduler`](crate::scheduler::Scheduler),
+/// [`StreamProcessor`](crate::stream::StreamProcessor) and [`Health`](crate::health::Health). A
+/// setting that cannot change in use is refused, with its name. The others keep the configuration
+/// that they were built with: [`LeaderElection`](crate::leader_election::LeaderElection), whose
+/// terms its nodes rely on, shard directories, claim checks, and the engines.
 ///
 /// ```
 /// use std::time::Duration;

@@ -4,6 +4,7 @@
 pub mod backoff;
 pub(crate) mod budget;
 pub(crate) mod build;
+pub(crate) mod caught;
 pub mod codec;
 pub mod config;
 pub mod entropy;

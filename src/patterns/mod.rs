@@ -13,6 +13,8 @@ pub mod fallback;
 pub mod federated_identity;
 #[cfg(feature = "jwt")]
 pub mod gatekeeper;
+#[cfg(feature = "operations")]
+pub mod health;
 pub mod hedge;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
@@ -24,5 +26,7 @@ pub mod retry;
 pub mod saga;
 #[cfg(feature = "data")]
 pub mod sharding;
+#[cfg(feature = "operations")]
+pub mod supervisor;
 pub mod throttling;
 pub mod timeout;

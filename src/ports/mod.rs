@@ -4,5 +4,6 @@ pub(crate) mod gather;
 pub mod lease;
 pub mod notify;
 pub mod port;
+pub(crate) mod presence;
 pub mod queue;
 pub mod store;

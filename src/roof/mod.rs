@@ -1,5 +1,7 @@
 //! Combinations of several patterns.
 
+#[cfg(feature = "events")]
+pub mod event_sourcing;
 #[cfg(feature = "work")]
 pub mod journal;
 #[cfg(feature = "work")]

@@ -27,17 +27,16 @@
 //! assert_eq!(handle(b"parcel 7"), Disposition::Complete);
 //! ```
 mod cancelled;
-mod caught;
 mod disposition;
 mod idle;
 mod send;
 
+pub(crate) use crate::caught::{Caught, panic_text};
 pub use cancelled::Cancelled;
 pub use disposition::{Disposition, EventDisposition};
 pub use idle::IdleConfig;
 pub(crate) use {
     cancelled::Cancel,
-    caught::{Caught, panic_text},
     disposition::SHORTEST_DELAY,
     idle::Idle,
     send::{PatientSend, SendEnd},

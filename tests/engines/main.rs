@@ -17,6 +17,7 @@ mod postgres;
 mod redis;
 mod sagas;
 mod server;
+mod shared;
 mod streams;
 mod topics;
 

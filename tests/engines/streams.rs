@@ -248,10 +248,19 @@ mod nats {
         let config = NatsConfig::at(server::Nats::shared().url()).prefix(format!("stream{}", number()));
         Nats::connect(config).await.unwrap()
     }
+
     #[test]
     fn a_member_that_ends_at_any_request_is_followed_by_one_that_goes_on_at_its_checkpoint() {
         let runtime = runtime();
         let nats = runtime.block_on(connect());
         crashes(&(Arc::new(nats.store()) as _), &(Arc::new(nats.lease()) as _), &runtime);
+    }
+
+    #[test]
+    fn events_of_members_that_are_killed_take_effect_in_the_order_of_their_keys() {
+        runtime().block_on(async {
+            let nats = connect().await;
+            lives(Arc::new(nats.store()), Arc::new(nats.lease())).await;
+        });
     }
 }

@@ -184,4 +184,15 @@ mod on_nats {
         assert!(crash_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 7);
         fail_at_every_write(|process| ends_at_any_request(&runtime, &store, process));
     }
+
+    #[test]
+    fn writers_of_four_handles_compete_for_a_partition_and_lose_nothing() {
+        runtime().block_on(async {
+            let mut stores = Vec::new();
+            for _ in 0..4 {
+                stores.push(connect(server::Nats::shared().url(), "competition").await);
+            }
+            competes(stores.try_into().unwrap()).await;
+        });
+    }
 }

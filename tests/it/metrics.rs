@@ -22,6 +22,7 @@ use steadfast::{
     coalesce::Coalesce,
     codec::Codec,
     fallback::{Fallback, FallbackConfig},
+    health::{Check, Health},
     hedge::{Hedge, HedgeConfig},
     journal::{Journal, JournalConfig},
     leader_election::LeaderElection,
@@ -37,6 +38,7 @@ use steadfast::{
     standard::{Standard, StandardConfig, StandardRegistry},
     store::InMemoryStore,
     stream::{StoreTopic, StreamProcessor},
+    supervisor::{Child, Supervisor},
     testing::{ScriptedService, drop_at_every_await},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
@@ -666,6 +668,10 @@ fn the_table_of_the_page_matches_what_is_registered() {
     let [input, output] = ["x", "y"].map(|name| Arc::new(InMemoryQueue::new(name)));
     let filter = Filter::builder("x", input, Default::default()).output(output).build().unwrap();
     metrics.watch("x", &filter).unwrap();
+    let check = Check::local("a", || async { Ok::<_, String>(()) });
+    metrics.watch("x", &Health::builder(Default::default()).check(check).build().unwrap()).unwrap();
+    let child = Child::new("a", |_| std::future::pending::<Result<(), String>>());
+    metrics.watch("x", &Supervisor::builder(Default::default()).child(child).build().unwrap()).unwrap();
     let meter = ShardMeter::new(1);
     meter.record(ShardId(1), b"key");
     metrics.watch("x", &meter).unwrap();

@@ -11,6 +11,7 @@ use std::fmt::Debug;
 
 mod cache;
 mod cache_soak;
+mod fleet_guard;
 mod leader;
 mod lease;
 mod listener;

@@ -17,6 +17,7 @@ mod layers;
 mod live;
 mod name;
 mod reconfigure;
+mod secret;
 mod setters;
 
 pub(crate) use layers::Layer;
@@ -24,6 +25,7 @@ pub(crate) use live::{Live, apply_newest};
 pub use name::Name;
 pub(crate) use reconfigure::reconfigurable;
 pub use reconfigure::{Effect, Reconfigure};
+pub use secret::Secret;
 pub(crate) use setters::setters;
 
 use std::{borrow::Cow, fmt, time::Duration};

@@ -297,7 +297,7 @@ async fn a_missing_right_is_denied_with_its_subject_and_waits_for_no_time_limit(
     let nats = ends(Nats::connect(patient(config))).await.unwrap();
     let error = ends(nats.store().insert(KEY, "x")).await.unwrap_err();
     let error = steadfast::port::Failure::backend(&error).unwrap();
-    says(error, PortErrorKind::Denied, &["may not publish to `mine.s.p.r.v`"]);
+    says(error, PortErrorKind::Denied, &["may not publish to `mine.s.p.v.r.%.r`"]);
     assert!(!steadfast::port::Failure::may_have_been_applied(error));
     // Nobody may hear the answers.
     let (_server, config) = limited(&all.replace("_INBOX.mine.>", "_INBOX.theirs.>"));

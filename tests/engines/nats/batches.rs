@@ -132,7 +132,7 @@ fn a_batch_beside_fifty_that_nobody_ends_is_throttled_until_the_server_forgets_t
         let config = NatsConfig::at(server.url()).prefix("crowded").request_timeout(MS(400));
         let store = Nats::connect(config).await.unwrap().store();
         let left: Vec<_> =
-            (0..50).map(|i| unfinished(&server, &format!("crowded.s.q.{i}.v"), &format!("left {i}"))).collect();
+            (0..50).map(|i| unfinished(&server, &format!("crowded.s.q.v.a.%.{i}"), &format!("left {i}"))).collect();
         let error = store.batch("p", rows(3, "x")).await.unwrap_err();
         assert_eq!(kind(&error), Some(PortErrorKind::Throttled), "{error}");
         assert!(!error.may_have_been_applied(), "{error}");

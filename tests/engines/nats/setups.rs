@@ -123,7 +123,7 @@ fn a_stream_that_was_changed_or_is_another_programs_is_refused() {
     run(async {
         let server = server::Nats::start();
         let of = |prefix: &str| NatsConfig::at(server.url()).prefix(prefix);
-        for prefix in ["changed", "newer"] {
+        for prefix in ["changed", "newer", "older"] {
             Nats::connect(of(prefix)).await.unwrap();
         }
         let stream = |prefix: &str, rest: &str| {
@@ -131,7 +131,7 @@ fn a_stream_that_was_changed_or_is_another_programs_is_refused() {
                 r#"{{"name":"{prefix}_store","subjects":["{prefix}.s.>"],"storage":"file","allow_msg_ttl":true,{rest}}}"#
             )
         };
-        let ours = r#""metadata":{"steadfast.form":"1","steadfast.identity":"x"},"max_msgs_per_subject":1"#;
+        let ours = r#""metadata":{"steadfast.form":"2","steadfast.identity":"x"},"max_msgs_per_subject":1"#;
         let changed = api(
             &server,
             "STREAM.UPDATE.changed_store",
@@ -139,11 +139,13 @@ fn a_stream_that_was_changed_or_is_another_programs_is_refused() {
         );
         assert!(!changed.contains("error"), "{changed}");
         refused(of("changed"), PortErrorKind::Unsupported, &["`max_age` of the stream `changed_store`"]).await;
-        let newer = ours.replace(r#""1""#, r#""2""#);
-        let changed =
-            api(&server, "STREAM.UPDATE.newer_store", &stream("newer", &format!(r#"{newer},"discard":"new""#)));
-        assert!(!changed.contains("error"), "{changed}");
-        refused(of("newer"), PortErrorKind::TooNew, &["form 2", "use the newer release"]).await;
+        for (prefix, form) in [("newer", r#""3""#), ("older", r#""1""#)] {
+            let other = stream(prefix, &format!(r#"{},"discard":"new""#, ours.replace(r#""2""#, form)));
+            let changed = api(&server, &format!("STREAM.UPDATE.{prefix}_store"), &other);
+            assert!(!changed.contains("error"), "{changed}");
+        }
+        refused(of("newer"), PortErrorKind::TooNew, &["form 3", "use the newer release"]).await;
+        refused(of("older"), PortErrorKind::Unsupported, &["form 1", "earlier release", "`prefix`"]).await;
         api(&server, "STREAM.CREATE.other_store", &stream("other", r#""max_msgs":5"#));
         refused(of("other"), PortErrorKind::Corrupt, &["another program's", "`prefix`"]).await;
     });
@@ -206,7 +208,7 @@ fn a_full_server_is_full_and_works_again_when_there_is_room() {
         for row in &stored {
             assert_eq!(store.get(Key::new("p", row)).await.unwrap().unwrap().value.len(), 100_000);
         }
-        let purged = api(&server, "STREAM.PURGE.full_store", r#"{"filter":"full.s.p.0.v"}"#);
+        let purged = api(&server, "STREAM.PURGE.full_store", r#"{"filter":"full.s.p.v.0.%.0"}"#);
         assert!(purged.contains(r#""purged":1"#), "{purged}");
         wait_until("there is room", || api(&server, "INFO", "").contains("storage"));
         store.insert(Key::new("p", "small"), "x").await.unwrap();

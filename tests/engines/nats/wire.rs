@@ -1,12 +1,16 @@
 //! Round trips and bytes of each operation, through a proxy that counts; and what is left behind.
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Included},
+    time::Duration,
+};
 
 use steadfast::{
     lease::{Acquired, Lease},
     notify::Notifier,
     port::Capability,
     queue::{Message, Queue, QueueExt, Receive, Settle},
-    store::{Key, Precondition, PutOptions, Scan, Store, StoreExt},
+    store::{InMemoryStore, Key, Precondition, PutOptions, Row, Scan, Sequence, Store, StoreExt, Write},
 };
 
 use super::{connect, prefix, run};
@@ -120,6 +124,120 @@ fn each_operation_has_few_round_trips_of_few_bytes() {
             println!("{name}: {round_trips} round trips, {sent} bytes sent, {received} received");
             assert!(round_trips <= trips, "{name}: {round_trips} round trips");
             assert!(sent + received <= bytes, "{name}: {sent} + {received} bytes");
+        }
+    });
+}
+
+/// Puts so many rows as a topic has them, and appends as many to a sequence.
+async fn fill(store: &dyn Store, partition: &str, count: u64) {
+    let value = || bytes::Bytes::from(vec![7; 100]);
+    let numbers: Vec<u64> = (1..=count).collect();
+    for some in numbers.chunks(200) {
+        let event = |number: &u64| Write::put(format!("e/{number:016x}"), value(), Precondition::Absent);
+        let events = some.iter().map(event);
+        let effects = some.iter().map(|_| Write::append("log/", value()));
+        store.batch(partition, events.chain(effects).collect()).await.unwrap();
+    }
+    for row in ["h", "h/", "h/0000000000000001", "owner"] {
+        store.insert(Key::new(partition, row), value()).await.unwrap();
+    }
+}
+
+#[test]
+fn a_page_of_ten_thousand_events_costs_as_much_as_one_of_a_hundred() {
+    run(async {
+        let prefix = prefix();
+        let proxy = Proxy::start(server::Nats::shared().port());
+        let direct = connect(server::Nats::shared().url(), &prefix).await.store();
+        let store = connect(server::Nats::shared().url_at(proxy.port()), &prefix).await.store();
+        let mut costs = BTreeMap::new();
+        for kept in [100_u64, 1_000, 10_000] {
+            let partition = format!("topic/{kept}");
+            fill(&direct, &partition, kept).await;
+            let scan = || Scan::partition(&*partition);
+            let event = |number: u64| format!("e/{number:016x}");
+            let range = |from, to| scan().range(Included(event(from)), Included(event(to)));
+            let log = Sequence::new("log/");
+            let scans = [
+                ("page of 20 events", range(kept / 2, u64::MAX).limit(20), 20),
+                ("the last 5 events", range(kept - 4, u64::MAX).limit(20), 5),
+                ("poll of a reader that has read all", range(kept + 1, u64::MAX).limit(20), 0),
+                ("the event before an offset", range(0, kept / 2).descending().limit(1), 1),
+                ("page of 20 effects", scan().sequence(log, kept / 2).limit(20), 20),
+                ("poll of effects", scan().sequence(log, kept).limit(20), 0),
+                ("head and tickets", scan().range(Included("h".to_owned()), Excluded("h0".to_owned())), 3),
+                ("named rows", scan().named(["h".to_owned(), event(kept)]), 2),
+            ];
+            for (name, scan, rows) in scans {
+                let read = async |_| {
+                    let page = store.scan(&scan).await.unwrap();
+                    assert_eq!(page.rows.len(), rows, "{name} of {kept}");
+                    assert!(page.rows.iter().all(|row| scan.rows.contains(&row.row)), "{name} of {kept}");
+                    assert_eq!(page.next.is_some(), rows == 20 || rows == 1, "{name} of {kept}");
+                };
+                let (trips, sent, received) = cost(&proxy, read).await;
+                println!("{name} of {kept}: {trips} round trips, {sent} bytes sent, {received} received");
+                let (most_sent, most_received) = *costs.entry(name).or_insert((sent, received));
+                assert!(trips <= 3, "{name} of {kept}: {trips} round trips");
+                // Numbers of more digits have more filters.
+                assert!(sent <= 2 * most_sent + 2_000, "{name} of {kept}: {sent} bytes sent");
+                assert!(received <= most_received * 5 / 4 + 200, "{name} of {kept}: {received} bytes received");
+            }
+        }
+    });
+}
+
+#[test]
+fn pages_of_many_rows_are_those_of_another_store_whatever_was_deleted_and_whatever_the_limit() {
+    run(async {
+        let nats = connect(server::Nats::shared().url(), &prefix()).await;
+        let (store, model) = (nats.store(), InMemoryStore::new());
+        let mut rows: Vec<String> = (1..=1_100_u64).map(|i| format!("e/{:016x}", i * i)).collect();
+        rows.extend((1..=100_u64).map(|i| format!("e/{:020}", i * 1_000_000_007)));
+        rows.extend(
+            (1..=40).map(|i| format!("e/{i}")).chain(["e", "e/", "e0", "f/0000000000000001"].map(str::to_owned)),
+        );
+        for some in rows.chunks(400) {
+            let puts = || some.iter().map(|row| Write::put(&**row, "x", Precondition::Any)).collect();
+            store.batch("p", puts()).await.unwrap();
+            model.batch("p", puts()).await.unwrap();
+        }
+        for row in rows.iter().take(300).step_by(2).chain(rows.iter().skip(1_000).take(40)) {
+            let key = Key::new("p", row);
+            store.delete(key, Precondition::Any.into()).await.unwrap();
+            model.delete(key, Precondition::Any.into()).await.unwrap();
+        }
+        let all = |rows: Vec<Row>| rows.into_iter().map(|row| row.row).collect::<Vec<_>>();
+        for limit in [1, 64, 500] {
+            let from = |i: u64| {
+                Scan::partition("p").range(Included(format!("e/{i:016x}")), Included(format!("e/{:016x}", u64::MAX)))
+            };
+            let below =
+                |i: u64| Scan::partition("p").range(Included(format!("e/{:016x}", 0)), Excluded(format!("e/{i:016x}")));
+            let whole = [Scan::partition("p").prefix("e/"), Scan::partition("p").prefix("e"), Scan::partition("p")];
+            // Their pages read the names of all rows.
+            let mut scans: Vec<Scan> = whole.into_iter().filter(|_| limit == 500).collect();
+            scans.extend([from(1), from(250_000), from(1_430_000), from(9_000_000), below(300), below(1_000_000)]);
+            scans.push(Scan::partition("p").sequence(Sequence::new("e/"), 5_000_000_000));
+            for scan in scans {
+                let mut scan = scan.limit(limit);
+                // With a small limit some pages tell as much as all.
+                for is_descending in [false, true] {
+                    if is_descending {
+                        scan = scan.descending();
+                    }
+                    if limit > 1 {
+                        let found = all(store.scan_all(scan.clone()).await.unwrap());
+                        assert_eq!(found, all(model.scan_all(scan.clone()).await.unwrap()), "{scan:?}");
+                    } else {
+                        let mut page = store.scan(&scan).await.unwrap();
+                        while let (true, Some(next)) = (page.rows.is_empty(), page.next.clone()) {
+                            page = store.scan(&scan.clone().after(next)).await.unwrap();
+                        }
+                        assert_eq!(all(page.rows), all(model.scan(&scan).await.unwrap().rows), "{scan:?}");
+                    }
+                }
+            }
         }
     });
 }

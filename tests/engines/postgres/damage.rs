@@ -316,3 +316,41 @@ async fn a_damaged_record_is_corrupt_and_its_neighbours_are_read() {
         }
     }
 }
+
+/// A delivery that sets messages of several groups aside once locked the groups in the order of the messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_messages_of_two_groups_are_set_aside_while_a_transaction_locks_both_groups() {
+    let (server, config) = (server::Postgres::shared(), shared());
+    let postgres = connect(&config).await;
+    let mut events = postgres.events();
+    let queue = postgres.queue("q").await.unwrap();
+    queue.send(vec![Message::new("0").group("b"), Message::new("1").group("a")]).await.unwrap();
+    queue.send(vec![Message::new("2").group("b"), Message::new("3").group("a")]).await.unwrap();
+    server.psql(&format!(
+        "update \"{0}\".messages set deliveries = -5 where body in (convert_to('0', 'UTF8'), convert_to('1', 'UTF8'))",
+        config.schema
+    ));
+    // As a send of both groups does it.
+    let lock = |group| {
+        let schema = &config.schema;
+        format!("select 1 from \"{schema}\".message_groups where key = convert_to('{group}', 'UTF8') for update")
+    };
+    let (mut client, connection) = tokio_postgres::connect(&config.url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let transaction = client.transaction().await.unwrap();
+    transaction.query(&lock("a"), &[]).await.unwrap();
+    let receives = tokio::spawn(async move { receive_all(&queue, 10).await });
+    let waits = format!(
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%{}%queue_deliver%'",
+        config.schema
+    );
+    server::wait_until("the delivery waits", || server.psql(&waits).trim() != "0");
+    transaction.query(&lock("b"), &[]).await.unwrap();
+    transaction.commit().await.unwrap();
+    let received = server::ends(receives).await.unwrap();
+    assert_eq!(received, BTreeSet::from(["2".to_owned(), "3".to_owned()]));
+    for _ in 0..2 {
+        let event = server::ends(events.recv()).await.unwrap().what;
+        assert!(matches!(event, ConnectionEvent::SetAside { .. }), "{event:?}");
+    }
+}

@@ -38,7 +38,7 @@ async fn take_the_rest(url: &str) -> Vec<Client> {
 }
 
 /// Makes requests that share none, each from a task of its own; returns their errors.
-async fn scans(store: &PostgresStore, number: usize) -> Vec<String> {
+pub(super) async fn scans(store: &PostgresStore, number: usize) -> Vec<String> {
     let store = Arc::new(store.clone());
     let scans = (0..number).map(|_| {
         let store = store.clone();

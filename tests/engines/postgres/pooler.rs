@@ -9,8 +9,8 @@ use steadfast::{
 };
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use super::{connect, new_schema};
-use crate::server::{self, Pgbouncer};
+use super::{connect, new_schema, pool::scans};
+use crate::server::{self, Pgbouncer, Proxy};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -111,4 +111,23 @@ async fn a_url_for_notices_of_another_database_is_refused_as_one_that_hears_noth
     let Err(error) = postgres.notifier().subscribe("t").await else { panic!("it hears nothing, and says nothing") };
     assert_eq!(error.kind(), PortErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("notices_url"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_pooler_that_accepts_no_further_client_requests_wait_for_the_connections_that_are_open() {
+    let pooler = Pgbouncer::start_for(3, "transaction", server::Postgres::shared(), 3);
+    let proxy = Proxy::start(pooler.port());
+    let url = pooler.url().replace(&pooler.port().to_string(), &proxy.port().to_string());
+    let config = PostgresConfig::at(url).schema(new_schema()).connections(8);
+    let postgres = connect(&config).await;
+    let (store, mut events) = (postgres.store(), postgres.events());
+    proxy.delay(Duration::from_millis(5));
+    let (mut failed, before) = (Vec::new(), proxy.accepted());
+    for _ in 0..20 {
+        failed.extend(scans(&store, 40).await);
+    }
+    let attempts = proxy.accepted() - before;
+    assert!(failed.is_empty(), "{} of 800 failed: {}", failed.len(), failed[0]);
+    assert!(attempts <= 30, "{attempts} attempts to open a connection for 800 requests");
+    assert!(events.try_recv().unwrap().is_none(), "the connections that are open serve");
 }

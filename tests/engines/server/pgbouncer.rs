@@ -22,6 +22,11 @@ impl Pgbouncer {
 
     /// Same as [`start`](Self::start) in another mode, such as `session`.
     pub(crate) fn start_in(mode: &str, server: &Postgres, connections: usize) -> Self {
+        Self::start_for(500, mode, server, connections)
+    }
+
+    /// Same as [`start_in`](Self::start_in) for this number of clients at most.
+    pub(crate) fn start_for(clients: usize, mode: &str, server: &Postgres, connections: usize) -> Self {
         let folder = Folder::new("pgbouncer");
         let (process, port) = (Process::new("pgbouncer", folder.path()), free_port());
         let settings = format!(
@@ -34,7 +39,7 @@ impl Pgbouncer {
              auth_type = any\n\
              pool_mode = {mode}\n\
              default_pool_size = {connections}\n\
-             max_client_conn = 500\n\
+             max_client_conn = {clients}\n\
              server_lifetime = 5\n",
             server.port(),
         );

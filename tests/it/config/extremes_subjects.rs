@@ -22,6 +22,10 @@ use steadfast::{
     claim_check::{ClaimCheck, ClaimCheckConfig},
     codec::Codec,
     entropy::Entropy,
+    event_sourcing::{
+        Aggregate, AggregateConfig, AggregateStore, Commit, EventCodec, EventStore, EventStoreConfig, Expected,
+        NewEvent,
+    },
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
     journal::{Entry, Gate, Journal, JournalConfig, Replayed},
@@ -30,7 +34,7 @@ use steadfast::{
         by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId},
     },
     lease::{InMemoryLease, StoreLease},
-    port::PortErrorKind,
+    port::{PortError, PortErrorKind},
     queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
     queue_listener::{QueueListener, QueueListenerConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -40,6 +44,7 @@ use steadfast::{
     standard::{Standard, StandardConfig},
     store::{InMemoryStore, Store},
     stream::{Event, Producer, ProducerConfig, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
+    supervisor::{Child, ChildContext, Supervisor, SupervisorConfig},
     testing::{
         ScriptedService,
         faults::{FaultConfig, FaultNetwork},
@@ -78,6 +83,39 @@ impl Compensation<()> for Fails {
     async fn compensate(&self, step: &Step<()>) -> StepOutcome<()> {
         if step.attempt() < 3 { StepOutcome::unknown("no reply") } else { StepOutcome::completed() }
     }
+}
+
+/// A number that grows with each event.
+#[derive(Clone, Default)]
+struct Count(u32);
+
+impl Aggregate for Count {
+    type Command = u8;
+    type Event = u8;
+    type Error = std::fmt::Error;
+
+    fn decide(&self, command: &u8) -> Result<Vec<u8>, std::fmt::Error> {
+        Ok(vec![*command; 3])
+    }
+
+    fn evolve(&mut self, event: &u8) {
+        self.0 += u32::from(*event);
+    }
+}
+
+/// Opens a log, each of whose requests ends within the call that makes it.
+fn log(config: EventStoreConfig) -> Result<EventStore, ConfigError> {
+    let log = EventStore::builder(Arc::new(InMemoryStore::new()), "log", config);
+    by_name(block_on(log.spawner(block_on).build()))
+}
+
+/// Returns the refusal of a setting that the error of a port names.
+fn by_name<T>(opened: Result<T, PortError>) -> Result<T, ConfigError> {
+    opened.map_err(|refused| {
+        let told = refused.to_string();
+        assert_eq!(refused.kind(), PortErrorKind::Invalid, "{told}");
+        ConfigError::new(told.split('`').nth(1).unwrap_or_default().to_owned(), told)
+    })
 }
 
 fn of<C: DeserializeOwned + Serialize>(
@@ -475,6 +513,36 @@ fn others() -> Vec<Subject> {
             drive(&time, scheduler.supervise(clock.sleep(S(20))));
             Ok(())
         }),
+        of("EventStoreConfig", &[""], |config: EventStoreConfig| {
+            let log = log(config)?;
+            for id in ["1", "2", "1"] {
+                let commit = Commit::new(id).append("a", Expected::Any, [NewEvent::new("Counted", "1")]);
+                drop(block_on(log.commit(commit)));
+            }
+            Ok(())
+        }),
+        of("AggregateConfig", &[""], |config: AggregateConfig| {
+            let bytes = Codec::new(
+                |event: &u8| Ok::<_, std::fmt::Error>(vec![*event]),
+                |bytes| bytes.first().copied().ok_or(std::fmt::Error),
+            );
+            let codec = EventCodec::new(bytes, |_| "Counted");
+            let counts = AggregateStore::<Count>::new(log(EventStoreConfig::default())?, codec, config)?;
+            for id in ["1", "2", "1"] {
+                drop(block_on(counts.execute("a", id, 1)));
+            }
+            Ok(())
+        }),
+        of("SupervisorConfig", &[""], |config: SupervisorConfig| {
+            let (clock, time) = Clock::manual();
+            let child = |name| Child::new(name, |_: ChildContext| pending::<Result<(), String>>());
+            // A runtime that drops each task: its child fails.
+            let supervisor = Supervisor::builder(config).child(child("a")).child(child("b")).spawner(drop);
+            let supervisor = supervisor.clock(&clock).build()?;
+            let _ = supervisor.explain().to_string();
+            drop(drive(&time, supervisor.run(clock.sleep(S(20)))));
+            Ok(())
+        }),
         of("ProducerConfig", &[""], |config: ProducerConfig| {
             let topic = block_on(StoreTopic::open(Arc::new(InMemoryStore::new()), "orders", 2)).unwrap();
             // A request ends within the call that makes it.
@@ -589,15 +657,7 @@ fn others() -> Vec<Subject> {
             return Ok(());
         }
         let (clock, time) = Clock::manual();
-        let sqlite = match Sqlite::open_with_clock(config, &clock) {
-            Ok(sqlite) => sqlite,
-            Err(refused) if refused.kind() == PortErrorKind::Invalid => {
-                let told = refused.to_string();
-                let field = told.split('`').nth(1).unwrap_or_default().to_owned();
-                return Err(ConfigError::new(field, told));
-            }
-            Err(other) => panic!("{other}"),
-        };
+        let sqlite = by_name(Sqlite::open_with_clock(config, &clock))?;
         let queue = sqlite.queue("jobs").unwrap();
         drive(&time, queue.send_one(Message::new("x").deduplicate("one")));
         drive(&time, queue.receive(Receive::new(1, S(30)).wait(S(5))));

@@ -346,8 +346,9 @@ fn every_component_with_a_method_reconfigure_has_the_trait() {
         let owner = if owner.starts_with('<') { owner.split_once("> ").unwrap().1 } else { owner };
         found.insert(owner.trim().split('<').next().unwrap().to_owned());
     }
-    // A component without the trait cannot be listed there.
-    let listed: BTreeSet<_> = COMPONENTS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    // A component without the trait cannot be listed there. That of feature `jwt` is not compiled here: `tests/edge` has it.
+    let listed = COMPONENTS.iter().map(|(name, _)| *name).chain(["TokenVerifier"]);
+    let listed: BTreeSet<_> = listed.map(str::to_owned).collect();
     assert_eq!(found, listed);
 }
 

@@ -157,6 +157,8 @@ pub(super) struct GetMany<'a> {
     pub(super) multi_last: &'a [String],
     /// Size of the answer at which it ends; zero is the server's own.
     pub(super) max_bytes: usize,
+    /// Number of messages at which it ends; zero is the server's own.
+    pub(super) batch: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -232,8 +234,8 @@ pub(super) struct ConsumerConfig<'a> {
     pub(super) opt_start_seq: Option<u64>,
     pub(super) ack_policy: &'static str,
     pub(super) max_deliver: i32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) filter_subject: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) filter_subjects: &'a [String],
     pub(super) headers_only: bool,
     pub(super) flow_control: bool,
     pub(super) idle_heartbeat: u64,

@@ -79,16 +79,22 @@
 //!
 //! | stream | subjects | content |
 //! |---|---|---|
-//! | `PREFIX_store` | `PREFIX.s.PARTITION.ROW.v` | the record |
-//! | | `PREFIX.s.PARTITION.ROW.b`, `PREFIX.s.PARTITION.=.v` | marks of confirmed reads and scans, without content |
-//! | | `PREFIX.s.PARTITION.=.SEQUENCE.v` | the last number of a sequence |
-//! | | `PREFIX.s.PARTITION.=.SEQUENCE.t.v`, `PREFIX.s.PARTITION.=.c` | requirements of batches, without content |
-//! | | `PREFIX.s.=.PREFIX_queue_HASH.i` | the identity of a queue while its stream is being created |
+//! | `PREFIX_store` | `PREFIX.s.PARTITION.v.ROW` | the record |
+//! | | `PREFIX.s.PARTITION.b.ROW`, `PREFIX.s.PARTITION.v.=` | marks of confirmed reads and scans, without content |
+//! | | `PREFIX.s.PARTITION.h.=.SEQUENCE` | the last number of a sequence |
+//! | | `PREFIX.s.PARTITION.h.=.SEQUENCE.t`, `PREFIX.s.PARTITION.c` | requirements of batches, without content |
+//! | | `PREFIX.s.=.PREFIX_queue_HASH` | the identity of a queue while its stream is being created |
 //! | `PREFIX_queue_HASH` | `PREFIX.q.PREFIX_queue_HASH` | the log of a queue; its name is in the stream's metadata |
 //! | | `PREFIX.n.TOPIC` | notices, in no stream |
 //!
 //! Space, control characters, `.`, `*`, `>`, `%` and `=` of names are written as `%` and two
-//! digits; names that become longer than 1,400 bytes are `=` and base 64.
+//! digits; names that become longer than 700 bytes are `=` and base 64.
+//!
+//! `ROW` is three tokens or more: the first character, the text up to the first `/`, and the rest;
+//! `%` is none. Where the rest is a number of 16 hexadecimal or 20 decimal digits, it is `x` or
+//! `d`, the number of digits without leading zeros, and these one by one: `h` is `h.%.h`, `i/abc`
+//! is `i.i/.abc`, and `e/0000000000000a42` is `e.e/.x.3.a.4.2`. A stream of an earlier form is
+//! refused.
 //!
 //! A record takes about 70 bytes beside its value and its key. The server removes marks and ended
 //! records after a minute. These stay for ever: the last number of each sequence, and the fence of
@@ -216,6 +222,7 @@ mod notifier;
 mod queue;
 mod reader;
 mod rights;
+mod rows;
 mod scan;
 mod setup;
 mod snapshot;

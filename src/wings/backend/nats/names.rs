@@ -1,20 +1,22 @@
 //! Names of subjects and streams.
 //!
-//! A key of the store is the subject `PREFIX.s.PARTITION.ROW.v`. A subject consists of tokens
-//! between dots, and some characters are reserved, so each part of a key is one escaped token.
+//! A key of the store is the subject `PREFIX.s.PARTITION.v.ROW`. A subject consists of tokens
+//! between dots, and some characters are reserved, so a partition is one escaped token, and a row
+//! [several](super::rows).
 use std::borrow::Cow;
 
+use super::rows;
 use crate::{
     backend::common::base64::{decode, encode},
     hash::stable_hash,
 };
 
-/// Maximum length of a token. Two of them, the prefix and the address of the reply are at most the
-/// 4,096 bytes that a server reads as a line.
-const LONGEST: usize = 1400;
+/// Maximum length of an escaped token. Those of a partition and a row, the prefix and the address
+/// of the reply are at most the 4,096 bytes that a server reads as a line.
+const LONGEST: usize = 700;
 
 /// Returns the token of a text of at most 1,024 bytes. Different texts have different tokens, and
-/// none is `=`.
+/// none is `=` or `%`.
 pub(super) fn token(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -49,6 +51,40 @@ pub(super) fn text(token: &str) -> Option<String> {
     String::from_utf8(bytes.into_owned()).ok()
 }
 
+/// Token of the subjects of records.
+const RECORD: &str = "v";
+/// Token of the subjects of heads of sequences.
+const HEAD: &str = "h";
+
+/// A place of the store, which has one message that counts, and marks of reads.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    partition: String,
+    kind: &'static str,
+    name: String,
+}
+
+impl Place {
+    /// Returns the subject of the message that counts.
+    pub(super) fn subject(&self) -> String {
+        self.with(self.kind)
+    }
+
+    /// Returns the subject of marks.
+    pub(super) fn mark(&self) -> String {
+        self.with("b")
+    }
+
+    /// Returns a filter of both.
+    pub(super) fn both(&self) -> String {
+        self.with("*")
+    }
+
+    fn with(&self, kind: &str) -> String {
+        format!("{}.{kind}.{}", self.partition, self.name)
+    }
+}
+
 /// Makes the names of a handle.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
@@ -70,50 +106,57 @@ impl Names {
         format!("{}.s.>", self.prefix)
     }
 
-    /// Returns the subject of a record, without its last token.
-    pub(super) fn record(&self, partition: &str, row: &str) -> String {
-        format!("{}.s.{}.{}", self.prefix, token(partition), token(row))
+    /// Returns the place of a record.
+    pub(super) fn record(&self, partition: &str, row: &str) -> Place {
+        Place { partition: self.of_partition(partition), kind: RECORD, name: rows::tokens(row) }
     }
 
-    /// Returns the subject of all records of a partition.
+    fn of_partition(&self, partition: &str) -> String {
+        format!("{}.s.{}", self.prefix, token(partition))
+    }
+
+    /// Returns the subjects of those records of a partition that match a filter of rows.
+    pub(super) fn records(&self, partition: &str, filter: &str) -> String {
+        format!("{}.{RECORD}.{filter}", self.of_partition(partition))
+    }
+
+    /// Returns the subjects of all records of a partition.
     pub(super) fn partition(&self, partition: &str) -> String {
-        format!("{}.s.{}.*.v", self.prefix, token(partition))
-    }
-
-    /// Returns the subject of a record.
-    pub(super) fn subject(&self, partition: &str, row: &str) -> String {
-        format!("{}.v", self.record(partition, row))
+        self.records(partition, ">")
     }
 
     /// Returns the row of a record's subject; `None` if it is of no record.
     pub(super) fn row(subject: &str) -> Option<String> {
-        subject.rsplit('.').nth(1).and_then(text)
+        let mut parts = subject.splitn(5, '.').skip(3);
+        rows::row(parts.next().filter(|kind| *kind == RECORD).and(parts.next())?)
     }
 
     /// Returns the subject of a partition's marks. It is among those of its records, and no
     /// record's.
     pub(super) fn mark(&self, partition: &str) -> String {
-        format!("{}.s.{}.=.v", self.prefix, token(partition))
+        self.records(partition, "=")
     }
 
-    /// Returns the subject of the head of a sequence, without its last token. It is no record's.
-    pub(super) fn sequence(&self, partition: &str, sequence: &str) -> String {
-        format!("{}.s.{}.=.{}", self.prefix, token(partition), token(sequence))
+    /// Returns the place of the head of a sequence.
+    pub(super) fn sequence(&self, partition: &str, sequence: &str) -> Place {
+        Place { partition: self.of_partition(partition), kind: HEAD, name: format!("=.{}", token(sequence)) }
     }
 
-    /// Returns the subject of puts that a sequence finds before it begins, without its last token.
-    pub(super) fn touched(&self, partition: &str, sequence: &str) -> String {
-        format!("{}.t", self.sequence(partition, sequence))
+    /// Returns the place of puts that a sequence finds before it begins.
+    pub(super) fn touched(&self, partition: &str, sequence: &str) -> Place {
+        let mut place = self.sequence(partition, sequence);
+        place.name.push_str(".t");
+        place
     }
 
     /// Returns the subject of messages that carry a requirement of a batch, and nothing else.
     pub(super) fn carrier(&self, partition: &str) -> String {
-        format!("{}.s.{}.=.c", self.prefix, token(partition))
+        format!("{}.c", self.of_partition(partition))
     }
 
     /// Returns the subject of the identity of a stream that is being created. No partition has it.
     pub(super) fn creation(&self, stream: &str) -> String {
-        format!("{}.s.=.{stream}.i", self.prefix)
+        format!("{}.s.=.{stream}", self.prefix)
     }
 
     /// Returns the subject of a topic.
@@ -152,7 +195,8 @@ mod tests {
         for (whole, token) in texts.iter().zip(&tokens) {
             assert_eq!(text(token).as_deref(), Some(*whole));
             let is_reserved = |c: char| c.is_ascii_whitespace() || c.is_ascii_control() || ".*>".contains(c);
-            assert!(token.len() <= LONGEST && !token.contains(is_reserved) && token != "=", "{token}");
+            assert!(token.len() <= 1_400 && !token.contains(is_reserved), "{token}");
+            assert!(token != "=" && token != "%", "{token}");
         }
         assert_eq!((text("="), text("%ZZ"), text("%2")), (None, None, None));
     }

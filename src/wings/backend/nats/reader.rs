@@ -27,8 +27,9 @@ const ABANDONED: Duration = Duration::from_secs(30);
 pub(super) enum Range<'a> {
     /// All messages from this number on.
     From(u64),
-    /// The last message of each subject that matches, without their bodies, and later ones.
-    LastOf(&'a str),
+    /// The last message of each subject that matches one of these, without their bodies, and later
+    /// ones.
+    LastOf(&'a [String]),
 }
 
 /// A message of a stream.
@@ -65,9 +66,9 @@ impl Reader {
         let began = *health.borrow_and_update();
         let inbox = link.client().new_inbox();
         let messages = link.subscribe(inbox.clone()).await?;
-        let (policy, from, filter) = match range {
-            Range::From(number) => ("by_start_sequence", Some(number), None),
-            Range::LastOf(subject) => ("last_per_subject", None, Some(subject)),
+        let (policy, from, filters) = match range {
+            Range::From(number) => ("by_start_sequence", Some(number), &[][..]),
+            Range::LastOf(subjects) => ("last_per_subject", None, subjects),
         };
         let config = ConsumerConfig {
             deliver_subject: &inbox,
@@ -75,8 +76,8 @@ impl Reader {
             opt_start_seq: from,
             ack_policy: "none",
             max_deliver: 1,
-            filter_subject: filter,
-            headers_only: filter.is_some(),
+            filter_subjects: filters,
+            headers_only: !filters.is_empty(),
             flow_control: true,
             idle_heartbeat: nanos(HEARTBEAT),
             inactive_threshold: nanos(ABANDONED),

@@ -8,6 +8,8 @@ use super::{
     link::Effect,
     names::Names,
     reader::{Entry, Range, Reader},
+    rows::{Area, Group, Stride},
+    snapshot::Most,
     store::{DELETED, Head, LIFE, NUMBER, NatsStore, version_of},
 };
 use crate::{
@@ -21,8 +23,11 @@ const AT_ONCE: usize = 64;
 const NAMES: usize = 1_000;
 /// Size of a page, after which it ends.
 const PAGE_BYTES: usize = 4 << 20;
-/// Size of a partition that is read as a whole for each page.
+/// Size of an area that is read as a whole for each page.
 const FEW: usize = 1 << 20;
+/// Messages of a page at which it is a part of what was asked for, as a multiple of its limit: more
+/// than once for rows that were deleted.
+const SPARE: usize = 4;
 /// First pause before a page is read again; the later ones are longer.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -78,19 +83,61 @@ impl NatsStore {
 
     /// Reads a page as of one moment. `None` if there is too much to read.
     async fn cut(&self, scan: &Scan, most: usize) -> Result<Option<Page>, StoreError> {
-        let names = scan.names();
-        let subjects = match &names {
-            Some(names) if names.is_empty() => return Ok(Some(Page::default())),
-            Some(names) => names.iter().map(|name| self.core.names.subject(&scan.partition, name)).collect(),
-            None => vec![self.core.names.partition(&scan.partition)],
+        let (names, bytes) = (&self.core.names, most);
+        let most = Most { bytes, messages: 0 };
+        let (subjects, most) = match (scan.names(), Area::of(scan)) {
+            (Some(rows), _) if rows.is_empty() => return Ok(Some(Page::default())),
+            (Some(rows), _) => {
+                let subjects = rows.iter().map(|row| names.record(&scan.partition, row).subject()).collect();
+                // Named rows are all needed.
+                (subjects, Most::default())
+            }
+            (None, Area::Group(group)) => return self.cut_group(scan, &group, bytes).await,
+            (None, area) => (vec![names.records(&scan.partition, &area.filter())], most),
         };
-        // Named rows are all needed.
-        let most = if names.is_some() { 0 } else { most };
-        let Some(heads) = self.snapshot(&scan.partition, subjects, most, self.confirms).await? else { return Ok(None) };
+        let heads = self.snapshot(&scan.partition, subjects, most, self.confirms).await?;
+        Ok(heads.map(|heads| self.arrange(scan, heads, None)))
+    }
+
+    /// Reads a page of one group as of one moment: so many numbers that the page is full.
+    async fn cut_group(&self, scan: &Scan, group: &Group, bytes: usize) -> Result<Option<Page>, StoreError> {
+        let limit = scan.limit.min(self.core_limit());
+        let (mut stride, mut short) = (Stride::new(limit, group), None);
+        loop {
+            let (filters, cut) = group.filters(stride.span);
+            let subjects = filters.iter().map(|filter| self.core.names.records(&scan.partition, filter)).collect();
+            let messages = if group.is_numbered { limit * SPARE } else { 0 };
+            let most = Most { bytes: if group.is_numbered { PAGE_BYTES } else { bytes }, messages };
+            let found = match self.snapshot(&scan.partition, subjects, most, self.confirms).await? {
+                Some(heads) => {
+                    let is_whole = cut.is_none();
+                    let page = self.arrange(scan, heads, cut);
+                    if is_whole || page.rows.len() == limit {
+                        return Ok(Some(page));
+                    }
+                    Some(short.insert(page).rows.len())
+                }
+                None => None,
+            };
+            if !stride.advance(found) {
+                return Ok(short);
+            }
+        }
+    }
+
+    /// Makes a page of the last messages of subjects. They are all rows of the scan, or all up to
+    /// the row `cut`.
+    fn arrange(&self, scan: &Scan, heads: BTreeMap<String, Head>, cut: Option<String>) -> Page {
+        let is_named = scan.names().is_some();
         let (from, to) = scan.bounds();
         let to = to.as_ref().map(String::as_str);
+        let is_read = |name: &str| match (&cut, scan.order) {
+            (None, _) => true,
+            (Some(cut), Order::Ascending) => name <= cut.as_str(),
+            (Some(cut), Order::Descending) => name >= cut.as_str(),
+        };
         let row = |(subject, head): (String, Head)| {
-            let name = Names::row(&subject).filter(|name| names.is_some() || is_within(name, from, to))?;
+            let name = Names::row(&subject).filter(|name| is_named || (is_within(name, from, to) && is_read(name)))?;
             head.record().map(|record| Row::new(name, record.value, record.version))
         };
         let mut rows: Vec<Row> = heads.into_iter().filter_map(row).collect();
@@ -104,29 +151,28 @@ impl NatsStore {
             bytes += row.value.len();
             bytes - row.value.len() < PAGE_BYTES
         };
-        let count =
-            if names.is_some() { rows.len().min(limit) } else { rows.iter().take(limit).take_while(fits).count() };
+        let count = if is_named { rows.len().min(limit) } else { rows.iter().take(limit).take_while(fits).count() };
         let has_more = rows.len() > count;
         rows.truncate(count);
-        let next = rows.last().filter(|_| has_more).map(|row| Continuation::behind(row.row.clone()));
-        Ok(Some(Page::new(rows, next)))
+        let last = if has_more { rows.last().map(|row| row.row.clone()) } else { cut };
+        Page::new(rows, last.map(Continuation::behind))
     }
 
-    /// Returns the number of the last message of a partition, 0 for none.
-    async fn last_of(&self, partition: &str) -> Result<u64, PortError> {
+    /// Returns the number of the last message of some records of a partition, 0 for none.
+    async fn last_of(&self, partition: &str, records: &str) -> Result<u64, PortError> {
         if self.confirms {
             // The mark is then the last message.
             return self.mark(self.core.names.mark(partition)).await;
         }
-        let all = self.core.names.partition(partition);
-        let last = self.message(GetMessage { last_by_subj: Some(&all), ..GetMessage::default() }).await?;
+        let last = self.message(GetMessage { last_by_subj: Some(records), ..GetMessage::default() }).await?;
         Ok(last.map_or(0, |message| message.seq))
     }
 
     /// Reads the named rows. `None` if a write came between.
     async fn named(&self, scan: &Scan, names: &[&str]) -> Result<Option<Page>, StoreError> {
         let limit = scan.limit.min(self.core_limit());
-        let before = self.last_of(&scan.partition).await?;
+        let all = self.core.names.partition(&scan.partition);
+        let before = self.last_of(&scan.partition, &all).await?;
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let found = names.into_iter().map(|name| self.named_row(&scan.partition, name));
         let mut found = stream::iter(found.collect::<Vec<_>>()).buffered(AT_ONCE);
@@ -139,7 +185,7 @@ impl NatsStore {
             let now = self.server_time().await?;
             heads.iter_mut().for_each(|(_, head)| head.settle(now));
         }
-        if !self.is_unchanged(&scan.partition, before).await? {
+        if !self.is_unchanged(&scan.partition, &all, before).await? {
             return Ok(None);
         }
         let there =
@@ -151,13 +197,14 @@ impl NatsStore {
         Ok(Some(Page::new(rows, next)))
     }
 
-    /// Returns `true` if no record of the partition was written since `before`.
-    async fn is_unchanged(&self, partition: &str, before: u64) -> Result<bool, PortError> {
-        let now = self.last_of(partition).await?;
+    /// Returns `true` if none of these records of the partition was written since `before`.
+    async fn is_unchanged(&self, partition: &str, records: &str, before: u64) -> Result<bool, PortError> {
+        let now = self.last_of(partition, records).await?;
         if !self.confirms {
             return Ok(now == before);
         }
-        // Only marks, of this reader and of others, may lie behind the first one.
+        // Only marks, of this reader and of others, may lie behind the first one: no filter matches
+        // them and some of the records.
         let (all, mark) = (self.core.names.partition(partition), self.core.names.mark(partition));
         let mut from = before + 1;
         loop {
@@ -178,15 +225,26 @@ impl NatsStore {
 
     /// Returns the rows of a scan without their values. `None` if a write came between.
     pub(super) async fn rows(&self, scan: &Scan) -> Result<Option<BTreeMap<String, Listed>>, StoreError> {
-        let before = self.last_of(&scan.partition).await?;
+        let records = self.records_of(scan);
+        let before = self.last_of(&scan.partition, &records).await?;
         if before == 0 {
             return Ok(Some(BTreeMap::new()));
         }
-        self.rows_until(scan, before).await
+        self.rows_until(scan, records, before).await
     }
 
-    async fn rows_until(&self, scan: &Scan, before: u64) -> Result<Option<BTreeMap<String, Listed>>, StoreError> {
-        let Some(Listing { mut rows, last }) = self.list(scan, before).await? else { return Ok(None) };
+    /// Returns a filter of the records among which those of a scan are.
+    fn records_of(&self, scan: &Scan) -> String {
+        self.core.names.records(&scan.partition, &Area::of(scan).filter())
+    }
+
+    async fn rows_until(
+        &self,
+        scan: &Scan,
+        records: String,
+        before: u64,
+    ) -> Result<Option<BTreeMap<String, Listed>>, StoreError> {
+        let Some(Listing { mut rows, last }) = self.list(scan, records, before).await? else { return Ok(None) };
         // Without that message, the copy that was read is an old one.
         if last < before {
             return Ok(None);
@@ -200,11 +258,12 @@ impl NatsStore {
 
     /// Reads a range of rows. `None` if a write came between.
     async fn listed(&self, scan: &Scan) -> Result<Option<Page>, StoreError> {
-        let before = self.last_of(&scan.partition).await?;
+        let records = self.records_of(scan);
+        let before = self.last_of(&scan.partition, &records).await?;
         if before == 0 {
             return Ok(Some(Page::default()));
         }
-        let Some(listing) = self.rows_until(scan, before).await? else { return Ok(None) };
+        let Some(listing) = self.rows_until(scan, records.clone(), before).await? else { return Ok(None) };
         let limit = scan.limit.min(self.core_limit());
         let (mut chosen, mut bytes, mut has_more) = (Vec::new(), 0, false);
         let ordered: Box<dyn Iterator<Item = _> + Send> = match scan.order {
@@ -230,7 +289,7 @@ impl NatsStore {
                 None => return Ok(None),
             }
         }
-        Ok(self.is_unchanged(&scan.partition, before).await?.then(|| Page::new(rows, next)))
+        Ok(self.is_unchanged(&scan.partition, &records, before).await?.then(|| Page::new(rows, next)))
     }
 
     async fn named_row(&self, partition: &str, name: String) -> Result<Option<(String, Head)>, StoreError> {
@@ -250,9 +309,14 @@ impl NatsStore {
 
     /// Lists the rows of a scan, at least up to the message `until`. `None` if messages are
     /// missing.
-    async fn list(&self, scan: &Scan, until: u64) -> Result<Option<Listing>, StoreError> {
-        let all = self.core.names.partition(&scan.partition);
-        let mut reader = Reader::open(&self.core.link, &self.core.stream.name, Range::LastOf(&all)).await?;
+    async fn list(&self, scan: &Scan, records: String, until: u64) -> Result<Option<Listing>, StoreError> {
+        let names = &self.core.names;
+        let mut subjects = vec![records];
+        // A server refuses a filter that another one comprises.
+        if self.confirms && subjects[0] != names.partition(&scan.partition) {
+            subjects.push(names.mark(&scan.partition));
+        }
+        let mut reader = Reader::open(&self.core.link, &self.core.stream.name, Range::LastOf(&subjects)).await?;
         let mut listing = Listing { rows: BTreeMap::new(), last: 0 };
         if reader.pending > 0 {
             let (from, to) = scan.bounds();

@@ -12,8 +12,9 @@ use super::{
 };
 use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
 
-/// Form of the stored data. A later release that changes it raises the number.
-const FORM: u32 = 1;
+/// Form of the stored data. A later release that changes it raises the number. In form 1 a row was
+/// one token of a subject.
+const FORM: u32 = 2;
 
 /// The oldest version of the server: 2.10 has metadata of streams, and the time in their state.
 const OLDEST: (u32, u32) = (2, 10);
@@ -216,6 +217,12 @@ fn check_stream(link: &Link, wanted: &Wanted<'_>, info: &StreamInfo) -> Result<(
     let name = wanted.name;
     match config.metadata.form.parse::<u32>() {
         Ok(FORM) => {}
+        Ok(form) if form < FORM => {
+            let message = format!(
+                "the stream `{name}` has form {form}, of an earlier release, and this release reads {FORM} alone: choose another `prefix`"
+            );
+            return refuse(PortErrorKind::Unsupported, message);
+        }
         Ok(form) => {
             let message =
                 format!("the stream `{name}` has form {form}, and this release knows {FORM}: use the newer release");

@@ -26,6 +26,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// First pause before a server that is behind is asked again; the later ones are longer.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Size at which an answer is no longer read; zero is some megabytes, and 1,024 messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Most {
+    pub(super) bytes: usize,
+    pub(super) messages: usize,
+}
+
 /// An answer to a request for many messages.
 enum Answer {
     Whole(Vec<Message>),
@@ -36,13 +43,12 @@ enum Answer {
 
 impl NatsStore {
     /// Reads the last messages of these subjects of a partition; a mark of it is no part of the
-    /// answer. Lives are compared with one time. `None` if they are more than 1,024, or longer than
-    /// `most` bytes; zero is some megabytes.
+    /// answer. Lives are compared with one time. `None` if they are too many, or too long.
     pub(super) async fn snapshot(
         &self,
         partition: &str,
         mut subjects: Vec<String>,
-        most: usize,
+        mut most: Most,
         confirm: bool,
     ) -> Result<Option<BTreeMap<String, Head>>, PortError> {
         let base = self.core.link.base();
@@ -52,6 +58,8 @@ impl NatsStore {
         if confirm && !subjects.contains(&self.core.names.partition(partition)) {
             subjects.push(mark.clone());
         }
+        // The mark is one more.
+        most.messages += usize::from(most.messages > 0);
         let link = &self.core.link;
         let call = format!("{}.DIRECT.GET.{}", base.config.api(), self.core.stream.name);
         let mut pause = PAUSE;
@@ -102,12 +110,12 @@ impl NatsStore {
         Ok(())
     }
 
-    async fn ask(&self, call: &str, subjects: &[String], most: usize) -> Result<Answer, PortError> {
+    async fn ask(&self, call: &str, subjects: &[String], most: Most) -> Result<Answer, PortError> {
         let link = &self.core.link;
         let unavailable = |error: &dyn std::fmt::Display| link.failure(PortErrorKind::Unavailable, error);
         let inbox = link.client().new_inbox();
         let mut answers = link.client().subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
-        let request = GetMany { multi_last: subjects, max_bytes: most };
+        let request = GetMany { multi_last: subjects, max_bytes: most.bytes, batch: most.messages };
         let request = serde_json::to_vec(&request).map_err(|error| link.failure(PortErrorKind::Other, error))?;
         let asked = link.client().publish_with_reply(call.to_owned(), inbox, request.into()).await;
         asked.map_err(|error| unavailable(&error))?;

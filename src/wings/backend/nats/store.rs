@@ -8,6 +8,7 @@ use super::{
     batch::MOST,
     handle::NatsCore,
     link::Effect,
+    names::Place,
     setup,
     write::Done,
 };
@@ -30,7 +31,7 @@ use crate::{
 /// | a batch | 1, and 1 or 2 if rows have to be read: of a token, a record with a life, a sequence |
 /// | a get of a stream on one server | 1; 2 of a record with a life |
 /// | a get of a replicated stream | 3, of which one is a write, in two round trips |
-/// | a page of a scan | 1, in a cluster 2; of a large partition 5 or 6, and 1 for each row |
+/// | a page of a scan | 1, in a cluster 2; of many rows without numbers 5 or 6, and 1 for each row |
 ///
 /// **Confirmed reads.** The leader of a stream answers a read from its own copy, also if it was
 /// replaced in the meantime and does not know. So each read of a replicated stream stores a mark
@@ -54,17 +55,24 @@ use crate::{
 /// own, and an append is one batch of the head and its rows. So concurrent appends to one sequence
 /// conflict, and are repeated. A put of a row that ends with twenty digits reads the head of the
 /// sequence to which it would belong; before the first append it is a batch of two messages. The
-/// first append reads the names of all rows of its partition.
+/// first append reads the names of all rows of its group.
 ///
-/// **Scans.** From release 2.12 on a page is one request, and one for a mark in a cluster: the
-/// server returns the whole partition, or the named rows, as of one moment. A partition of more
-/// than 1,024 rows or 1 MiB is too much for that, and on an older server each: a page then reads
-/// the names of all rows, and the values of its own ones one by one. If a write to the partition
-/// came between, the page is read again, as a whole up to 64 MiB where the server can. What is
-/// still too much, and written all the time, cannot be scanned: the page ends as `Throttled` after
-/// [`request_timeout`](field@super::NatsConfig::request_timeout). A page of few rows of a large
-/// partition costs as much as one of many: the server finds no rows by a prefix. Keep partitions to
-/// a thousand rows, and topics to partitions of few hundred events that are not trimmed yet.
+/// **Scans.** The subjects of a partition begin with the first character of the row, then with its
+/// *group*, the text up to the first `/`. A scan whose rows have a character or a group in common
+/// reads nothing else. Rows that are a group and a number of fixed length, 16 hexadecimal or 20
+/// decimal digits, are found by their numbers: a page that begins at such a row reads little more
+/// than it returns, however long the partition is. These are the events of a topic, and the rows of
+/// a [`Sequence`](crate::store::Sequence) whose name has one `/`, at its end.
+///
+/// From release 2.12 on a page is one request, and one for a mark in a cluster: the server returns
+/// the whole partition, the group, the numbers or the named rows as of one moment. A page of
+/// numbers with large gaps between them, and one behind the last number, takes two or three, seldom
+/// more. Without numbers, more than 1,024 rows or 1 MiB are too much for that, and on an older
+/// server each: a page then reads the names of all rows of its partition, character or group, and
+/// the values of its own ones one by one. If a write to the partition came between, the page is
+/// read again, as a whole up to 64 MiB where the server can. What is still too much, and written
+/// all the time, cannot be scanned: the page ends as `Throttled` after
+/// [`request_timeout`](field@super::NatsConfig::request_timeout).
 ///
 /// **Deletes** leave a small message in the record's place. The server removes it a minute after,
 /// before release 2.11 the handle that wrote it, with a later write; one with a fencing token stays
@@ -220,10 +228,9 @@ impl NatsStore {
         info.and_then(|info| nanoseconds(&info.ts)).ok_or_else(|| self.core.link.unexpected("STREAM.INFO"))
     }
 
-    /// Reads the last message of a record's subject. A record whose life is over is as a deleted
-    /// one.
-    pub(super) async fn read(&self, record: &str, confirm: bool) -> Result<Option<Head>, PortError> {
-        let (mut head, time) = self.last(record, confirm).await?;
+    /// Reads the message of a place. A record whose life is over is as a deleted one.
+    pub(super) async fn read(&self, place: &Place, confirm: bool) -> Result<Option<Head>, PortError> {
+        let (mut head, time) = self.last(place, confirm).await?;
         if let Some(head) = head.as_mut().filter(|head| head.ends.is_some()) {
             head.settle(match time {
                 Some(time) => time,
@@ -233,18 +240,17 @@ impl NatsStore {
         Ok(head)
     }
 
-    /// Reads the last message of a record's subject, and the time of the read if the server told
-    /// it.
-    pub(super) async fn last(&self, record: &str, confirm: bool) -> Result<(Option<Head>, Option<u64>), PortError> {
-        let subject = format!("{record}.v");
+    /// Reads the message of a place, and the time of the read if the server told it.
+    pub(super) async fn last(&self, place: &Place, confirm: bool) -> Result<(Option<Head>, Option<u64>), PortError> {
+        let subject = place.subject();
         let last = self.message(GetMessage { last_by_subj: Some(&subject), ..GetMessage::default() });
         if !confirm {
             return Ok((last.await?.map(|message| self.head(&message)).transpose()?, None));
         }
-        let mark = format!("{record}.b");
+        let mark = place.mark();
         // Without a leader a write is refused at once, and a read is not answered.
         let (mut last, marked) = futures_util::future::try_join(last, self.mark(mark.clone())).await?;
-        let both = format!("{record}.*");
+        let both = place.both();
         // Each turn is behind another write, and that of the mark is the last before the mark.
         let time = loop {
             // A server that knows a message behind the mark knew all before the mark.

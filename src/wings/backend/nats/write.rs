@@ -12,6 +12,8 @@ use tokio::sync::MutexGuard;
 use super::{
     api::{EXPECTED, EXPECTED_OF},
     batch::Draft,
+    names::Place,
+    snapshot::Most,
     store::{DELETED, FENCE, Head, LIFE, NUMBER, NatsStore, REMAINS, version_of},
 };
 use crate::{
@@ -37,8 +39,8 @@ pub(super) enum Done {
     Checked,
 }
 
-/// Last messages, by subject without its last token.
-type Heads = BTreeMap<String, Option<Head>>;
+/// The messages of places.
+type Heads = BTreeMap<Place, Option<Head>>;
 
 /// The number that the last message of a subject must have; without a subject, of the message's
 /// own.
@@ -145,8 +147,8 @@ impl NatsStore {
         Box::pin(self.send(plan)).await
     }
 
-    /// Returns the subjects whose last messages must be known, without their last tokens.
-    fn needs(&self, partition: &str, writes: &[Write], is_single: bool, is_careful: bool) -> Vec<String> {
+    /// Returns the places whose messages must be known.
+    fn needs(&self, partition: &str, writes: &[Write], is_single: bool, is_careful: bool) -> Vec<Place> {
         let names = &self.core.names;
         let mut needs = BTreeSet::new();
         for write in writes {
@@ -177,16 +179,16 @@ impl NatsStore {
         needs.into_iter().collect()
     }
 
-    async fn heads(&self, partition: &str, needs: Vec<String>, confirm: bool) -> Result<Heads, StoreError> {
+    async fn heads(&self, partition: &str, needs: Vec<Place>, confirm: bool) -> Result<Heads, StoreError> {
         // Any server answers the one request for all, so that it has to be confirmed in a cluster.
         if needs.len() > 1 && self.snapshots() && (confirm || self.core.stream.replicas == 1) {
-            let subjects = needs.iter().map(|record| format!("{record}.v")).collect();
-            if let Some(mut found) = self.snapshot(partition, subjects, 0, confirm).await? {
-                let head = |record: String| (found.remove(&format!("{record}.v")), record);
-                return Ok(needs.into_iter().map(head).map(|(head, record)| (record, head)).collect());
+            let subjects = needs.iter().map(Place::subject).collect();
+            if let Some(mut found) = self.snapshot(partition, subjects, Most::default(), confirm).await? {
+                let head = |place: Place| (found.remove(&place.subject()), place);
+                return Ok(needs.into_iter().map(head).map(|(head, place)| (place, head)).collect());
             }
         }
-        let found = needs.into_iter().map(|record| self.head_of(record, confirm));
+        let found = needs.into_iter().map(|place| self.head_of(place, confirm));
         let mut found = stream::iter(found.collect::<Vec<_>>()).buffered(AT_ONCE);
         let mut heads = Heads::new();
         while let Some(head) = found.next().await {
@@ -195,9 +197,9 @@ impl NatsStore {
         Ok(heads)
     }
 
-    async fn head_of(&self, record: String, confirm: bool) -> Result<(String, Option<Head>), PortError> {
-        let head = self.read(&record, confirm).await?;
-        Ok((record, head))
+    async fn head_of(&self, place: Place, confirm: bool) -> Result<(Place, Option<Head>), PortError> {
+        let head = self.read(&place, confirm).await?;
+        Ok((place, head))
     }
 
     /// Adds a put, a delete or a check.
@@ -238,7 +240,7 @@ impl NatsStore {
         if let Some(fence) = fence {
             headers.insert(FENCE, fence.to_string().as_str());
         }
-        let subject = format!("{record}.v");
+        let subject = record.subject();
         let own = expects.map(|number| (None, number));
         match write {
             Write::Put { value, options, .. } => {
@@ -308,12 +310,12 @@ impl NatsStore {
                 let head = self.read(&self.core.names.sequence(partition, name), confirm).await?;
                 return if head.is_some() { Ok(None) } else { Err(sequence.refuse_first(&row)) };
             }
-            plan.checks.push((format!("{touched}.v"), before.map_or(0, |head| head.number)));
+            plan.checks.push((touched.subject(), before.map_or(0, |head| head.number)));
         }
         plan.lasts.insert(name.to_owned(), number);
         let mut headers = HeaderMap::new();
         headers.insert(NUMBER, number.to_string().as_str());
-        let subject = format!("{}.v", self.core.names.record(partition, &sequence.row(number)));
+        let subject = self.core.names.record(partition, &sequence.row(number)).subject();
         plan.done.push(Done::Put(Version::new(number)));
         // Only appends create rows of a sequence that has begun.
         plan.push(subject, headers, value.clone(), None);
@@ -338,11 +340,11 @@ impl NatsStore {
         for (name, last) in std::mem::take(&mut plan.lasts) {
             let head = names.sequence(partition, &name);
             let before = heads.get(&head).and_then(Option::as_ref).map_or(0, |head| head.number);
-            plan.push(format!("{head}.v"), HeaderMap::new(), last.to_string().into(), Some((None, before)));
+            plan.push(head.subject(), HeaderMap::new(), last.to_string().into(), Some((None, before)));
         }
         for name in std::mem::take(&mut plan.touched) {
-            let has_not_begun = (Some(format!("{}.v", names.sequence(partition, &name))), 0);
-            let subject = format!("{}.v", names.touched(partition, &name));
+            let has_not_begun = (Some(names.sequence(partition, &name).subject()), 0);
+            let subject = names.touched(partition, &name).subject();
             plan.push(subject, self.passing(), Bytes::new(), Some(has_not_begun));
         }
         let mut checks = std::mem::take(&mut plan.checks).into_iter().map(|(subject, number)| (Some(subject), number));

@@ -196,7 +196,8 @@
 //! - `pg_stat_activity`: transactions that are open for minutes.
 //! - `pg_stat_user_tables` of the schema: `n_dead_tup` should fall after each autovacuum.
 //! - [`ConnectionEvent`](crate::backend::ConnectionEvent), and the rate of `Throttled` errors.
-//! - Messages that were set aside: `SELECT id FROM steadfast.messages WHERE visible_at = -1`.
+//! - Messages that were set aside: `SELECT id FROM steadfast.messages WHERE visible_at = -1`. The
+//!   event of one is lost if the connection is lost before the answer.
 //!
 //! # Damaged rows
 //!

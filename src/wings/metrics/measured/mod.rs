@@ -4,6 +4,8 @@ mod calls;
 mod data;
 #[cfg(any(feature = "stream", feature = "work"))]
 mod leader_election;
+#[cfg(feature = "operations")]
+mod operations;
 #[cfg(any(feature = "work", feature = "workflow"))]
 mod queue_listener;
 mod standard;

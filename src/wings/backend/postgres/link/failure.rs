@@ -6,7 +6,7 @@
 //! | no answer in time | `TimedOut` | a write that was sent |
 //! | the server shuts down, starts, or crashed (57P01 to 57P05) | `Unavailable` | a write that was sent |
 //! | the server is read-only, or a standby (25006) | `Unavailable` | no |
-//! | deadlock, lock time-out, serialization failure, too many connections, locks or memory (40, 55P03, 53) | `Throttled` | no |
+//! | deadlock, lock time-out, serialization failure, too many connections, locks or memory (40, 55P03, 53), a pooler with too many clients (08P01) | `Throttled` | no |
 //! | the disk is full (53100) | `Full` | no |
 //! | wrong password, unknown user, missing right (28, 42501), certificate not trusted | `Denied` | no |
 //! | missing database (3D000), value too large (54) | `Invalid` | no |
@@ -176,6 +176,11 @@ fn classify(error: &Error) -> (PortErrorKind, &'static str, bool) {
         "SF002" => return (Kind::Corrupt, "open it again", false),
         "SF003" => return (Kind::Corrupt, "restore it", false),
         _ => {}
+    }
+    // A pooler has this code for each of its refusals, and its texts are always English.
+    let is_full = |db: &DbError| db.message().contains("no more connections allowed");
+    if *code == SqlState::PROTOCOL_VIOLATION && error.as_db_error().is_some_and(is_full) {
+        return (Kind::Throttled, "raise `max_client_conn` of the pooler, or lower `connections`", false);
     }
     match code.code().get(..2) {
         Some("28") => (Kind::Denied, "check the user and the password in `url`", false),

@@ -4,8 +4,9 @@
 //! requests is limited. After a failed attempt to connect, requests fail at once, and one task
 //! tries again with back-off until the server answers.
 //!
-//! A server that is there and has no connection left (53300) refuses openings alone: they pause,
-//! and requests wait for the connections that are open, in their order.
+//! A server that is there and has no connection left (53300), or a pooler that accepts no further
+//! client, refuses openings alone: they pause, and requests wait for the connections that are open,
+//! in their order.
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -364,7 +365,12 @@ impl PoolCore {
         let heard = self.connector.clock.now();
         // The connections of many processes that begin at once do not end at once.
         let life = self.max_lifetime - scaled(self.max_lifetime / 10, self.entropy.unit());
-        self.state.lock().pause = None;
+        let mut state = self.state.lock();
+        if state.pause.take().is_some() {
+            // Those that wait for a connection of another request open one.
+            state.heirs.clear();
+        }
+        drop(state);
         Ok((Pooled { connection, prepared, heard, ends: heard + life }, server))
     }
 

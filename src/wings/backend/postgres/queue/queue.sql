@@ -277,7 +277,9 @@ DECLARE
     most integer := p_max;
     next_at bigint;
     damaged tid[];
-    aside record;
+    aside bigint[];
+    ended_groups bytea[];
+    ended_ids bigint[];
 BEGIN
     IF p_epoch <> {s}.queue_epoch() THEN
         p_id := -9223372036854775808;
@@ -303,13 +305,18 @@ BEGIN
             ORDER BY m.id FOR UPDATE SKIP LOCKED) r
         LIMIT p_max) l;
     IF damaged IS NOT NULL THEN
-        FOR aside IN UPDATE {s}.messages m SET visible_at = -1 WHERE m.ctid = ANY (damaged) RETURNING m.id, m.grp LOOP
-            IF aside.grp IS NOT NULL THEN
-                PERFORM {s}.queue_next_of_groups(p_queue, ARRAY[aside.grp], ARRAY[aside.id], now_us);
-            END IF;
-            RETURN QUERY SELECT aside.id, 0::bigint, 0::bigint, 0, 0, 0, NULL::bytea, NULL::bytea, NULL::bytea,
-                NULL::bytea, NULL::bytea[];
-        END LOOP;
+        WITH gone AS (
+            UPDATE {s}.messages m SET visible_at = -1 WHERE m.ctid = ANY (damaged) RETURNING m.id, m.grp)
+        SELECT array_agg(g.id), array_agg(g.grp) FILTER (WHERE g.grp IS NOT NULL),
+            array_agg(g.id) FILTER (WHERE g.grp IS NOT NULL)
+        INTO aside, ended_groups, ended_ids FROM gone g;
+        -- All groups at once: they are locked in the order in which a send locks them.
+        IF ended_groups IS NOT NULL THEN
+            PERFORM {s}.queue_next_of_groups(p_queue, ended_groups, ended_ids, now_us);
+        END IF;
+        RETURN QUERY SELECT u.id, 0::bigint, 0::bigint, 0, 0, 0, NULL::bytea, NULL::bytea, NULL::bytea,
+            NULL::bytea, NULL::bytea[]
+        FROM unnest(aside) u(id);
         -- Without others: look again.
         next_at := 0;
     END IF;

@@ -1,0 +1,361 @@
+//! Building health checks, executing them, and reporting on them.
+use std::{collections::HashSet, future::Future, panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::{FutureExt as _, future::join_all};
+
+use super::{
+    Check, CheckFailure, CheckKind, CheckReport, Group, HealthConfig, HealthEvent as Event, HealthStatus, Report,
+    fleet::FleetGuard,
+    state::{Around, CheckState, status},
+};
+use crate::{
+    build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
+    caught::panic_text,
+    config::{ConfigError, Name, Reconfigure, Secret, reconfigurable, require},
+    entropy::Entropy,
+    flight::{Flights, JoinOrLead},
+    observe::{Events, Subscription},
+    port::{Capability, within},
+    race::race,
+    spawn::Spawner,
+    store::Store,
+    sync::Mutex,
+    time::{Clock, Instant},
+};
+
+/// The health of a process, for load balancers, platforms and monitors. The
+/// [module's page](super) states the guarantees.
+///
+/// A clone is the same, and shares all results.
+#[derive(Clone)]
+pub struct Health(Arc<Inner>);
+
+struct Inner {
+    name: Option<Name>,
+    config: Mutex<Arc<HealthConfig>>,
+    checks: Vec<Checked>,
+    flights: Flights<usize, ()>,
+    fleet: Option<FleetGuard>,
+    is_stopping: Mutex<bool>,
+    clock: Clock,
+    entropy: Entropy,
+    events: Events<Event>,
+}
+
+/// A check with its results.
+struct Checked {
+    check: Check,
+    state: Mutex<CheckState>,
+    executions: Mutex<u64>,
+}
+
+reconfigurable!(Health, HealthConfig, |_this, next| next.check());
+
+impl Health {
+    /// Creates a builder. Without checks each group is healthy.
+    ///
+    /// Methods of [this builder alone](crate::Builder#impl-Builder%3CHealth%3E): `check`, `fleet`,
+    /// `secret`, `spawner`.
+    pub fn builder(config: HealthConfig) -> Builder<Self> {
+        Builder::new(HealthSpec { config, checks: Vec::new(), fleet: None, spawner: Spawner::default() })
+    }
+
+    /// Returns the report on a group. A check whose result is older than `cache_ttl` is executed,
+    /// at most once for all reports together; a report waits for it for `report_timeout` at most,
+    /// and then uses the last result.
+    ///
+    /// # Cancel safety
+    /// A dropped report leaves the executions to other reports, or to the spawner.
+    pub async fn report(&self, group: &Group) -> Report {
+        let config = self.settings();
+        let now = self.0.clock.now();
+        let due = self.due(group, &config, now);
+        if !due.is_empty() {
+            let executed = join_all(due.into_iter().map(|check| self.executed(check)));
+            let _ = within(&self.0.clock, config.report_timeout, executed).await;
+        }
+        self.last_report(group)
+    }
+
+    /// Returns the report on a group by the last results, without executing a check.
+    pub fn last_report(&self, group: &Group) -> Report {
+        let config = self.settings();
+        let now = self.0.clock.now();
+        let mut failed = Vec::new();
+        let mut checks = Vec::new();
+        for checked in self.0.checks.iter().filter(|checked| checked.check.belongs_to(group)) {
+            let state = checked.state.lock();
+            let reason = state.failure(&config, now);
+            let (latency, age) = (state.latency(), state.age(now));
+            drop(state);
+            let Check { name, kind, is_required, .. } = &checked.check;
+            if reason.is_some() {
+                failed.push((*kind, *is_required));
+            }
+            let status = match (reason, is_required) {
+                (None, _) => HealthStatus::Healthy,
+                (Some(_), true) => HealthStatus::Unhealthy,
+                (Some(_), false) => HealthStatus::Degraded,
+            };
+            checks.push(CheckReport { name: name.clone(), kind: *kind, status, reason, latency, age });
+        }
+        let guards = *group == Group::Readiness;
+        let around = Around {
+            is_stopping: guards && *self.0.is_stopping.lock(),
+            is_ejected: self.0.fleet.as_ref().filter(|_| guards).map(|fleet| fleet.is_ejected(now)),
+        };
+        let (status, reason) = status(failed.into_iter(), around);
+        Report { status, reason, checks }
+    }
+
+    /// Returns `true` unless readiness is unhealthy by the last results: the health check of a
+    /// leader election, say. It executes no check: [`run`](Self::run) does.
+    pub fn is_fit(&self) -> bool {
+        self.last_report(&Group::Readiness).status != HealthStatus::Unhealthy
+    }
+
+    /// Ends readiness, and waits for `drain_delay`, in which load balancers notice. Call it before
+    /// the service stops; liveness stays as it is.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, readiness has ended all the same.
+    pub async fn stopping(&self) {
+        if !std::mem::replace(&mut *self.0.is_stopping.lock(), true) {
+            self.0.tell(Event::Stopping);
+        }
+        self.0.clock.sleep(self.settings().drain_delay).await;
+    }
+
+    /// Executes the checks every `cache_ttl`, also without reports, and takes part in the fleet,
+    /// until `shutdown` is ready.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, results become stale, and the member's rows expire.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        race(shutdown, self.keep_watch()).await;
+        if let Some(fleet) = &self.0.fleet {
+            fleet.leave(&|event| self.0.tell(event)).await;
+        }
+    }
+
+    async fn keep_watch(&self) {
+        loop {
+            let config = self.settings();
+            let began = self.0.clock.now();
+            let due = (0..self.0.checks.len()).filter(|check| !self.is_fresh(*check, &config, began));
+            join_all(due.map(|check| self.executed(check))).await;
+            if let Some(fleet) = &self.0.fleet {
+                fleet.turn(&config, self.wants_to_leave(&config), &|event| self.0.tell(event)).await;
+            }
+            // Not sooner, as the results are fresh until then; and members that started together do not stay together.
+            let pause = crate::time::scaled(config.cache_ttl, 1.0 + 0.2 * self.0.entropy.unit());
+            self.0.clock.sleep_until(began + pause).await;
+        }
+    }
+
+    /// Returns `true` if a required dependency of readiness has failed.
+    fn wants_to_leave(&self, config: &HealthConfig) -> bool {
+        let now = self.0.clock.now();
+        self.0.checks.iter().any(|checked| {
+            let check = &checked.check;
+            let counts = check.is_required && check.kind == CheckKind::Dependency;
+            counts && check.belongs_to(&Group::Readiness) && checked.state.lock().failure(config, now).is_some()
+        })
+    }
+
+    fn due(&self, group: &Group, config: &HealthConfig, now: Instant) -> Vec<usize> {
+        let is_due =
+            |check: &usize| self.0.checks[*check].check.belongs_to(group) && !self.is_fresh(*check, config, now);
+        (0..self.0.checks.len()).filter(is_due).collect()
+    }
+
+    fn is_fresh(&self, check: usize, config: &HealthConfig, now: Instant) -> bool {
+        self.0.checks[check].state.lock().is_fresh(config, now)
+    }
+
+    /// Waits for an execution of the check, which all waiting callers share.
+    async fn executed(&self, check: usize) {
+        let config = self.settings();
+        let fresh = || self.is_fresh(check, &config, self.0.clock.now()).then_some(());
+        // Under the lock of the flights: an execution that ended in between serves this caller, too.
+        let seat = match self.0.flights.join_or_lead_unless(&check, fresh) {
+            Err(()) => return,
+            Ok(JoinOrLead::Joined(seat)) => seat,
+            Ok(JoinOrLead::Leads(lead)) => {
+                let health = self.clone();
+                lead.start(Box::pin(async move { health.execute(check).await }))
+            }
+        };
+        let _ = seat.await;
+    }
+
+    async fn execute(&self, index: usize) {
+        let config = self.settings();
+        let Checked { check, state, executions } = &self.0.checks[index];
+        *executions.lock() += 1;
+        let began = self.0.clock.now();
+        let execution = AssertUnwindSafe(within(&self.0.clock, config.timeout, async { check.execute().await }));
+        let failed = match execution.catch_unwind().await {
+            Ok(Some(Ok(()))) => None,
+            Ok(Some(Err(error))) => Some((CheckFailure::Error, error)),
+            Ok(None) => Some((CheckFailure::TimedOut, format!("no result within {:?}", config.timeout))),
+            Err(panic) => Some((CheckFailure::Panicked, format!("the check panicked: {}", panic_text(&*panic)))),
+        };
+        let now = self.0.clock.now();
+        let took = now - began;
+        let failure = failed.as_ref().map(|(failure, _)| *failure);
+        let changed = state.lock().record(&config, (now, took), failure);
+        if let Some((failure, error)) = failed {
+            self.0.tell(Event::CheckFailed { check: check.name.clone(), failure, error, took });
+        }
+        if let Some(healthy) = changed {
+            self.0.tell(Event::Changed { check: check.name.clone(), healthy });
+        }
+    }
+
+    /// Replaces the configuration while it is in use, the secret included.
+    ///
+    /// # Errors
+    /// If a setting is invalid; then nothing has changed.
+    pub fn reconfigure(&self, config: HealthConfig) -> Result<(), ConfigError> {
+        self.validate(&config)?;
+        *self.0.config.lock() = Arc::new(config);
+        self.0.tell(Event::ConfigChanged);
+        Ok(())
+    }
+
+    /// Returns the current configuration.
+    pub fn config(&self) -> HealthConfig {
+        HealthConfig::clone(&self.settings())
+    }
+
+    fn settings(&self) -> Arc<HealthConfig> {
+        self.0.config.lock().clone()
+    }
+
+    /// Returns `true` if the text is the secret of this service.
+    pub fn is_secret(&self, text: &str) -> bool {
+        self.settings().secret.as_ref().is_some_and(|secret| secret.is(text))
+    }
+
+    /// Returns the name, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.0.name.as_ref().map(Name::as_str)
+    }
+
+    /// Returns the number of executions of a check so far, or `None` if there is no such check.
+    pub fn executions(&self, check: &str) -> Option<u64> {
+        self.0.checks.iter().find(|checked| checked.check.name() == check).map(|checked| *checked.executions.lock())
+    }
+
+    /// Returns the names of the checks, in their order.
+    pub fn checks(&self) -> impl Iterator<Item = &str> {
+        self.0.checks.iter().map(|checked| checked.check.name())
+    }
+
+    /// Subscribes to the events.
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.events.subscribe()
+    }
+}
+
+impl Inner {
+    fn tell(&self, event: Event) {
+        self.events.send(self.name.as_ref(), self.clock.now(), || event);
+    }
+}
+
+/// Arguments of health checks, beside name, clock and entropy.
+pub struct HealthSpec {
+    config: HealthConfig,
+    checks: Vec<Check>,
+    fleet: Option<(Arc<dyn Store>, String)>,
+    spawner: Spawner,
+}
+
+impl Builder<Health> {
+    /// Adds a check.
+    pub fn check(mut self, check: Check) -> Self {
+        self.spec.checks.push(check);
+        self
+    }
+
+    /// Makes the process a member of the fleet of its name: so many at most leave readiness because
+    /// of a dependency. [`Health::run`] must run. Two members must not have the same name.
+    pub fn fleet(mut self, store: Arc<dyn Store>, member: impl Into<String>) -> Self {
+        self.spec.fleet = Some((store, member.into()));
+        self
+    }
+
+    /// Sets the secret of requests that see details, as the setting of the same name.
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.spec.config.secret = Some(secret);
+        self
+    }
+
+    /// Sets the function that spawns the rest of an execution for which no report waits any more.
+    /// The current tokio runtime by default.
+    pub fn spawner(
+        mut self,
+        spawn: impl Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
+    ) -> Self {
+        self.spec.spawner = Spawner::own(spawn);
+        self
+    }
+}
+
+impl Component for Health {
+    type Built = Result<Self, ConfigError>;
+    type Spec = HealthSpec;
+
+    fn assemble(spec: HealthSpec, common: Common) -> Self::Built {
+        let HealthSpec { config, checks, fleet, spawner } = spec;
+        config.check()?;
+        let mut names = HashSet::new();
+        for check in &checks {
+            require(!check.name().is_empty(), "check", "must have a name")?;
+            if !names.insert(check.name()) {
+                return Err(ConfigError::new("check", format!("must not have the name `{}` twice", check.name())));
+            }
+            if check.kind == CheckKind::Dependency && check.belongs_to(&Group::Liveness) {
+                let rule = "must not be a dependency in the group of liveness: its outage would restart the fleet";
+                return Err(ConfigError::new("check", rule).within(check.name()));
+            }
+        }
+        let entropy = common.entropy();
+        let Common { name, clock, hooks, .. } = common;
+        let fleet = match fleet {
+            None => None,
+            Some((store, member)) => {
+                let can = store.capabilities();
+                can.require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("fleet"))?;
+                let fleet = name.as_ref().map_or("", Name::as_str);
+                require(!fleet.is_empty(), "name", "must be set for a fleet")?;
+                require(!member.is_empty(), "fleet", "must have a name for this member")?;
+                let presence = FleetGuard::presence(store, &clock, (fleet, &member));
+                require(presence.longest_key() <= can.max_key(), "fleet", "must not be longer than the store's keys")?;
+                Some(FleetGuard::new(presence, clock.clone(), entropy.clone(), &member))
+            }
+        };
+        let checked = |check| Checked { check, state: Mutex::default(), executions: Mutex::default() };
+        Ok(Self(Arc::new(Inner {
+            name,
+            config: Mutex::new(Arc::new(config)),
+            checks: checks.into_iter().map(checked).collect(),
+            flights: Flights::finishing(spawner),
+            fleet,
+            is_stopping: Mutex::default(),
+            clock,
+            entropy,
+            events: hooks.events(),
+        })))
+    }
+}
+
+impl HasName for Health {}
+impl HasEntropy for Health {}
+impl HasEvents<Event> for Health {}
+
+crate::build::debug_fields!(Health, |this|
+    name: this.0.name, checks: this.0.checks.iter().map(|checked| checked.check.name()).collect::<Vec<_>>()
+);

@@ -1,0 +1,217 @@
+//! The guard of a fleet: how many members may leave because of a dependency.
+//!
+//! A fleet of `n` members with the share `s` has `floor(s * n)` slots. A slot is a row that exists
+//! while one member holds it: the member inserts it if it is absent, renews it, and deletes it. Of
+//! several members that insert one row, one succeeds. A member counts itself as ejected only as
+//! long as its row certainly exists.
+use std::{collections::HashSet, sync::Arc};
+
+use super::{HealthConfig, HealthEvent as Event, state::slots};
+use crate::{
+    entropy::Entropy,
+    port::AskError,
+    presence::{Fleet, Presence, RENEW_EVERY, TTL, VALID_FOR},
+    store::{DeleteOptions, Precondition, PutOptions, Row, StoreError, Version},
+    sync::Mutex,
+    time::{Clock, Instant},
+};
+
+/// Maximum number of slots that a member tries to take in one turn.
+const ATTEMPTS: usize = 3;
+
+/// Prefix of the row of a slot.
+const SLOT: &str = "slot ";
+
+/// The events of a turn, in order.
+pub(super) type Told<'a> = &'a (dyn Fn(Event) + Sync);
+
+pub(super) struct FleetGuard {
+    presence: Presence,
+    clock: Clock,
+    entropy: Entropy,
+    /// Value of this member's slot: its name and a random number.
+    holder: String,
+    seat: Mutex<Seat>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Seat {
+    slot: Option<Slot>,
+    /// Time from which the member's own row is renewed.
+    renew_from: Instant,
+    /// Set once an event has told that the member stays: the time of the next look for a slot.
+    stays_until: Option<Instant>,
+    is_store_down: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Slot {
+    row: String,
+    version: Version,
+    /// Time until which the row certainly exists.
+    valid_until: Instant,
+    renew_from: Instant,
+}
+
+impl FleetGuard {
+    pub(super) fn new(presence: Presence, clock: Clock, entropy: Entropy, member: &str) -> Self {
+        let holder = format!("{member}#{:016x}", entropy.next_u64());
+        Self { presence, clock, entropy, holder, seat: Mutex::default() }
+    }
+
+    /// Returns `true` if this member holds a slot at this time.
+    pub(super) fn is_ejected(&self, now: Instant) -> bool {
+        self.seat.lock().slot.as_ref().is_some_and(|slot| now < slot.valid_until)
+    }
+
+    /// Renews the member's row, and takes, renews or gives up a slot.
+    pub(super) async fn turn(&self, config: &HealthConfig, wants_to_leave: bool, told: Told<'_>) {
+        let turned = self.try_turn(config, wants_to_leave, told).await;
+        let mut seat = self.seat.lock();
+        let was_down = std::mem::replace(&mut seat.is_store_down, turned.is_err());
+        drop(seat);
+        match turned {
+            Err(error) if !was_down => told(Event::StoreFailed { kind: error.kind() }),
+            Ok(()) if was_down => told(Event::StoreBack),
+            _ => {}
+        }
+    }
+
+    async fn try_turn(
+        &self,
+        config: &HealthConfig,
+        wants_to_leave: bool,
+        told: Told<'_>,
+    ) -> Result<(), AskError<StoreError>> {
+        let now = self.clock.now();
+        if now >= self.seat.lock().renew_from {
+            self.presence.renew().await?;
+            self.seat.lock().renew_from = now + RENEW_EVERY;
+        }
+        let slot = self.seat.lock().slot.clone();
+        match (slot, wants_to_leave) {
+            (None, false) => self.seat.lock().stays_until = None,
+            (Some(slot), false) => self.give_up(slot, told).await?,
+            (Some(slot), true) if now < slot.renew_from => {}
+            (Some(slot), true) => {
+                if !self.keep(slot).await? {
+                    self.take(config, told).await?;
+                }
+            }
+            (None, true) if self.seat.lock().stays_until.is_some_and(|until| now < until) => {}
+            (None, true) => self.take(config, told).await?,
+        }
+        Ok(())
+    }
+
+    /// Frees the slot and deletes the member's row.
+    pub(super) async fn leave(&self, told: Told<'_>) {
+        let slot = self.seat.lock().slot.clone();
+        if let Some(slot) = slot {
+            // Rows that could not be deleted expire.
+            let _ = self.give_up(slot, told).await;
+        }
+        let _ = self.presence.leave().await;
+    }
+
+    async fn give_up(&self, slot: Slot, told: Told<'_>) -> Result<(), AskError<StoreError>> {
+        // From now on the member is ready, whether the row is deleted or expires.
+        self.hold(None);
+        told(Event::Returned);
+        let options = DeleteOptions { when: Precondition::Version(slot.version), ..DeleteOptions::new() };
+        let deleted = self.presence.store().delete(self.presence.key(&slot.row), options);
+        match self.presence.ask(deleted).await {
+            Err(AskError::Failed(StoreError::Conflict { .. })) | Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews the slot. Returns `false` if it is lost.
+    async fn keep(&self, slot: Slot) -> Result<bool, AskError<StoreError>> {
+        match self.write(&slot.row, Precondition::Version(slot.version)).await {
+            Ok(()) => Ok(true),
+            Err(AskError::Failed(StoreError::Conflict { .. })) => {
+                self.seat.lock().slot = None;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes a free slot, chosen at random, so that few members try the same one.
+    async fn take(&self, config: &HealthConfig, told: Told<'_>) -> Result<(), AskError<StoreError>> {
+        for _ in 0..ATTEMPTS {
+            let Some(fleet) = self.presence.list().await? else {
+                told(Event::TooManyMembers);
+                return Ok(());
+            };
+            let members = fleet.members;
+            let (row, when) = match self.choose(config, fleet) {
+                Some(choice) => choice,
+                None => {
+                    let again = self.clock.now() + RENEW_EVERY;
+                    if self.seat.lock().stays_until.replace(again).is_none() {
+                        told(Event::Stayed { members });
+                    }
+                    return Ok(());
+                }
+            };
+            match self.write(&row, when).await {
+                Ok(()) => {
+                    told(Event::Ejected { members });
+                    return Ok(());
+                }
+                Err(AskError::Failed(StoreError::Conflict { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the row of a free slot, or of one that this member holds by a write whose reply was
+    /// lost.
+    fn choose(&self, config: &HealthConfig, fleet: Fleet) -> Option<(String, Precondition)> {
+        let slots = slots(config.max_ejected, fleet.members);
+        let taken: Vec<Row> = fleet.rows.into_iter().filter(|row| row.row.starts_with(SLOT)).collect();
+        if let Some(own) = taken.iter().find(|row| row.value == self.holder.as_bytes()) {
+            return Some((own.row.clone(), Precondition::Version(own.version)));
+        }
+        if taken.len() >= slots {
+            return None;
+        }
+        let taken: HashSet<&str> = taken.iter().map(|row| &*row.row).collect();
+        let free = (0..slots).map(|slot| format!("{SLOT}{slot:04}")).filter(|row| !taken.contains(&**row));
+        let mut free: Vec<String> = free.collect();
+        let chosen = self.entropy.up_to((free.len() as u64).checked_sub(1)?);
+        Some((free.swap_remove(usize::try_from(chosen).ok()?), Precondition::Absent))
+    }
+
+    async fn write(&self, row: &str, when: Precondition) -> Result<(), AskError<StoreError>> {
+        let began = self.clock.now();
+        let options = PutOptions { when, ..PutOptions::new().ttl(TTL) };
+        let value = self.holder.clone().into();
+        let version = self.presence.ask(self.presence.store().put(self.presence.key(row), value, options)).await?;
+        let (valid_until, renew_from) = (began + VALID_FOR, began + RENEW_EVERY);
+        self.hold(Some(Slot { row: row.to_owned(), version, valid_until, renew_from }));
+        Ok(())
+    }
+}
+
+impl FleetGuard {
+    fn hold(&self, slot: Option<Slot>) {
+        let mut seat = self.seat.lock();
+        (seat.slot, seat.stays_until) = (slot, None);
+    }
+
+    /// Creates the presence of a member in the fleet of this name.
+    pub(super) fn presence(
+        store: Arc<dyn crate::store::Store>,
+        clock: &Clock,
+        (name, member): (&str, &str),
+    ) -> Presence {
+        Presence::new(store, clock.clone(), STORE_TIMEOUT, (format!("health {name}"), member))
+    }
+}
+
+/// Time limit of one request to the store of the fleet.
+const STORE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);

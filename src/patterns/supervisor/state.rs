@@ -1,0 +1,469 @@
+//! The states of all children: a machine that knows neither async nor tokio.
+//!
+//! | phase | goes to | when |
+//! |---|---|---|
+//! | `Waiting` | `Starting`, or `Ready` if no child waits for it | its delay has passed, and it is its turn |
+//! | `Starting` | `Ready` | the child is ready |
+//! | `Starting`, `Ready` | `Waiting` | it failed |
+//! | | `Finished` | it ended without a failure, or is temporary |
+//! | | `Stopping` | it belongs to a set that is stopped, or was not ready in time |
+//! | `Stopping` | `Dropping` | it did not end in time |
+//! | `Stopping`, `Dropping` | `Waiting` | it has ended, and is started again |
+//! | | `Finished` | it has ended for good |
+//! | `Waiting` | `Finished` | all children are stopped |
+//! | `Finished` | `Waiting` | it is not temporary, and a set that it belongs to is restarted |
+use std::{collections::VecDeque, time::Duration};
+
+use super::{ChildFailure, Restart, Strategy, SupervisorConfig, SupervisorEvent as Event, config::DROP_GRACE};
+use crate::{backoff::Backoff, config::Name, entropy::Entropy, time::Instant};
+
+/// Phase of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ChildPhase {
+    /// It is not started yet, or waits for the delay before its restart.
+    Waiting,
+    /// It runs, and is not ready yet.
+    Starting,
+    /// It runs.
+    Ready,
+    /// It was asked to stop.
+    Stopping,
+    /// It did not stop in time, and is being dropped.
+    Dropping,
+    /// It ended, and is not started again.
+    Finished,
+}
+
+/// Number of causes that an escalation names.
+const CAUSES: usize = 5;
+
+/// The rules of one child.
+#[derive(Debug, Clone)]
+pub(super) struct ChildRules {
+    pub(super) name: Name,
+    pub(super) restart: Restart,
+    pub(super) is_optional: bool,
+    pub(super) waits_for_ready: bool,
+}
+
+/// The end of a child's instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    Finished,
+    Failed(String),
+    Panicked(String),
+    /// Dropped, as the machine asked.
+    Dropped,
+}
+
+/// An action that the shell takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Start {
+        child: usize,
+        instance: u64,
+    },
+    /// Asks the child to stop until `by`.
+    Stop {
+        child: usize,
+        by: Instant,
+    },
+    Drop {
+        child: usize,
+    },
+}
+
+/// The way in which a child that did not stop was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unstopped {
+    /// It did not end after it was asked to, and was dropped.
+    Dropped,
+    /// It blocks its thread, and still runs.
+    Blocked,
+}
+
+/// Reason for which all children are stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Shutdown,
+    Escalation { child: usize },
+}
+
+pub(super) struct Slot {
+    pub(super) rules: ChildRules,
+    pub(super) phase: ChildPhase,
+    pub(super) instance: u64,
+    pub(super) restarts: u64,
+    pub(super) causes: VecDeque<String>,
+    pub(super) unstopped: Option<Unstopped>,
+    /// Earliest time of the next start.
+    not_before: Instant,
+    /// Time limit of the phase.
+    until: Instant,
+    ready_at: Instant,
+    /// `true` while it must be stopped, until it has ended.
+    is_stopped: bool,
+    /// `true` if it could not be dropped in time.
+    is_blocked: bool,
+    /// `true` once later children need not wait for its first start.
+    has_passed: bool,
+    backoff: Backoff,
+}
+
+impl Slot {
+    fn runs(&self) -> bool {
+        matches!(self.phase, ChildPhase::Starting | ChildPhase::Ready)
+    }
+    fn ends(&self) -> bool {
+        matches!(self.phase, ChildPhase::Stopping | ChildPhase::Dropping)
+    }
+    fn is_temporary(&self) -> bool {
+        self.rules.restart == Restart::Temporary
+    }
+}
+
+/// All children of one run.
+pub(super) struct Machine {
+    config: SupervisorConfig,
+    entropy: Entropy,
+    pub(super) slots: Vec<Slot>,
+    /// Times of the restarts within the window.
+    restarts: VecDeque<Instant>,
+    ending: Option<Ending>,
+    /// Time at which the run ends, once all children are stopped.
+    end_by: Instant,
+    pub(super) events: Vec<Event>,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Stopped,
+    Escalated { child: usize },
+}
+
+impl Machine {
+    pub(super) fn new(config: SupervisorConfig, rules: Vec<ChildRules>, entropy: Entropy) -> Self {
+        let slot = |rules| Slot {
+            rules,
+            phase: ChildPhase::Waiting,
+            instance: 0,
+            restarts: 0,
+            causes: VecDeque::new(),
+            unstopped: None,
+            not_before: Instant::default(),
+            until: Instant::FAR_FUTURE,
+            ready_at: Instant::FAR_FUTURE,
+            is_stopped: false,
+            is_blocked: false,
+            has_passed: false,
+            backoff: Backoff::checked(config.backoff, &entropy),
+        };
+        let slots = rules.into_iter().map(slot).collect();
+        let restarts = VecDeque::new();
+        Self { config, slots, entropy, restarts, ending: None, end_by: Instant::FAR_FUTURE, events: Vec::new() }
+    }
+
+    /// Records that an instance is ready.
+    pub(super) fn ready(&mut self, child: usize, instance: u64, now: Instant) {
+        let slot = &mut self.slots[child];
+        if slot.instance == instance && slot.phase == ChildPhase::Starting {
+            slot.phase = ChildPhase::Ready;
+            (slot.ready_at, slot.until, slot.has_passed) = (now, Instant::FAR_FUTURE, true);
+            self.events.push(Event::Ready { child: slot.rules.name.clone() });
+        }
+    }
+
+    /// Records the end of an instance. Restarts follow from it.
+    pub(super) fn ended(&mut self, child: usize, instance: u64, end: End, now: Instant) {
+        let slot = &mut self.slots[child];
+        if slot.instance != instance || !(slot.runs() || slot.ends()) {
+            return;
+        }
+        let failed = match end {
+            End::Failed(cause) => Some((ChildFailure::Error, cause)),
+            End::Panicked(cause) => Some((ChildFailure::Panic, cause)),
+            End::Finished if slot.rules.restart == Restart::Permanent && !slot.is_stopped => {
+                Some((ChildFailure::Ended, "a permanent child ended".to_owned()))
+            }
+            End::Finished | End::Dropped => None,
+        };
+        let failure = failed.as_ref().map(|(failure, _)| *failure);
+        if let Some((failure, cause)) = failed {
+            self.note(child, failure, cause);
+        }
+        let slot = &mut self.slots[child];
+        if std::mem::take(&mut slot.is_blocked) {
+            slot.unstopped = Some(Unstopped::Dropped);
+        }
+        if std::mem::take(&mut slot.is_stopped) {
+            // The end of a stop, whichever way it went: no failure.
+            let is_over = self.ending.is_some() || slot.is_temporary();
+            slot.phase = if is_over { ChildPhase::Finished } else { ChildPhase::Waiting };
+            return;
+        }
+        match failure {
+            Some(_) => self.restart(child, false, now),
+            None => {
+                slot.phase = ChildPhase::Finished;
+                slot.has_passed = true;
+                self.events.push(Event::Finished { child: slot.rules.name.clone() });
+            }
+        }
+    }
+
+    /// Asks all children to stop.
+    pub(super) fn shut_down(&mut self, now: Instant) {
+        self.stop_all(now, Ending::Shutdown);
+    }
+
+    /// Stops all children within this time at most, from now on.
+    pub(super) fn end_by(&mut self, by: Instant) {
+        self.end_by = self.end_by.min(by);
+    }
+
+    fn note(&mut self, child: usize, failure: ChildFailure, cause: String) {
+        let slot = &mut self.slots[child];
+        slot.causes.push_back(cause.clone());
+        if slot.causes.len() > CAUSES {
+            slot.causes.pop_front();
+        }
+        self.events.push(Event::Failed { child: slot.rules.name.clone(), failure, cause });
+    }
+
+    /// Restarts a child that failed with its set, or stops all children if that exceeds the budget.
+    /// If its instance still `runs`, that is stopped first.
+    fn restart(&mut self, child: usize, runs: bool, now: Instant) {
+        let slot = &mut self.slots[child];
+        if self.ending.is_some() || slot.is_temporary() {
+            slot.is_stopped = runs;
+            if !runs {
+                slot.phase = ChildPhase::Finished;
+            }
+            slot.has_passed = true;
+            return;
+        }
+        if !slot.rules.is_optional {
+            self.restarts.push_back(now);
+            while self.restarts.front().is_some_and(|at| now - *at > self.config.restart_window) {
+                self.restarts.pop_front();
+            }
+            if self.restarts.len() > self.config.max_restarts as usize {
+                self.events.push(Event::Escalated { child: slot.rules.name.clone() });
+                if !runs {
+                    slot.phase = ChildPhase::Finished;
+                }
+                self.stop_all(now, Ending::Escalation { child });
+                return;
+            }
+        }
+        if slot.ready_at != Instant::FAR_FUTURE && now - slot.ready_at >= self.config.reset_after {
+            slot.backoff = Backoff::checked(self.config.backoff, &self.entropy);
+        }
+        let delay = slot.backoff.next().unwrap_or_default();
+        slot.restarts += 1;
+        slot.is_stopped = runs;
+        if !runs {
+            slot.phase = ChildPhase::Waiting;
+        }
+        let (not_before, name) = (now + delay, slot.rules.name.clone());
+        slot.not_before = not_before;
+        let others = self.others(child);
+        for other in &others {
+            let other = &mut self.slots[*other];
+            match other.phase {
+                ChildPhase::Starting | ChildPhase::Ready => other.is_stopped = true,
+                ChildPhase::Finished => other.phase = ChildPhase::Waiting,
+                _ => {}
+            }
+            other.not_before = other.not_before.max(not_before);
+        }
+        self.events.push(Event::Restarting { child: name, delay, others: others.len() });
+    }
+
+    /// Returns the children that are restarted with this one. An optional child is restarted alone.
+    fn others(&self, child: usize) -> Vec<usize> {
+        let from = match self.config.strategy {
+            _ if self.slots[child].rules.is_optional => return Vec::new(),
+            Strategy::OneForOne => return Vec::new(),
+            Strategy::OneForAll => 0,
+            Strategy::RestForOne => child + 1,
+        };
+        let is_left = |other: &usize| {
+            let slot = &self.slots[*other];
+            *other != child && !(slot.is_temporary() && slot.phase == ChildPhase::Finished)
+        };
+        (from..self.slots.len()).filter(is_left).collect()
+    }
+
+    fn stop_all(&mut self, now: Instant, why: Ending) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.ending = Some(why);
+        self.end_by = self.end_by.min(now + self.config.shutdown_timeout);
+        self.events.push(Event::Stopping);
+        for slot in &mut self.slots {
+            match slot.phase {
+                ChildPhase::Waiting => slot.phase = ChildPhase::Finished,
+                ChildPhase::Finished => {}
+                _ => slot.is_stopped = true,
+            }
+        }
+    }
+
+    /// Applies the time limits that have passed, and returns the actions that are due.
+    pub(super) fn advance(&mut self, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for child in 0..self.slots.len() {
+            self.expire(child, now, &mut actions);
+        }
+        self.stop_next(now, &mut actions);
+        for child in 0..self.slots.len() {
+            if self.may_start(child, now) {
+                self.start(child, now, &mut actions);
+            }
+        }
+        actions
+    }
+
+    fn expire(&mut self, child: usize, now: Instant, actions: &mut Vec<Action>) {
+        let drop_by = self.drop_by();
+        let slot = &mut self.slots[child];
+        match slot.phase {
+            ChildPhase::Starting if now >= slot.until && !slot.is_stopped => {
+                let text = format!("not ready within {:?}", self.config.start_timeout);
+                self.note(child, ChildFailure::StartTimeout, text);
+                self.restart(child, true, now);
+            }
+            // At the end of a shutdown, also those whose turn has not come.
+            ChildPhase::Stopping if now >= slot.until.min(drop_by) => self.drop_child(child, now, actions),
+            ChildPhase::Starting | ChildPhase::Ready if slot.is_stopped && now >= drop_by => {
+                self.drop_child(child, now, actions);
+            }
+            ChildPhase::Dropping if !slot.is_blocked && now >= slot.until.min(self.end_by) => {
+                slot.is_blocked = true;
+                slot.unstopped = Some(Unstopped::Blocked);
+                self.events.push(Event::Blocked { child: slot.rules.name.clone() });
+            }
+            _ => {}
+        }
+    }
+
+    fn drop_child(&mut self, child: usize, now: Instant, actions: &mut Vec<Action>) {
+        let slot = &mut self.slots[child];
+        slot.phase = ChildPhase::Dropping;
+        slot.until = now + DROP_GRACE;
+        slot.unstopped = Some(Unstopped::Dropped);
+        self.events.push(Event::Dropped { child: slot.rules.name.clone() });
+        actions.push(Action::Drop { child });
+    }
+
+    /// Returns the time from which children are dropped without a time of their own.
+    fn drop_by(&self) -> Instant {
+        match self.ending {
+            Some(_) => self.end_by.saturating_sub(self.config.drop_share()),
+            None => Instant::FAR_FUTURE,
+        }
+    }
+
+    /// Asks the last of the children that must stop, unless one is stopping already.
+    fn stop_next(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if self.slots.iter().any(|slot| slot.ends() && !slot.is_blocked) {
+            return;
+        }
+        let Some(child) = self.slots.iter().rposition(|slot| slot.runs() && slot.is_stopped) else { return };
+        let by = (now + self.config.stop_timeout).min(self.drop_by());
+        let slot = &mut self.slots[child];
+        (slot.phase, slot.until) = (ChildPhase::Stopping, by);
+        actions.push(Action::Stop { child, by });
+    }
+
+    fn may_start(&self, child: usize, now: Instant) -> bool {
+        let slot = &self.slots[child];
+        slot.phase == ChildPhase::Waiting && now >= slot.not_before && self.is_turn_of(child)
+    }
+
+    /// Returns `true` if a child that waits does not wait for others.
+    fn is_turn_of(&self, child: usize) -> bool {
+        let slot = &self.slots[child];
+        let is_alone = self.config.strategy == Strategy::OneForOne;
+        if is_alone && slot.instance > 0 {
+            return true;
+        }
+        // A set is started when all of it has ended.
+        if !is_alone && self.slots.iter().any(|slot| slot.is_stopped && !slot.rules.is_optional) {
+            return false;
+        }
+        let has_passed = |before: &Slot| match before.phase {
+            _ if before.rules.is_optional => true,
+            _ if is_alone => before.has_passed,
+            phase => matches!(phase, ChildPhase::Ready | ChildPhase::Finished),
+        };
+        self.slots[..child].iter().all(has_passed)
+    }
+
+    fn start(&mut self, child: usize, now: Instant, actions: &mut Vec<Action>) {
+        let slot = &mut self.slots[child];
+        slot.instance += 1;
+        slot.unstopped = None;
+        if slot.rules.waits_for_ready {
+            (slot.phase, slot.ready_at) = (ChildPhase::Starting, Instant::FAR_FUTURE);
+            slot.until = now + self.config.start_timeout;
+        } else {
+            (slot.phase, slot.ready_at) = (ChildPhase::Ready, now);
+            (slot.until, slot.has_passed) = (Instant::FAR_FUTURE, true);
+        }
+        self.events.push(Event::Started { child: slot.rules.name.clone(), instance: slot.instance });
+        actions.push(Action::Start { child, instance: slot.instance });
+    }
+
+    /// Returns the time of the next call of [`advance`](Self::advance), if no child changes before.
+    pub(super) fn next(&self) -> Instant {
+        let drop_by = self.drop_by();
+        let of = |(child, slot): (usize, &Slot)| match slot.phase {
+            ChildPhase::Waiting if self.is_turn_of(child) => slot.not_before,
+            ChildPhase::Waiting | ChildPhase::Finished => Instant::FAR_FUTURE,
+            ChildPhase::Starting | ChildPhase::Ready if slot.is_stopped => drop_by,
+            ChildPhase::Starting => slot.until,
+            ChildPhase::Ready => Instant::FAR_FUTURE,
+            ChildPhase::Stopping => slot.until.min(drop_by),
+            ChildPhase::Dropping if slot.is_blocked => Instant::FAR_FUTURE,
+            ChildPhase::Dropping => slot.until.min(self.end_by),
+        };
+        self.slots.iter().enumerate().map(of).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// Returns `true` once each child that is waited for has been ready, or has ended for good.
+    pub(super) fn has_started(&self) -> bool {
+        self.slots.iter().all(|slot| slot.rules.is_optional || slot.has_passed)
+    }
+
+    /// Returns the end of the run, if it has ended: no child runs, or none that can be stopped.
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        let is_over =
+            |slot: &Slot| slot.phase == ChildPhase::Finished || self.ending.is_some() && slot.is_blocked && slot.ends();
+        if !self.slots.iter().all(is_over) {
+            return None;
+        }
+        Some(match self.ending {
+            Some(Ending::Escalation { child }) => Outcome::Escalated { child },
+            Some(Ending::Shutdown) | None => Outcome::Stopped,
+        })
+    }
+}
+
+impl ChildPhase {
+    /// Returns `true` while an instance of the child runs.
+    pub const fn is_running(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Finished)
+    }
+}
+
+/// Time for which a poll keeps a child from its next one, so that polls have this share of the
+/// time.
+pub(super) fn pause_after(took: Duration, share: f64) -> Duration {
+    crate::time::scaled(took, 1.0 / share - 1.0)
+}

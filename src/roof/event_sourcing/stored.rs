@@ -1,0 +1,286 @@
+//! The stored form of a log: rows, and their binary encoding.
+//!
+//! A log is one partition of the store:
+//!
+//! | row | content |
+//! |---|---|
+//! | `log` | the identity of the log |
+//! | `c/NUMBER` | a commit with all its events: the sequence `c/` |
+//! | `e/STREAM/NUMBER` | an event of a stream: the sequence `e/STREAM/` |
+//! | `k/ID` | the command with this id was accepted, or its request was given up; it expires |
+//! | `q/CLAIM` | the holder of a claim |
+//! | `p/STREAM` | a snapshot |
+//! | `u/..` | rows of the user |
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::commit::{Append, Expected, NewEvent};
+use crate::{
+    port::{PortError, PortErrorKind},
+    store::{Sequence, StoreError},
+    time::Timestamp,
+    wire::{In, Out},
+};
+
+/// Version of the encoding of rows.
+const FORMAT: u64 = 1;
+
+/// Row of the log's identity.
+pub(super) const LOG: &str = "log";
+
+/// Sequence of the commits.
+pub(super) const COMMITS: Sequence<'static> = Sequence::new("c/");
+
+/// Prefix of the user's rows.
+pub(super) const ROWS: &str = "u/";
+
+/// Bytes of the longest row name beside the name of a stream: `e/`, `/`, and the digits.
+pub(super) const AROUND_STREAM: usize = "e//".len() + 20;
+
+pub(super) fn events_of(stream: &str) -> String {
+    format!("e/{stream}/")
+}
+
+pub(super) fn id_row(id: &str) -> String {
+    format!("k/{id}")
+}
+
+pub(super) fn claim_row(claim: &str) -> String {
+    format!("q/{claim}")
+}
+
+pub(super) fn snapshot_row(stream: &str) -> String {
+    format!("p/{stream}")
+}
+
+pub(super) fn damaged(row: &str) -> PortError {
+    PortError::new(PortErrorKind::Corrupt, format!("events: the row {row:?} of the log cannot be decoded"))
+}
+
+/// Returns the error of a missing row behind which others exist.
+pub(super) fn hole(row: &str) -> PortError {
+    PortError::new(PortErrorKind::Corrupt, format!("events: the row {row:?} of the log is missing"))
+}
+
+/// Returns the error of a refusal for which the log has no cause.
+pub(super) fn foreign(refused: &StoreError) -> PortError {
+    PortError::new(PortErrorKind::Corrupt, format!("events: another program wrote to the log: {refused}"))
+}
+
+/// Number by which a commit recognises its own id row after a lost reply.
+pub(super) type RequestId = (u64, u64);
+
+fn open<T>(row: &str, value: Bytes, read: impl FnOnce(&mut In) -> Option<T>) -> Result<T, PortError> {
+    let mut input = In::new(value);
+    match input.number() {
+        Some(FORMAT) => {}
+        Some(newer) if newer > FORMAT => {
+            let message = format!("events: the row {row:?} of the log was written by a newer release");
+            return Err(PortError::new(PortErrorKind::TooNew, message));
+        }
+        _ => return Err(damaged(row)),
+    }
+    read(&mut input).filter(|_| input.is_empty()).ok_or_else(|| damaged(row))
+}
+
+fn begin() -> Out {
+    let mut out = Out::default();
+    out.number(FORMAT);
+    out
+}
+
+/// Encodes the identity of a log.
+pub(super) fn encode_log(identity: &str) -> Bytes {
+    let mut out = begin();
+    out.text(identity);
+    out.into_bytes()
+}
+
+pub(super) fn decode_log(value: Bytes) -> Result<String, PortError> {
+    open(LOG, value, In::text)
+}
+
+/// The row of a command's id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum IdRow {
+    /// The command was accepted by this request, for this first stream.
+    Used { request: RequestId, stream: String },
+    /// A request with the command was given up: a mark keeps it from being applied later.
+    Void { request: RequestId },
+}
+
+impl IdRow {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = begin();
+        let (request, stream) = match self {
+            Self::Used { request, stream } => (request, Some(stream.as_str())),
+            Self::Void { request } => (request, None),
+        };
+        out.number(request.0);
+        out.number(request.1);
+        out.option(stream, Out::text);
+        out.into_bytes()
+    }
+
+    pub(super) fn decode(row: &str, value: Bytes) -> Result<Self, PortError> {
+        open(row, value, |input| {
+            let request = (input.number()?, input.number()?);
+            Some(match input.option(In::text)? {
+                Some(stream) => Self::Used { request, stream },
+                None => Self::Void { request },
+            })
+        })
+    }
+}
+
+/// Encodes the holder of a claim: the first stream of its commit, and the command.
+pub(super) fn encode_claim(stream: &str, command: &str) -> Bytes {
+    let mut out = begin();
+    out.text(stream);
+    out.text(command);
+    out.into_bytes()
+}
+
+/// Returns the stream that holds a claim.
+pub(super) fn decode_claim(row: &str, value: Bytes) -> Result<String, PortError> {
+    open(row, value, |input| {
+        let stream = input.text()?;
+        input.text()?;
+        Some(stream)
+    })
+}
+
+/// A snapshot of a stream: the encoded state as of a version, and the number of its schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    pub(super) schema: u32,
+    pub(super) version: u64,
+    pub(super) state: Bytes,
+}
+
+impl Snapshot {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = begin();
+        out.number(u64::from(self.schema));
+        out.number(self.version);
+        out.bytes(&self.state);
+        out.into_bytes()
+    }
+
+    pub(super) fn decode(row: &str, value: Bytes) -> Result<Self, PortError> {
+        open(row, value, |input| {
+            let schema = u32::try_from(input.number()?).ok()?;
+            Some(Self { schema, version: input.number()?, state: input.bytes()? })
+        })
+    }
+}
+
+fn add_event(out: &mut Out, event: &NewEvent) {
+    out.text(&event.kind);
+    out.number(u64::from(event.schema));
+    out.list(event.headers.iter(), |out, (name, value)| {
+        out.text(name);
+        out.text(value);
+    });
+    out.bytes(&event.body);
+}
+
+fn take_event(input: &mut In) -> Option<NewEvent> {
+    let (kind, schema) = (input.text()?, u32::try_from(input.number()?).ok()?);
+    let headers: BTreeMap<_, _> = input.list(|input| Some((input.text()?, input.text()?)))?.into_iter().collect();
+    Some(NewEvent { kind, schema, body: input.bytes()?, headers })
+}
+
+/// Encodes an event for the row of its stream.
+pub(super) fn encode_event(at: Timestamp, command: &str, event: &NewEvent) -> Bytes {
+    let mut out = begin();
+    out.number(at.as_millis());
+    out.text(command);
+    add_event(&mut out, event);
+    out.into_bytes()
+}
+
+/// An event as a stream has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredEvent {
+    /// Number of the event within its stream, from 1.
+    pub version: u64,
+    /// Id of the command that caused it.
+    pub command: String,
+    /// Wall time of the process that committed it. For people: no clocks are compared.
+    pub at: Timestamp,
+    /// The event.
+    pub event: NewEvent,
+}
+
+impl StoredEvent {
+    pub(super) fn decode(row: &str, version: u64, value: Bytes) -> Result<Self, PortError> {
+        open(row, value, |input| {
+            let (at, command) = (Timestamp::from_millis(input.number()?), input.text()?);
+            Some(Self { version, command, at, event: take_event(input)? })
+        })
+    }
+}
+
+/// Encodes a commit for its row.
+pub(super) fn encode_commit(at: Timestamp, command: &str, appends: &[Append]) -> Bytes {
+    let mut out = begin();
+    out.number(at.as_millis());
+    out.text(command);
+    out.list(appends.iter(), |out, append| {
+        out.text(&append.stream);
+        let after = match append.expected {
+            Expected::Version(version) => Some(version),
+            Expected::Any => None,
+        };
+        out.option(after, Out::number);
+        out.list(append.events.iter(), add_event);
+    });
+    out.into_bytes()
+}
+
+/// A commit as the log has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredCommit {
+    /// Number of the commit within the log, from 1.
+    pub number: u64,
+    /// Id of the command.
+    pub command: String,
+    /// Wall time of the process that committed it. For people: no clocks are compared.
+    pub at: Timestamp,
+    /// The events, in the order of the commit.
+    pub events: Vec<CommittedEvent>,
+}
+
+/// An event of a [`StoredCommit`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommittedEvent {
+    /// The stream.
+    pub stream: String,
+    /// Number of the event within its stream. `None` if it was appended to
+    /// [any](super::Expected::Any) version: then the store numbers it as it writes the commit.
+    pub version: Option<u64>,
+    /// The event.
+    pub event: NewEvent,
+}
+
+impl StoredCommit {
+    pub(super) fn decode(number: u64, value: Bytes) -> Result<Self, PortError> {
+        open(&COMMITS.row(number), value, |input| {
+            let (at, command) = (Timestamp::from_millis(input.number()?), input.text()?);
+            let appends = input.list(|input| {
+                let (stream, after) = (input.text()?, input.option(In::number)?);
+                let events = input.list(take_event)?.into_iter().zip(1..).map(|(event, nth)| {
+                    let version = after.map(|after: u64| after.saturating_add(nth));
+                    CommittedEvent { stream: stream.clone(), version, event }
+                });
+                Some(events.collect::<Vec<_>>())
+            })?;
+            Some(Self { number, command, at, events: appends.into_iter().flatten().collect() })
+        })
+    }
+}

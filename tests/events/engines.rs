@@ -1,0 +1,80 @@
+//! The same over servers, each private to this process.
+#[path = "../engines/server/mod.rs"]
+mod server;
+
+use std::sync::Arc;
+
+use steadfast::{backend, store::Store};
+#[cfg(any(feature = "postgres", feature = "redis"))]
+use {
+    crate::crashes::{ends_at_any_request, runtime},
+    steadfast::testing::{crash_at_every_write, fail_at_every_write},
+};
+
+async fn open(url: &str) -> Arc<dyn Store> {
+    backend::open(url).await.unwrap().store()
+}
+
+/// Ends and fails a process at each of its requests.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+fn each_effect_is_there_once(url: &str) {
+    let runtime = runtime();
+    let store = runtime.block_on(open(url));
+    assert!(crash_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 10);
+    fail_at_every_write(|process| ends_at_any_request(&runtime, &store, process));
+}
+
+/// Four handles append to 100 streams.
+fn every_reader_sees_one_order(url: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stores = [open(url).await, open(url).await, open(url).await, open(url).await];
+        crate::commits::writers_of_four_handles(stores, 40).await;
+    });
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_or_fails_at_any_request_has_each_effect_once() {
+        let server = server::Postgres::start();
+        each_effect_is_there_once(&server.url());
+    }
+
+    #[test]
+    fn every_reader_sees_one_order_of_commits() {
+        let server = server::Postgres::start();
+        every_reader_sees_one_order(&server.url());
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_or_fails_at_any_request_has_each_effect_once() {
+        let server = server::Redis::durable();
+        each_effect_is_there_once(&server.url());
+    }
+
+    #[test]
+    fn every_reader_sees_one_order_of_commits() {
+        let server = server::Redis::durable();
+        every_reader_sees_one_order(&server.url());
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use super::*;
+
+    // Not at each request: a page costs the whole of a partition there, and that would take minutes.
+    #[test]
+    fn every_reader_sees_one_order_of_commits() {
+        let server = server::Nats::durable();
+        every_reader_sees_one_order(&server.url());
+    }
+}

@@ -1,0 +1,197 @@
+//! The guard of a fleet.
+use std::{future::pending, sync::Arc};
+
+use steadfast::{
+    entropy::Entropy,
+    health::{Group, GroupReason, Health, HealthConfig, HealthEvent as Event, HealthStatus as Is},
+    port::PortErrorKind,
+    store::{Scan, Store, StoreExt},
+    testing::{crash_at_every_write, drop_at_every_await},
+    time::block_on,
+};
+
+use super::{Thing, Told, builder};
+use crate::{
+    engines::Engine,
+    moody_store::{Mode, Moody},
+    world::{MS, S, World},
+};
+
+fn member(world: &World, store: Arc<dyn Store>, number: usize, db: &Thing, told: &Told) -> Health {
+    let built = told.by(builder(world, HealthConfig::default())).entropy(&Entropy::from_seed(number as u64));
+    built.check(db.dependency("db").required()).fleet(store, format!("replica-{number}")).build().unwrap()
+}
+
+fn counts(members: &[Health]) -> (usize, usize) {
+    let reports = members.iter().map(|health| health.last_report(&Group::Readiness));
+    let of = |reason| reports.clone().filter(|report| report.reason == Some(reason)).count();
+    (of(GroupReason::Ejected), of(GroupReason::Stayed))
+}
+
+// Guarantee: health 4.
+#[test]
+fn of_twenty_that_lose_a_dependency_at_once_ten_leave_and_ten_stay_and_all_return() {
+    for engine in Engine::ALL {
+        let engine = engine.world();
+        let (world, db, told) = (World::at(&engine.time), Thing::default(), Told::default());
+        let members: Vec<_> = (0..20).map(|i| member(&world, engine.store.clone(), i, &db, &told)).collect();
+        let all = futures::future::join_all(members.iter().map(|health| health.run(world.clock.sleep(S(200)))));
+        let script = async {
+            world.clock.sleep(S(30)).await;
+            assert_eq!(counts(&members), (0, 0));
+            db.breaks();
+            for _ in 0..70 {
+                world.clock.sleep(S(1)).await;
+                assert!(counts(&members).0 <= 10);
+            }
+            assert_eq!(counts(&members), (10, 10));
+            let of = |wanted: fn(&Event) -> bool| told.all().iter().filter(|event| wanted(event)).count();
+            assert_eq!(of(|event| matches!(event, Event::Ejected { .. })), 10);
+            assert_eq!(of(|event| matches!(event, Event::Stayed { .. })), 10, "told once by each");
+            assert!(members.iter().all(|health| health.last_report(&Group::Liveness).status == Is::Healthy));
+            db.heals();
+            world.clock.sleep(S(30)).await;
+            assert_eq!(counts(&members), (0, 0));
+        };
+        world.run(S(300), async { futures::join!(all, script) }).unwrap();
+        // After an orderly end no row is left.
+        assert!(world.run(S(1), engine.store.scan_all(Scan::partition("health shop"))).unwrap().unwrap().is_empty());
+    }
+}
+
+// Guarantee: health 4.
+#[test]
+fn a_local_failure_always_leaves_and_an_unknown_store_ejects_nobody() {
+    let (world, db, told) = (World::new(), Thing::default(), Told::default());
+    let (disk, store) = (Thing::default(), Arc::new(Moody::new(&world.clock)));
+    store.is(Mode::Fails(PortErrorKind::Unavailable));
+    let built = told.by(builder(&world, HealthConfig::default())).check(db.dependency("db").required());
+    let health = built.check(disk.local("disk")).fleet(store.clone(), "replica-1").build().unwrap();
+    let script = async {
+        world.clock.sleep(S(10)).await;
+        db.breaks();
+        world.clock.sleep(S(30)).await;
+        let report = health.last_report(&Group::Readiness);
+        assert_eq!((report.status, report.reason), (Is::Degraded, Some(GroupReason::Stayed)));
+        disk.breaks();
+        world.clock.sleep(S(30)).await;
+        assert_eq!(health.last_report(&Group::Readiness).status, Is::Unhealthy);
+        store.is(Mode::Well);
+        disk.heals();
+        world.clock.sleep(S(30)).await;
+        // It is the only member: half of one is none.
+        assert_eq!(health.last_report(&Group::Readiness).status, Is::Degraded);
+    };
+    world.run(S(300), async { futures::join!(script, health.run(world.clock.sleep(S(110)))) }).unwrap();
+    let events = told.all();
+    assert!(events.contains(&Event::StoreFailed { kind: Some(PortErrorKind::Unavailable) }));
+    assert!(events.contains(&Event::StoreBack) && events.contains(&Event::Stayed { members: 1 }));
+}
+
+// Guarantee: health 4.
+#[test]
+fn the_slot_of_a_member_that_dies_is_free_when_its_row_has_expired() {
+    let (world, db, told) = (World::new(), Thing::default(), Told::default());
+    let store: Arc<dyn Store> = Arc::new(steadfast::store::InMemoryStore::builder().clock(&world.clock).build());
+    let members: Vec<_> = (0..2).map(|i| member(&world, store.clone(), i, &db, &told)).collect();
+    let script = async {
+        let (first, second) = (&members[0], &members[1]);
+        let both = async { futures::join!(first.run(pending()), second.run(pending())) };
+        let broken = async {
+            world.clock.sleep(S(10)).await;
+            db.breaks();
+            world.clock.sleep(S(30)).await;
+        };
+        futures::future::select(Box::pin(both), Box::pin(broken)).await;
+        assert_eq!(counts(&members), (1, 1));
+        let is_first = first.last_report(&Group::Readiness).reason == Some(GroupReason::Ejected);
+        let (dead, other) = if is_first { (first, second) } else { (second, first) };
+        // It stands still: before its row expires, it does not count itself as ejected any more.
+        let goes_on = async {
+            world.clock.sleep(S(26)).await;
+            assert_ne!(dead.last_report(&Group::Readiness).reason, Some(GroupReason::Ejected));
+            world.clock.sleep(S(60)).await;
+        };
+        // Two members are needed for a slot.
+        let third = member(&world, store.clone(), 3, &db, &told);
+        let alive = async { futures::join!(other.run(pending()), third.run(pending())) };
+        futures::future::select(Box::pin(alive), Box::pin(goes_on)).await;
+        assert_eq!(counts(&[other.clone(), third]).0, 1);
+    };
+    world.run(S(300), script).unwrap();
+}
+
+// Guarantee: health 4.
+#[test]
+fn the_requests_of_five_hundred_members_that_lose_a_dependency_at_once_are_bounded() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let (world, db, told) = (World::new(), Thing::default(), Told::default());
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let store: Arc<dyn Store> = Arc::new(steadfast::store::InMemoryStore::builder().clock(&world.clock).build());
+    let store: Arc<dyn Store> = Arc::new(crate::world::Counted { store, requests: counted });
+    let members: Vec<_> = (0..500).map(|i| member(&world, store.clone(), i, &db, &told)).collect();
+    let all = futures::future::join_all(members.iter().map(|health| health.run(pending())));
+    let script = async {
+        world.clock.sleep(S(30)).await;
+        let idle = requests.swap(0, SeqCst);
+        // One renewal in ten seconds each.
+        assert!(idle <= 500 * 4, "{idle}");
+        db.breaks();
+        world.clock.sleep(S(30)).await;
+        let busy = requests.swap(0, SeqCst);
+        assert_eq!(counts(&members), (250, 250));
+        // Each renews its row and its slot every ten seconds, and looks for a slot as often, with six requests at most.
+        println!("500 members, 30 s: {idle} requests without, {busy} with the loss of a dependency");
+        assert!(busy <= 500 * 12, "{busy}");
+    };
+    world.run(S(100), async { futures::future::select(Box::pin(script), Box::pin(all)).await }).unwrap();
+}
+
+// Guarantee: health 4.
+#[test]
+fn a_member_that_crashes_at_any_request_leaves_no_more_than_its_slot_and_that_for_a_time() {
+    for engine in Engine::ALL {
+        let requests = crash_at_every_write(|process| {
+            let engine = engine.world();
+            let (world, db, told) = (World::at(&engine.time), Thing::default(), Told::default());
+            db.breaks();
+            let other = member(&world, engine.store.clone(), 2, &db, &told);
+            let crashes = member(&world, process.store(engine.store.clone()), 1, &db, &told);
+            let first = async {
+                futures::join!(
+                    process.run(crashes.run(world.clock.sleep(S(40)))),
+                    other.run(world.clock.sleep(S(120)))
+                );
+            };
+            let judged = async {
+                for _ in 0..120 {
+                    world.clock.sleep(S(1)).await;
+                    assert!(counts(&[crashes.clone(), other.clone()]).0 <= 1);
+                }
+            };
+            world.run(S(200), async { futures::join!(first, judged) }).unwrap();
+        });
+        assert!(requests >= 3, "{requests}");
+    }
+}
+
+#[test]
+fn a_watch_dropped_at_every_await_ejects_no_more_than_the_slots() {
+    let (world, db, told) = (World::new(), Thing::default(), Told::default());
+    db.breaks();
+    let store = Arc::new(Moody::new(&world.clock));
+    store.is(Mode::Slow(MS(10)));
+    let members: Vec<_> = (0..3).map(|i| member(&world, store.clone(), i, &db, &told)).collect();
+    world.run(S(20), futures::future::join_all(members[1..].iter().map(|health| health.run(pending()))));
+    let polls = drop_at_every_await(
+        &world.time,
+        || world.with_tasks(members[0].run(world.clock.sleep(S(12)))),
+        |_| {
+            assert!(counts(&members).0 <= 1);
+            let rows = block_on(store.store.scan_all(Scan::partition("health shop"))).unwrap();
+            assert!(rows.iter().filter(|row| row.row.starts_with("slot")).count() <= 1);
+        },
+    );
+    assert!(polls > 3, "{polls}");
+}
