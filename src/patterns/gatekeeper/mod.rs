@@ -151,6 +151,8 @@
 //!   redrive from the dead letters, which moreover is another message.
 //! - A forwarded message is another message: open it where it is received first.
 //! - The clocks of gates and hosts may differ by 30 s.
+//! - The name of a host stands for one type of content. Give another type another name.
+//! - A store that forgets, such as one in memory after a restart, forgets which seals were used.
 //!
 //! # Source
 //!
