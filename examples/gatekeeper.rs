@@ -84,6 +84,11 @@ struct Args {
 const KEY: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC
 -----END PRIVATE KEY-----";
+/// Its public half, which is all that the host has.
+const PUBLIC: [u8; 32] = [
+    0x19, 0xbf, 0x44, 0x09, 0x69, 0x84, 0xcd, 0xfe, 0x85, 0x41, 0xba, 0xc1, 0x67, 0xdc, 0x3b, 0x96, 0xc8, 0x50, 0x86,
+    0xaa, 0x30, 0xb6, 0xb6, 0xcb, 0x0c, 0x5c, 0x38, 0xad, 0x70, 0x31, 0x66, 0xe1,
+];
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Orders of the attacker begin here.
 const FORGED: u32 = 1_000_000;
@@ -231,8 +236,7 @@ fn seal_of(sealed: &[u8]) -> String {
 
 async fn run_host(args: &Args, folder: &Path, engine: &Engine) -> Result<()> {
     let backend = engine.open().await?;
-    let public = Key::private("gate-1", KEY.as_bytes())?.to_public().ok_or("no public half")?;
-    let (keys, config) = (KeyRing::new([public])?, TrustedHostConfig::default());
+    let (keys, config) = (KeyRing::new([Key::public("gate-1", &PUBLIC)?])?, TrustedHostConfig::default());
     let host = TrustedHost::new("orders", keys, backend.store(), codec(), config)?;
     let log = Log::open(folder, "opened")?;
     let state = (host.clone(), log.clone());

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use steadfast::queue::{InMemoryQueue, Receive, SendOnly};
 
 async fn gate() {
-    let queue = SendOnly::new(Arc::new(InMemoryQueue::new()));
+    let queue = SendOnly::new(Arc::new(InMemoryQueue::new("orders")));
     let _ = queue.receive(Receive::new(1, Duration::from_secs(30))).await;
     let _ = queue.depth().await;
 }

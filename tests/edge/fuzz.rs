@@ -87,6 +87,32 @@ fn of_random_tokens_none_is_accepted() {
 }
 
 #[test]
+fn of_random_claims_behind_a_valid_signature_those_are_accepted_that_the_rules_name() {
+    let world = World::new();
+    let entropy = Entropy::from_seed(5);
+    let body = claims(A).to_string();
+    let words: [&[u8]; 9] =
+        [b"\"shop\"", b"1e400", b"-1", b"null", b"[[[[", b"\"sub\":\"eve\",", b"\"exp\":", b"{}", b"\\u0000"];
+    world.verify(&world.a.token(&claims(A))).unwrap();
+    let mut accepted = 0;
+    // A signature takes longer than a refusal.
+    for _ in 0..inputs() / 10 {
+        let claims = mutated(body.as_bytes(), &words, &entropy);
+        let token = world.a.sign_bytes(br#"{"alg":"ES256","kid":"key-1"}"#, &claims);
+        if let Ok(who) = world.verify(&token) {
+            accepted += 1;
+            let claims: Value = serde_json::from_slice(&claims).unwrap();
+            let aud = &claims["aud"];
+            let is_ours = aud == "shop" || aud.as_array().is_some_and(|all| all.iter().any(|one| one == "shop"));
+            let exp = claims["exp"].as_f64().unwrap();
+            assert!(is_ours && claims["iss"] == A && exp + 30.0 > 1_800_000_000.0, "{claims}");
+            assert!(claims["sub"] == who.subject().1 && !who.subject().1.is_empty(), "{claims}");
+        }
+    }
+    assert!(accepted > 0);
+}
+
+#[test]
 fn of_random_seals_none_is_opened() {
     let (clock, time) = Clock::manual();
     time.set_wall(Timestamp::from_millis(1_800_000_000_000));

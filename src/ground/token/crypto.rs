@@ -65,7 +65,8 @@ impl VerifyKey {
             &number[zeros..]
         });
         let bits = modulus.len() * 8 - modulus.first()?.leading_zeros() as usize;
-        let is_odd = exponent.last()? % 2 == 1 && exponent != [1] && exponent.len() <= 8;
+        // The library refuses larger exponents and even moduli, and does so only when it verifies.
+        let is_odd = modulus.last()? % 2 == 1 && exponent.last()? % 2 == 1 && exponent != [1] && exponent.len() <= 4;
         (RSA_BITS.contains(&bits) && is_odd)
             .then(|| Self { key_type: KeyType::Rsa, key: DecodingKey::from_rsa_raw_components(modulus, exponent) })
     }

@@ -91,7 +91,8 @@ impl KeySet {
             return Err(BadSet::TooManyKeys);
         }
         let all = members.len();
-        let read = |member| serde_json::from_value::<Member>(member).ok();
+        let read =
+            |member: serde_json::Value| member.is_object().then(|| serde_json::from_value::<Member>(member).ok())?;
         let ids: Vec<_> = members.iter().map(|member| member.get("kid").cloned()).collect();
         let is_alone =
             |kid: &Option<serde_json::Value>| kid.is_none() || ids.iter().filter(|other| *other == kid).count() == 1;

@@ -38,7 +38,7 @@
 //! - Times are those of the caller's [clock](crate::time::Clock::wall), never of the system.
 //! - A key has one algorithm. The header of a token cannot choose another one.
 //! - `jku`, `jwk`, `x5u` and `x5c` are ignored. `crit`, `zip`, `enc`, a nested token, and a
-//!   repeated name in the header or among the registered claims make a token malformed.
+//!   repeated member or claim of those that are read make a token malformed.
 //! - The cryptography is that of aws-lc. The process-wide provider of `jsonwebtoken` is neither
 //!   read nor set.
 //!

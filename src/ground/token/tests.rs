@@ -111,6 +111,8 @@ fn rsa_keys_are_between_two_and_eight_thousand_bits() {
         (modulus(1024, 0x80), &[3][..], true),
         (modulus(1025, 1), &[3][..], false),
         (modulus(256, 0x80), &[1][..], false),
+        (modulus(256, 0x80), &[1, 0, 0, 0, 1][..], false),
+        ([modulus(255, 0x80), vec![2]].concat(), &[3][..], false),
         (modulus(256, 0x80), &[2][..], false),
         (modulus(256, 0x80), &[][..], false),
         (vec![], &[3][..], false),

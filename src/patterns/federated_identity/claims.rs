@@ -1,7 +1,10 @@
 //! The claims of a token: the checks, and the result of a verification.
 use std::{fmt, sync::Arc, time::Duration};
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 
 use super::Issuer;
 use crate::{
@@ -29,8 +32,10 @@ struct Checked {
     aud: OneOrMany,
     exp: NumericDate,
     nbf: Option<NumericDate>,
-    scope: Option<String>,
+    scope: Option<OneOrMany>,
     scp: Option<OneOrMany>,
+    /// The key to which the token is bound.
+    cnf: Option<IgnoredAny>,
 }
 
 /// A token that was verified: its claims, and who it is about.
@@ -100,7 +105,8 @@ pub(super) fn check<C: DeserializeOwned>(
     if claims.iss != issuer.issuer {
         return Err(TokenReason::Issuer.into());
     }
-    if claims.sub.is_empty() {
+    // A token that is bound to a key (RFC 7800) proves nothing without that key.
+    if claims.sub.is_empty() || claims.cnf.is_some() {
         return Err(TokenReason::Malformed.into());
     }
     if !claims.aud.iter().any(|one| issuer.audiences.iter().any(|audience| audience == one)) {
@@ -114,13 +120,11 @@ pub(super) fn check<C: DeserializeOwned>(
     if claims.nbf.is_some_and(|begin| begin.as_millis() > now.as_millis().saturating_add(leeway)) {
         return Err(TokenReason::NotYetValid.into());
     }
-    let scopes = match (claims.scope, claims.scp) {
-        (Some(scope), _) => scope.split(' ').filter(|one| !one.is_empty()).map(str::to_owned).collect(),
-        (None, Some(scopes)) => {
-            scopes.iter().flat_map(|some| some.split(' ')).filter(|one| !one.is_empty()).map(str::to_owned).collect()
-        }
-        (None, None) => Vec::new(),
+    let words = |claim: Option<OneOrMany>| -> Vec<String> {
+        let claim = claim.iter().flat_map(OneOrMany::iter).flat_map(|some| some.split(' '));
+        claim.filter(|one| !one.is_empty()).map(str::to_owned).collect()
     };
+    let scopes = Some(words(claims.scope)).filter(|scopes| !scopes.is_empty()).unwrap_or_else(|| words(claims.scp));
     Ok(Verified {
         claims: object(payload)?,
         issuer: name.clone(),

@@ -28,14 +28,15 @@ use crate::{
 pub struct TokenVerifierConfig {
     /// Issuers whose tokens are accepted, for example one for each tenant. None by default.
     pub issuers: Vec<Issuer>,
-    /// Time for which fetched keys are used without being fetched again. 10 min by default.
+    /// Age of keys to which `refresh_ahead` applies. 10 min by default.
     #[serde(with = "human")]
     pub refresh_interval: Duration,
-    /// Share of `refresh_interval` after which the next token starts a fetch in the background. 0.8
-    /// by default.
+    /// Share of `refresh_interval` after which the next token starts a fetch in the background, and
+    /// is itself judged by the keys that are there. 0.8 by default.
     pub refresh_ahead: f64,
-    /// Time since the start of the last successful fetch for which keys serve while their issuer is
-    /// away. Then its tokens are refused as unavailable. 1 h by default.
+    /// Time since the start of the last successful fetch for which keys serve, while their issuer
+    /// is away or no token comes. Then a token waits for a fetch, and without one is refused as
+    /// unavailable. 1 h by default.
     #[serde(with = "human")]
     pub max_stale: Duration,
     /// Minimum time between the starts of two fetches from one issuer, whatever their results. 30 s
@@ -71,12 +72,16 @@ pub struct Issuer {
     /// Address of the key set. By default the issuer's discovery document names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwks_uri: Option<String>,
+    /// Type that a token must have (`typ`), such as `at+jwt`. By default a token has no type, `JWT`
+    /// or `at+jwt`: those of other purposes, such as `logout+jwt`, are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_type: Option<String>,
 }
 
 impl Issuer {
     /// Creates an issuer whose discovery document (OpenID Connect Discovery 1.0) names its key set.
     pub fn oidc(issuer: impl Into<String>) -> Self {
-        Self { issuer: issuer.into(), audiences: Vec::new(), algorithms: Vec::new(), jwks_uri: None }
+        Self { issuer: issuer.into(), audiences: Vec::new(), algorithms: Vec::new(), jwks_uri: None, token_type: None }
     }
 
     /// Creates an issuer with a key set at this address, without a discovery document.
@@ -98,13 +103,40 @@ impl Issuer {
         self
     }
 
+    /// Demands this type (`typ`) of each token.
+    #[must_use]
+    pub fn token_type(mut self, typ: impl Into<String>) -> Self {
+        self.token_type = Some(typ.into());
+        self
+    }
+
+    /// Returns `true` if a token of this type is accepted. Types are media types, which have no
+    /// case, and of which `application/` may be left out.
+    pub(super) fn takes_type(&self, typ: Option<&str>) -> bool {
+        let short = |typ: &str| {
+            let typ = typ.to_ascii_lowercase();
+            typ.strip_prefix("application/").map(str::to_owned).unwrap_or(typ)
+        };
+        match (&self.token_type, typ) {
+            (Some(wanted), typ) => typ.is_some_and(|typ| short(typ) == short(wanted)),
+            (None, None) => true,
+            (None, Some(typ)) => ["jwt", "at+jwt"].contains(&&*short(typ)),
+        }
+    }
+
+    /// Returns `true` if its key set may be at this address, which its discovery document names.
+    /// Only an issuer on loopback may name one on loopback.
+    pub(super) fn may_have_keys_at(&self, address: &str) -> bool {
+        is_safe(address) && (address.starts_with("https://") || self.issuer.starts_with("http://"))
+    }
+
     /// Returns the address of the discovery document.
     pub(super) fn discovery(&self) -> String {
         format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        require(is_safe(&self.issuer), "issuer", SAFE)?;
+        require(is_safe(&self.issuer) && !self.issuer.contains(['?', '#']), "issuer", SAFE)?;
         require(self.jwks_uri.as_deref().is_none_or(is_safe), "jwks_uri", SAFE)?;
         let named = !self.audiences.is_empty() && self.audiences.iter().all(|audience| !audience.is_empty());
         require(named, "audiences", "must name at least one audience")?;
@@ -125,10 +157,13 @@ pub(super) fn is_safe(url: &str) -> bool {
     }
     let Some(rest) = url.strip_prefix("http://").filter(|rest| is_plain(rest)) else { return false };
     let authority = authority(rest);
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or("", |(host, _)| host),
-        None => authority.split(':').next().unwrap_or_default(),
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').unwrap_or_default(),
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
+    if !port.strip_prefix(':').unwrap_or(port).bytes().all(|byte| byte.is_ascii_digit()) {
+        return false;
+    }
     let is_loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     !authority.contains('@') && (host == "localhost" || is_loopback)
 }
@@ -188,7 +223,9 @@ impl TokenVerifierConfig {
         require_share(self.refresh_ahead, "refresh_ahead")?;
         require(self.max_stale >= self.refresh_interval, "max_stale", "must be at least `refresh_interval`")?;
         require_some_time(self.cooldown, "cooldown")?;
+        require(self.cooldown < self.max_stale, "cooldown", "must be shorter than `max_stale`")?;
         require_some_time(self.fetch_timeout, "fetch_timeout")?;
+        require(self.fetch_timeout < self.cooldown, "fetch_timeout", "must be shorter than `cooldown`")?;
         for (limit, field) in
             [(self.max_keys, "max_keys"), (self.max_document, "max_document"), (self.max_token, "max_token")]
         {

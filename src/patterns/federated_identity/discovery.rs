@@ -4,7 +4,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::{Issuer, TokenVerifierConfig, config::is_safe, event::FetchFailure};
+use super::{Issuer, TokenVerifierConfig, event::FetchFailure};
 use crate::{
     port::BoxFuture,
     token::{
@@ -36,7 +36,7 @@ pub(super) async fn key_set(
             if found.issuer != issuer.issuer {
                 return Err(FetchFailure::OtherIssuer);
             }
-            if !is_safe(&found.jwks_uri) {
+            if !issuer.may_have_keys_at(&found.jwks_uri) {
                 return Err(FetchFailure::UnsafeAddress);
             }
             found.jwks_uri

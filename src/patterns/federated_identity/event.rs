@@ -19,7 +19,8 @@ pub enum FetchFailure {
     NoKey,
     /// The discovery document names another issuer.
     OtherIssuer,
-    /// The discovery document names a key set at an address without TLS.
+    /// The discovery document names a key set without TLS, or on loopback although the issuer is
+    /// not there.
     UnsafeAddress,
 }
 

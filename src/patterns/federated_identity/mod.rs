@@ -19,9 +19,9 @@
 //! | setting | default | |
 //! |---|---|---|
 //! | `issuers` | none | each with its audiences and algorithms |
-//! | `refresh_interval` | 10 min | time for which keys are used without being fetched again |
+//! | `refresh_interval` | 10 min | age of keys to which `refresh_ahead` applies |
 //! | `refresh_ahead` | 0.8 | share of it after which a token starts a fetch in the background |
-//! | `max_stale` | 1 h | time for which keys serve while their issuer is away |
+//! | `max_stale` | 1 h | time for which keys serve while their issuer is away, or no token comes |
 //! | `cooldown` | 30 s | minimum time between the starts of two fetches from an issuer |
 //! | `fetch_timeout` | 5 s | time limit of discovery and key set together |
 //! | `max_keys`, `max_document`, `max_token` | 64, 256 KiB, 16 KiB | limits of what is read |
@@ -96,7 +96,7 @@
 //! let theirs = Issuer::with_keys_at("https://acme.example", "https://acme.example/keys")
 //!     .audience("shop")
 //!     .algorithms([Algorithm::Rs256]);
-//! verifier.reconfigure(verifier.config().issuer(theirs))?;
+//! verifier.update(|config| config.issuer(theirs.clone()))?;
 //!
 //! // 5. An alarm when the keys of an issuer cannot be fetched.
 //! let config = verifier.config();
@@ -121,7 +121,8 @@
 //! then on a known key never waits: older keys are fetched again in the background, on the current
 //! tokio runtime or by the [spawner](TokenVerifier::builder). An unknown key waits for one fetch
 //! per `cooldown`, which counts from the start of the last attempt, whatever its result. So a flood
-//! of invented keys costs the issuer one request per `cooldown`, and its callers a quick refusal.
+//! of invented keys costs the issuer one fetch per `cooldown`, of one or two documents, and its
+//! callers a quick refusal.
 //!
 //! Let an issuer publish a key some minutes before it signs with it, as providers do. A key that is
 //! used at once is refused for up to one `cooldown` after the last fetch.
@@ -141,14 +142,16 @@
 //! 1. A token is accepted if and only if its key belongs to its issuer, its algorithm is configured
 //!    and fits the key, and `iss`, `aud`, `exp` and `sub` are there and valid, and `nbf` if it is
 //!    there. Without `kid` exactly one key may fit.
-//! 2. `none`, `crit`, encrypted and nested tokens are refused, and a request with two
-//!    `authorization` headers. `jku`, `jwk`, `x5u` and `x5c` are ignored.
+//! 2. `none`, `crit`, encrypted and nested tokens are refused, tokens of other types and those that
+//!    are bound to a key (`cnf`), and a request with two `authorization` headers. `jku`, `jwk`,
+//!    `x5u` and `x5c` are ignored.
 //! 3. Unknown keys cause at most one fetch per issuer and `cooldown`, also while the issuer fails,
-//!    hangs, or serves an empty set. The first token of a new key is accepted.
+//!    hangs, or serves an empty set. The first token of a new key is accepted if no fetch began
+//!    within a `cooldown` before, and otherwise after it.
 //! 4. Neither a wrong signature under a known key nor an unknown issuer causes a fetch.
-//! 5. A known key never waits for a fetch. Keys serve until `max_stale` while their issuer is away;
-//!    then its tokens are refused as unavailable, with a time to return. Other issuers do not
-//!    notice.
+//! 5. A known key never waits for a fetch, and no call longer than `fetch_timeout`. Keys serve
+//!    until `max_stale` while their issuer is away; then its tokens are refused as unavailable,
+//!    with a time to return. Other issuers do not notice.
 //! 6. A fetched set replaces the old one, so a removed key ends. A set that is empty, too large,
 //!    unreadable, or of another issuer is an event, and the old one stays. RSA keys below 2,048
 //!    bits, keys with one id, private halves and unknown types are left out.
@@ -172,6 +175,11 @@
 //!   use a token at the others.
 //! - A subject or an e-mail address alone names nobody: use both parts of
 //!   [`subject`](Verified::subject). Social providers assert little beyond it.
+//! - An ID token is not an access token, and often has no type of its own: give the API another
+//!   audience than the client id, or demand a [type](Issuer::token_type).
+//! - Where few tokens come, a key that was removed is accepted for up to `max_stale`.
+//! - Many issuers may be fetched at once: limit the concurrency of the function that fetches. An
+//!   issuer is trusted with the address of its key set; the function may refuse private ones.
 //! - A token is valid until it expires: there is no revocation here. Let issuers sign tokens for
 //!   minutes.
 //! - The keys of a removed issuer are forgotten. It is fetched anew if it comes back.

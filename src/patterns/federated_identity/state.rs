@@ -4,8 +4,8 @@
 //! |---|---|---|---|
 //! | younger than `refresh_after` | there | [`Found`](Lookup::Found) | no |
 //! | younger than `max_stale` | there | [`Found`](Lookup::Found) | in the background, after `cooldown` |
-//! | younger than `max_stale` | not there | [`Unknown`](Lookup::Unknown) | after `cooldown`, awaited |
-//! | younger than `max_stale` | of another algorithm, or one of several | [`Refused`](Lookup::Refused) | no |
+//! | younger than `max_stale` | not there, or without an id one of several | [`Unknown`](Lookup::Unknown) | after `cooldown`, awaited |
+//! | younger than `max_stale` | of another algorithm | [`Refused`](Lookup::Refused) | no |
 //! | older, or none | | [`Stale`](Lookup::Stale) | after `cooldown`, awaited |
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) enum Lookup {
         /// `true` if the keys are old enough to be fetched again, and that may begin now.
         refresh: bool,
     },
-    /// The issuer had no such key when its keys were fetched.
+    /// The issuer had no such key when its keys were fetched, or several for a token without an id.
     Unknown,
     /// A fetch would not change the answer.
     Refused(TokenReason),
@@ -65,7 +65,8 @@ impl KeyCache {
             None => {
                 let mut fitting = self.keys.iter().filter(|key| key.fits(algorithm));
                 match (fitting.next(), fitting.next()) {
-                    (Some(_), Some(_)) => return Lookup::Refused(TokenReason::Key),
+                    // The issuer may have withdrawn one of them by now.
+                    (Some(_), Some(_)) => None,
                     (found, _) => found,
                 }
             }

@@ -160,14 +160,21 @@ impl TokenVerifier {
     /// # Cancel safety
     /// Cancel safe: a fetch without callers is finished in the background.
     pub async fn verify<C: DeserializeOwned>(&self, token: &str) -> Result<Verified<C>, TokenRefused> {
-        let settings = self.settings();
-        let mut trusted = None;
-        let verified = self.verify_by(&settings, token, &mut trusted).await;
-        if let Err(refused) = &verified {
-            let (issuer, reason) = (trusted.map(|trusted| trusted.name.clone()), refused.reason());
-            self.send(|| Event::Refused { issuer, reason });
+        loop {
+            let settings = self.settings();
+            let mut trusted = None;
+            let verified = self.verify_by(&settings, token, &mut trusted).await;
+            match &verified {
+                // An issuer that was removed during a fetch is not trusted any more.
+                Ok(_) if !Arc::ptr_eq(&settings, &self.settings()) => continue,
+                Ok(_) => {}
+                Err(refused) => {
+                    let (issuer, reason) = (trusted.map(|trusted| trusted.name.clone()), refused.reason());
+                    self.send(|| Event::Refused { issuer, reason });
+                }
+            }
+            return verified;
         }
-        verified
     }
 
     /// Returns the configuration in effect.
@@ -185,6 +192,22 @@ impl TokenVerifier {
         config.check()?;
         self.0.take(config);
         Ok(())
+    }
+
+    /// Changes the configuration in effect, as [`reconfigure`](Self::reconfigure) replaces it. Of
+    /// concurrent changes none is lost: the function is called again if another one came first.
+    ///
+    /// # Errors
+    /// If a setting breaks its rule; then nothing has changed.
+    pub fn update(&self, edit: impl Fn(TokenVerifierConfig) -> TokenVerifierConfig) -> Result<(), ConfigError> {
+        loop {
+            let before = self.settings();
+            let config = edit(before.config.clone());
+            config.check()?;
+            if self.0.take_if(config, |now| Arc::ptr_eq(now, &before)) {
+                return Ok(());
+            }
+        }
     }
 
     /// Returns the name.
@@ -215,40 +238,50 @@ impl TokenVerifier {
         let read = Compact::read(token, config.max_token)?;
         let trusted = &**issuers.get(&claims::issuer_of(&read.payload)?).ok_or(TokenReason::Issuer)?;
         *found = Some(trusted);
+        if !trusted.issuer.takes_type(read.typ.as_deref()) {
+            return Err(TokenReason::Malformed.into());
+        }
         if !trusted.issuer.algorithms.contains(&read.algorithm) {
             return Err(TokenReason::Algorithm.into());
         }
-        let key = self.key(trusted, &read, config).await?;
-        read.verify(&key)?;
+        let key = self.key(trusted, &read, config, true).await?;
+        if let Err(wrong) = read.verify(&key) {
+            // Without an id, the key is a guess: the issuer may have another one by now.
+            if read.kid.is_some() {
+                return Err(wrong);
+            }
+            read.verify(&self.key(trusted, &read, config, false).await?)?;
+        }
         let now = self.0.clock.wall();
         claims::check(&read.payload, &trusted.issuer, &trusted.name, now, config.leeway)
     }
 
-    /// Returns the key of a token, after a fetch if it is not known.
+    /// Returns the key of a token, after a fetch if it is not known, or if the known one is not
+    /// believed.
     async fn key(
         &self,
         trusted: &Trusted,
         token: &Compact<'_>,
         config: &TokenVerifierConfig,
+        is_believed: bool,
     ) -> Result<VerifyKey, TokenRefused> {
         let look = || {
             let (kid, now) = (token.kid.as_deref(), self.0.clock.now());
             trusted.cache.keys.lock().lookup(now, kid, token.algorithm, config)
         };
         match look() {
-            Lookup::Found { key, refresh } => {
+            Lookup::Found { key, refresh } if is_believed => {
                 if refresh {
                     self.refresh(trusted, config);
                 }
                 return Ok(key);
             }
             Lookup::Refused(reason) => return Err(reason.into()),
-            Lookup::Unknown | Lookup::Stale => {}
+            Lookup::Found { .. } | Lookup::Unknown | Lookup::Stale => {}
         }
         let waited = match self.fetch(trusted, config) {
-            Ok(seat) => {
-                // Without a result the user's future panicked, and nothing has changed.
-                let _ = seat.await;
+            Ok((seat, _)) => {
+                self.end(seat, config).await;
                 self.wait(trusted, config)
             }
             Err(wait) => wait,
@@ -261,6 +294,21 @@ impl TokenVerifier {
         }
     }
 
+    /// Waits for a fetch, at most for its time limit. A caller that polls it and stalls is
+    /// replaced.
+    async fn end(&self, mut seat: Seat<u64, ()>, config: &TokenVerifierConfig) {
+        let until = self.0.clock.now() + config.fetch_timeout;
+        loop {
+            let look = (self.0.clock.now() + config.fetch_timeout / 8).min(until);
+            // Without a result the user's future panicked, and nothing has changed.
+            match race(&mut seat, self.0.clock.sleep_until(look)).await {
+                First::One(_) => return,
+                First::Other(()) if look == until => return,
+                First::Other(()) => seat.take_over(),
+            }
+        }
+    }
+
     /// Returns the time until the keys may be fetched again.
     fn wait(&self, trusted: &Trusted, config: &TokenVerifierConfig) -> Duration {
         trusted.cache.keys.lock().wait(self.0.clock.now(), config.cooldown)
@@ -269,27 +317,27 @@ impl TokenVerifier {
     /// Fetches the keys in the background, if that is possible.
     fn refresh(&self, trusted: &Trusted, config: &TokenVerifierConfig) {
         if self.0.spawner.is_there()
-            && let Ok(seat) = self.fetch(trusted, config)
+            && let Ok((seat, true)) = self.fetch(trusted, config)
         {
             self.0.spawner.spawn(async move { drop(seat.await) });
         }
     }
 
-    /// Joins the fetch that is in progress, or begins one.
+    /// Joins the fetch that is in progress, or begins one, and then returns `true` beside the seat.
     ///
     /// # Errors
     /// The time until one may begin.
-    fn fetch(&self, trusted: &Trusted, config: &TokenVerifierConfig) -> Result<Seat<u64, ()>, Duration> {
+    fn fetch(&self, trusted: &Trusted, config: &TokenVerifierConfig) -> Result<(Seat<u64, ()>, bool), Duration> {
         let Inner { fetches, clock, .. } = &*self.0;
         let began = clock.now();
         // Under the lock of the fetches: of many callers one begins, and the others join it.
         let begin = || trusted.cache.keys.lock().begin(began, config.cooldown).err();
         Ok(match fetches.join_or_lead_unless(&trusted.cache.number, begin)? {
-            JoinOrLead::Joined(seat) => seat,
+            JoinOrLead::Joined(seat) => (seat, false),
             JoinOrLead::Leads(lead) => {
                 let (inner, config) = (self.clone(), config.clone());
                 let (issuer, name, cache) = (trusted.issuer.clone(), trusted.name.clone(), trusted.cache.clone());
-                lead.start(Box::pin(async move {
+                let seat = lead.start(Box::pin(async move {
                     let fetched = key_set(&inner.0.fetch, &issuer, &config);
                     let set = match race(fetched, inner.0.clock.sleep(config.fetch_timeout)).await {
                         First::One(set) => set,
@@ -307,7 +355,8 @@ impl TokenVerifier {
                         }
                     };
                     inner.send(|| event);
-                }))
+                }));
+                (seat, true)
             }
         })
     }
@@ -316,7 +365,15 @@ impl TokenVerifier {
 impl Inner {
     /// Puts a valid configuration into effect.
     fn take(&self, config: TokenVerifierConfig) {
+        self.take_if(config, |_| true);
+    }
+
+    /// Puts a valid configuration into effect if the one before is still in effect.
+    fn take_if(&self, config: TokenVerifierConfig, is_expected: impl FnOnce(&Arc<Settings>) -> bool) -> bool {
         let mut settings = self.settings.lock();
+        if !is_expected(&settings) {
+            return false;
+        }
         let trusted = config.issuers.iter().map(|issuer| {
             let same = |old: &&Arc<Trusted>| old.issuer.jwks_uri == issuer.jwks_uri;
             let (name, cache) = match settings.issuers.get(&issuer.issuer).filter(same) {
@@ -331,5 +388,6 @@ impl Inner {
         });
         let issuers = trusted.collect();
         *settings = Arc::new(Settings { config, issuers });
+        true
     }
 }

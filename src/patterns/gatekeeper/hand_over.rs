@@ -3,7 +3,10 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{HandOverConfig, seal::sealed};
+use super::{
+    HandOverConfig,
+    seal::{Way, sealed},
+};
 use crate::{
     build::{Builder, Common, Component},
     codec::{Codec, CodecError},
@@ -81,7 +84,7 @@ impl<T> HandOver<T> {
     /// # Errors
     /// If the value cannot be encoded, or the newest key only verifies.
     pub fn seal(&self, value: &T) -> Result<Bytes, HandOverError> {
-        self.sealed(value, self.0.config.call_lifetime)
+        self.sealed(value, Way::Call, self.0.config.call_lifetime)
     }
 
     /// Sends the value, encoded and sealed, in a message.
@@ -92,14 +95,14 @@ impl<T> HandOver<T> {
     /// # Cancel safety
     /// The message is accepted or not, and the caller cannot tell which.
     pub async fn send(&self, queue: &SendOnly, value: &T) -> Result<MessageId, HandOverError> {
-        let sealed = self.sealed(value, self.0.config.queue_lifetime)?;
+        let sealed = self.sealed(value, Way::Message, self.0.config.queue_lifetime)?;
         Ok(queue.send(Message::new(sealed)).await?)
     }
 
-    fn sealed(&self, value: &T, lifetime: std::time::Duration) -> Result<Bytes, HandOverError> {
+    fn sealed(&self, value: &T, way: Way, lifetime: std::time::Duration) -> Result<Bytes, HandOverError> {
         let Inner { host, ring, codec, clock, .. } = &*self.0;
         let content = codec.encode(value)?;
-        Ok(sealed(ring, host.as_str(), clock.wall() + lifetime, &content)?)
+        Ok(sealed(ring, host.as_str(), way, clock.wall() + lifetime, &content)?)
     }
 }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{
     TrustedHostConfig, TrustedHostEvent as Event,
-    seal::{Seal, opened},
+    seal::{Seal, Way, opened},
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents},
@@ -104,7 +104,7 @@ impl<T> TrustedHost<T> {
     /// # Cancel safety
     /// The seal is used up or not, and the caller cannot tell which: the gate must seal anew.
     pub async fn open(&self, sealed: &[u8]) -> Result<T, OpenError> {
-        let opened = self.open_as(sealed, Bytes::from_static(b"call")).await;
+        let opened = self.open_as(sealed, Way::Call, Bytes::from_static(b"call")).await;
         self.tell(opened)
     }
 
@@ -118,7 +118,9 @@ impl<T> TrustedHost<T> {
     /// # Cancel safety
     /// Cancel safe: the next delivery is accepted.
     pub async fn open_message(&self, delivery: &Delivery) -> Result<T, OpenError> {
-        let opened = self.open_as(&delivery.body, format!("message {}", delivery.id).into()).await;
+        // Each delivery repeats both; the number alone may be that of a message in another queue.
+        let message = format!("message {} of {}", delivery.id, delivery.sent_at.as_millis());
+        let opened = self.open_as(&delivery.body, Way::Message, message.into()).await;
         self.tell(opened)
     }
 
@@ -127,9 +129,9 @@ impl<T> TrustedHost<T> {
         self.0.events.subscribe()
     }
 
-    async fn open_as(&self, sealed: &[u8], user: Bytes) -> Result<T, OpenError> {
+    async fn open_as(&self, sealed: &[u8], way: Way, user: Bytes) -> Result<T, OpenError> {
         let Inner { host, keys, codec, clock, .. } = &*self.0;
-        let (seal, content) = opened(keys, host.as_str(), clock.wall(), sealed).map_err(OpenError::Refused)?;
+        let (seal, content) = opened(keys, host.as_str(), way, clock.wall(), sealed).map_err(OpenError::Refused)?;
         self.take(&seal, user).await?;
         codec.decode(content).map_err(OpenError::Content)
     }

@@ -63,10 +63,10 @@
 //!     codec::Codec,
 //!     gatekeeper::{HandOver, HandOverConfig, OpenError, TrustedHost, TrustedHostConfig},
 //!     queue::{InMemoryQueue, SendOnly},
+//!     queue_listener::{Disposition, Work},
 //!     store::InMemoryStore,
 //!     token::{Key, KeyRing},
 //! };
-//! # use steadfast::{queue_listener::{Disposition, Work}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,7 +74,7 @@
 //! # let (old, new) = (Key::generate("gate-1")?, Key::generate("gate-2")?);
 //! # let public = |key: &Key| key.to_public().ok_or("no public half");
 //! # let (ring, keys) = (KeyRing::new([old.clone()])?, KeyRing::new([public(&old)?])?);
-//! # let (queue, store) = (Arc::new(InMemoryQueue::new()), Arc::new(InMemoryStore::new()));
+//! # let (queue, store) = (Arc::new(InMemoryQueue::new("orders")), Arc::new(InMemoryStore::new()));
 //! // 1. By call: the sealed value is the body of a request to the host.
 //! let gate = HandOver::new("orders", ring.clone(), codec.clone(), HandOverConfig::default())?;
 //! let body = gate.seal(&42)?;
@@ -88,12 +88,13 @@
 //! assert_eq!(host.open(&body).await?, 42);
 //!
 //! // 4. The handler of its queue listener.
-//! # #[allow(unused_variables)]
-//! let handle = async |work: &Work| match host.open_message(work).await {
-//!     Ok(order) => Disposition::Complete, // after the work
-//!     Err(error @ OpenError::Unavailable { .. }) => Disposition::retry(error.to_string()),
-//!     Err(error) => Disposition::dead_letter(error.to_string()),
-//! };
+//! async fn handle(host: &TrustedHost<u32>, work: Work) -> Disposition {
+//!     match host.open_message(&work).await {
+//!         Ok(_order) => Disposition::Complete, // after the work
+//!         Err(error @ OpenError::Unavailable { .. }) => Disposition::retry(error),
+//!         Err(error) => Disposition::dead_letter(error),
+//!     }
+//! }
 //!
 //! // 5. Rotation: first the hosts learn the new key, then the gates sign with it.
 //! keys.replace([public(&new)?, public(&old)?])?;
@@ -150,6 +151,8 @@
 //!   redrive from the dead letters, which moreover is another message.
 //! - A forwarded message is another message: open it where it is received first.
 //! - The clocks of gates and hosts may differ by 30 s.
+//! - The name of a host stands for one type of content. Give another type another name.
+//! - A store that forgets, such as one in memory after a restart, forgets which seals were used.
 //!
 //! # Source
 //!

@@ -13,7 +13,7 @@ use super::{Message, MessageId, Queue, QueueError, QueueExt};
 /// use steadfast::queue::{InMemoryQueue, Message, Queue, SendOnly};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let queue = Arc::new(InMemoryQueue::new());
+/// let queue = Arc::new(InMemoryQueue::new("orders"));
 /// let gate = SendOnly::new(queue.clone());
 /// gate.send(Message::new("an order")).await.unwrap();
 /// assert_eq!(queue.depth().await.unwrap().visible, 1);
@@ -24,7 +24,7 @@ use super::{Message, MessageId, Queue, QueueError, QueueExt};
 /// # use std::{sync::Arc, time::Duration};
 /// # use steadfast::queue::{InMemoryQueue, QueueExt, SendOnly};
 /// # async fn read() {
-/// let gate = SendOnly::new(Arc::new(InMemoryQueue::new()));
+/// let gate = SendOnly::new(Arc::new(InMemoryQueue::new("orders")));
 /// gate.receive_one(Duration::from_secs(30)).await; // does not compile
 /// # }
 /// ```

@@ -4,9 +4,10 @@ use std::fmt;
 /// Returns the path of a request, if no other program can take it for another path. Nothing is
 /// normalised: two programs that do so differently disagree on what was asked for.
 ///
-/// Refused are: a path that does not begin with `/`; `..`, and a segment `.`; `//`; `\`; any
-/// character that is not printable ASCII; an escape that is incomplete, or that stands for a
-/// control character, a dot, a slash, a backslash or `%`.
+/// Refused are: a path that does not begin with `/`; `..`, and a segment `.`; `//`; `\` and `;`;
+/// any character that is not printable ASCII; an escape that is incomplete, or that stands for a
+/// control character, a slash, a backslash, `%`, `;`, or a letter, digit or mark that needs none;
+/// and escapes that together are no UTF-8.
 ///
 /// ```
 /// use steadfast::http::strict_path;
@@ -21,7 +22,7 @@ use std::fmt;
 /// [`BadPath`], which does not contain the path.
 pub fn strict_path(path: &str) -> Result<&str, BadPath> {
     let bytes = path.as_bytes();
-    let mut at = 0;
+    let (mut at, mut decoded) = (0, Vec::with_capacity(path.len()));
     if bytes.first() != Some(&b'/') {
         return Err(BadPath(()));
     }
@@ -32,20 +33,27 @@ pub fn strict_path(path: &str) -> Result<&str, BadPath> {
                 let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
                 let code = digit(at + 1).zip(digit(at + 2)).map(|(high, low)| high * 16 + low);
                 at += 2;
-                // A second hop may decode once more.
-                code.is_some_and(|code| !matches!(code, 0..=0x1f | 0x7f | 0x25 | 0x2e | 0x2f | 0x5c))
+                let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or_default();
+                decoded.push(code);
+                // A second hop may decode once more. What needs no escape is the same path without it.
+                !matches!(code, 0..=0x1f | 0x7f | b'%' | b'/' | b'\\' | b';' | b'-' | b'.' | b'_' | b'~')
+                    && !code.is_ascii_alphanumeric()
             }
             b'/' => next != Some(&b'/') && !(next == Some(&b'.') && matches!(bytes.get(at + 2), None | Some(b'/'))),
             b'.' => next != Some(&b'.'),
-            b'\\' | b'#' | b'?' => false,
+            b'\\' | b'#' | b'?' | b';' => false,
             byte => byte.is_ascii_graphic(),
         };
         if !is_fine {
             return Err(BadPath(()));
         }
+        if *byte != b'%' {
+            decoded.push(*byte);
+        }
         at += 1;
     }
-    Ok(path)
+    // Lenient decoders take an overlong form for the character.
+    if std::str::from_utf8(&decoded).is_err() { Err(BadPath(())) } else { Ok(path) }
 }
 
 /// The error for a path that two programs might read differently.

@@ -138,12 +138,11 @@ impl IdentityProvider {
     /// # Panics
     /// If the claims have no form in JSON.
     pub fn token(&self, claims: &impl Serialize) -> String {
-        let header = {
-            let state = self.0.state.lock();
-            let key = state.keys.last();
-            json!({ "alg": key.map(|key| key.algorithm), "kid": key.map(|key| &key.kid), "typ": "JWT" })
-        };
-        self.sign(&header, claims)
+        let Ok(claims) = serde_json::to_vec(claims) else { panic!("no form in JSON") };
+        let state = self.0.state.lock();
+        let Some(key) = state.keys.last() else { panic!("no key") };
+        let header = json!({ "alg": key.algorithm, "kid": key.kid, "typ": "JWT" }).to_string();
+        signed(&state, header.as_bytes(), &claims)
     }
 
     /// Returns a token of this header and these claims, signed by the newest key, whatever they
@@ -163,13 +162,7 @@ impl IdentityProvider {
     /// # Panics
     /// If the key cannot sign, which does not happen.
     pub fn sign_bytes(&self, header: &[u8], claims: &[u8]) -> String {
-        let message = format!("{}.{}", to_base64(header), to_base64(claims));
-        let state = self.0.state.lock();
-        let newest = state.keys.last();
-        match newest.and_then(|key| key.sign.sign(key.algorithm, message.as_bytes())) {
-            Some(signature) => format!("{message}.{}", to_base64(&signature)),
-            None => panic!("the newest key does not sign"),
-        }
+        signed(&self.0.state.lock(), header, claims)
     }
 
     /// Returns the document at an address, as its mood is.
@@ -219,6 +212,16 @@ impl IdentityProvider {
     /// Returns the number of fetches so far: of requests for the discovery document.
     pub fn fetches(&self) -> u64 {
         self.0.state.lock().fetches
+    }
+}
+
+/// Signs by the newest key.
+fn signed(state: &State, header: &[u8], claims: &[u8]) -> String {
+    let message = format!("{}.{}", to_base64(header), to_base64(claims));
+    let newest = state.keys.last();
+    match newest.and_then(|key| key.sign.sign(key.algorithm, message.as_bytes())) {
+        Some(signature) => format!("{message}.{}", to_base64(&signature)),
+        None => panic!("the newest key does not sign"),
     }
 }
 

@@ -269,11 +269,15 @@ fn framed<B: Body>(route: &Route, headers: &HeaderMap, body: &B) -> Result<usize
     Ok(length)
 }
 
+/// Bytes that are reserved for a body before it arrives: a declared length costs its sender
+/// nothing.
+const RESERVED: usize = 16 << 10;
+
 /// Reads a body of exactly the declared length.
 async fn read<B: Body>(body: B, length: usize) -> Result<Bytes, GateRule> {
     use bytes::Buf;
     let mut body = Box::pin(body);
-    let mut read = BytesMut::with_capacity(length);
+    let mut read = BytesMut::with_capacity(length.min(RESERVED));
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         // Trailers are dropped.
         let Ok(mut data) = frame.map_err(|_| GateRule::BodyBroken)?.into_data() else { continue };

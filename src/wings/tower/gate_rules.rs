@@ -227,7 +227,10 @@ impl GateRules {
             }
             Ok(header)
         });
-        kept.collect()
+        let mut kept = kept.collect::<Result<Vec<_>, _>>()?;
+        kept.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        kept.dedup();
+        Ok(kept)
     }
 
     /// Returns the route of a request, or `Err(true)` if its path has routes for other methods

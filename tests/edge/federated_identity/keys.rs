@@ -166,3 +166,58 @@ fn tenants_come_and_go_in_use() {
     assert!(clone.reconfigure(invalid).is_err());
     world.verify(&of_b).expect("nothing has changed");
 }
+
+/// Regression: a token was accepted after its issuer had been removed during the fetch.
+// Guarantee: federated_identity 7.
+#[test]
+fn an_issuer_that_is_removed_during_a_fetch_is_refused() {
+    let world = World::new();
+    let token = world.a.token(&claims(A));
+    let mut call = Box::pin(world.verifier.verify::<Value>(&token));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    world.a.is(ProviderMood::Hangs);
+    assert!(world.time.run_blocking(|| call.as_mut().poll(&mut cx)).is_pending());
+    world.verifier.update(|config| config.issuers([issuer(B)])).unwrap();
+    assert!(world.time.block_on(call).is_err());
+}
+
+#[test]
+fn of_concurrent_changes_none_is_lost() {
+    let world = World::new();
+    let other = world.verifier.clone();
+    let runs = std::cell::Cell::new(0);
+    world
+        .verifier
+        .update(|config| {
+            // Another task removes an issuer meanwhile.
+            if runs.replace(runs.get() + 1) == 0 {
+                other.update(|config| config.issuers([issuer(B)])).unwrap();
+            }
+            config.issuer(issuer("https://c.example"))
+        })
+        .unwrap();
+    let names: Vec<_> = world.verifier.config().issuers.into_iter().map(|issuer| issuer.issuer).collect();
+    assert_eq!((names, runs.get()), (vec![B.to_owned(), "https://c.example".to_owned()], 2));
+    assert!(world.verifier.update(|config| config.leeway(S(900))).is_err());
+}
+
+// Guarantee: federated_identity 6.
+#[test]
+fn a_discovery_document_may_name_no_key_set_without_tls() {
+    let (clock, time) = Clock::manual();
+    for address in ["http://127.0.0.1:80/keys", "http://localhost/keys", "http://a.example/keys", "ftp://a.example", ""]
+    {
+        let document = json!({ "issuer": A, "jwks_uri": address }).to_string();
+        let fetch = move |_: String| {
+            let document = document.clone();
+            async move { Ok::<_, String>(document) }
+        };
+        let config = TokenVerifierConfig::default().issuer(issuer(A));
+        let verifier = TokenVerifier::builder(fetch, config).clock(&clock).build().unwrap();
+        let mut events = verifier.events();
+        let token = steadfast::testing::IdentityProvider::new(A).token(&claims(A));
+        assert!(time.block_on(verifier.verify::<Value>(&token)).is_err());
+        let told = told(&mut events);
+        assert!(matches!(&told[0], Event::FetchFailed { why: FetchFailure::UnsafeAddress, .. }), "{address}: {told:?}");
+    }
+}

@@ -93,6 +93,8 @@ fn the_cool_down_counts_from_the_start_of_an_attempt_that_hangs() {
     let refused = world.verify(&token).unwrap_err();
     assert_eq!(refused.reason(), TokenReason::Unavailable);
     assert_eq!(refused.retry_after(), Some(S(25)), "30 s from its start, which was 5 s ago");
+    let answer = steadfast::http::token_answer::<String>(&refused);
+    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &"25".parse().unwrap()));
     world.a.is(ProviderMood::Serves);
     world.time.advance(S(24));
     assert_eq!(world.reason(&token), TokenReason::Unavailable);
@@ -152,4 +154,29 @@ fn callers_at_once_share_one_fetch() {
     let all = world.time.block_on(futures::future::join_all(calls));
     assert!(all.iter().all(Result::is_ok));
     assert_eq!(world.a.fetches(), 1);
+}
+
+/// Regression: a call waited without limit for a fetch that another task had begun, and did not poll.
+// Guarantee: federated_identity 5.
+#[test]
+fn no_call_waits_longer_than_a_fetch_may_take_whoever_drives_it() {
+    let world = World::new();
+    let token = world.a.token(&claims(A));
+    world.verify(&token).unwrap();
+    world.time.advance(S(480));
+    world.verify(&token).unwrap();
+    assert_eq!(world.spawned.lock().unwrap().len(), 1, "begun in the background, and never polled");
+    let start = world.clock.now();
+    world.a.rotate();
+    world.verify(&world.a.token(&claims(A))).expect("it polls the fetch by itself");
+    assert!(world.clock.now() - start < S(1));
+    // A task that is polled once and then held, while the issuer hangs.
+    world.time.advance(S(3600));
+    world.a.is(ProviderMood::Hangs);
+    let mut held = Box::pin(world.verifier.verify::<serde_json::Value>(&token));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(world.time.run_blocking(|| held.as_mut().poll(&mut cx)).is_pending());
+    let start = world.clock.now();
+    assert_eq!(world.reason(&token), TokenReason::Unavailable);
+    assert_eq!(world.clock.now() - start, S(5));
 }

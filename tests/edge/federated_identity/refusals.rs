@@ -124,6 +124,14 @@ fn each_token_made_by_hand_is_refused_for_its_reason() {
         ),
         ("not valid yet", of_claims(json!({ "nbf": START + 31 })), NotYetValid),
         ("a begin that is a text", of_claims(json!({ "nbf": "0" })), Malformed),
+        (
+            "bound to a key",
+            of_claims(json!({ "cnf": { "jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I" } })),
+            Malformed,
+        ),
+        ("of a logout", of_header(json!({ "typ": "logout+jwt" })), Malformed),
+        ("of an event", of_header(json!({ "typ": "application/SecEvent+JWT" })), Malformed),
+        ("of a hand-over", of_header(json!({ "typ": "handover+jwt" })), Malformed),
         ("no subject", of_claims(json!({ "sub": null })), Malformed),
         ("an empty subject", of_claims(json!({ "sub": "" })), Malformed),
         ("a subject that is a number", of_claims(json!({ "sub": 7 })), Malformed),
@@ -140,12 +148,14 @@ fn each_token_made_by_hand_is_refused_for_its_reason() {
         assert_eq!(world.verify(token).err().map(|refused| refused.reason()), Some(*reason), "{name}");
     }
     let told: Vec<_> = told(&mut events);
+    assert_eq!(told.len(), cases.len());
     for ((name, token, reason), event) in cases.drain(..).zip(&told) {
         let TokenVerifierEvent::Refused { reason: told, issuer } = event else { panic!("{name}: {event:?}") };
         assert_eq!(*told, reason, "{name}");
         assert!(issuer.as_ref().is_none_or(|issuer| [A, B].contains(&issuer.as_str())), "{name}: {issuer:?}");
         let text = format!("{event:?}");
-        assert!(parts_of(&token).all(|part| !text.contains(part)), "{name}: {text}");
+        let words = ["ada", "key-9", "dev/null", "c.example"];
+        assert!(parts_of(&token).chain(words).all(|part| !text.contains(part)), "{name}: {text}");
     }
     assert_eq!((a.fetches(), b.fetches()), before, "no refusal fetches, within the cool-down");
 }
@@ -161,7 +171,9 @@ fn tokens_at_the_edge_of_a_rule_are_accepted() {
     let header = json!({ "alg": "ES256", "kid": "key-1" });
     for (name, header_edits, edits) in [
         ("as it is", json!({}), json!({})),
-        ("another type", json!({ "typ": "at+jwt" }), json!({})),
+        ("the type of access tokens", json!({ "typ": "at+jwt" }), json!({})),
+        ("the same as a media type", json!({ "typ": "application/AT+jwt" }), json!({})),
+        ("without a type", json!({ "typ": null }), json!({})),
         ("a key in the header, which is ignored", json!({ "jku": "https://evil.example", "jwk": {} }), json!({})),
         ("without the id of the only key", json!({ "kid": null }), json!({})),
         ("expired within the leeway", json!({}), json!({ "exp": START - 29 })),
@@ -213,10 +225,52 @@ fn a_subject_belongs_to_its_issuer_and_scopes_are_whole_words() {
     for scope in ["orders", "orders:writer", "", "orders:read orders:write"] {
         assert_eq!(one.require_scope(scope).unwrap_err().reason(), TokenReason::Scope, "{scope:?}");
     }
-    let list = with(claims(A), json!({ "scope": null, "scp": ["orders:read", "a b"] }));
+    let list = with(claims(A), json!({ "scope": ["orders:write", "a"] }));
+    world
+        .verify(&world.a.token(&list))
+        .unwrap()
+        .require_scope("orders:write")
+        .expect("a list, as some issuers write it");
+    let list = with(claims(A), json!({ "scope": "", "scp": ["orders:read", "a b"] }));
     let who = world.verify(&world.a.token(&list)).unwrap();
     assert_eq!(who.scopes().collect::<Vec<_>>(), ["orders:read", "a", "b"]);
     let none = world.verify(&world.a.token(&with(claims(A), json!({ "scope": null })))).unwrap();
     assert!(none.require_scope("orders:read").is_err());
     assert!(!format!("{who:?}").contains("ada"), "a log shows nobody");
+}
+
+// Guarantee: federated_identity 2.
+#[test]
+fn an_issuer_may_demand_a_type_of_its_tokens() {
+    let world = World::with(|config| config.issuers([super::world::issuer(A).token_type("at+jwt")]));
+    let token =
+        |typ: Value| world.a.sign(&with(json!({ "alg": "ES256", "kid": "key-1" }), json!({ "typ": typ })), &claims(A));
+    world.verify(&token(json!("application/at+jwt"))).unwrap();
+    for typ in [json!("JWT"), json!("id+jwt"), Value::Null] {
+        assert_eq!(world.reason(&token(typ.clone())), TokenReason::Malformed, "{typ}");
+    }
+}
+
+// Guarantee: federated_identity 3.
+#[test]
+fn the_first_token_of_a_new_key_is_accepted_also_without_ids() {
+    let world = World::new();
+    let header = json!({ "alg": "ES256" });
+    let old = world.a.sign(&header, &claims(A));
+    world.verify(&old).unwrap();
+    world.a.rotate();
+    world.a.withdraw("key-1");
+    world.time.advance(super::world::S(30));
+    let new = world.a.sign(&header, &claims(A));
+    world.verify(&new).expect("the one known key was a guess");
+    assert_eq!(world.reason(&old), TokenReason::Signature);
+    // Fetched while two keys fit, of which one is withdrawn then.
+    world.a.rotate();
+    world.time.advance(super::world::S(480));
+    world.verify(&new).unwrap();
+    world.run_spawned();
+    assert_eq!(world.reason(&new), TokenReason::Key, "two fit");
+    world.a.withdraw("key-2");
+    world.time.advance(super::world::S(30));
+    world.verify(&world.a.sign(&header, &claims(A))).expect("one is left");
 }

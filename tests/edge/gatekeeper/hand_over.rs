@@ -131,7 +131,11 @@ fn a_redelivered_message_is_opened_again_and_its_copy_in_another_message_is_not(
     world.time.block_on(world.queue.send_one(Message::new(first.body.clone()))).unwrap();
     let copy = world.receive();
     assert!(matches!(world.time.block_on(host.open_message(&copy)), Err(OpenError::Used)));
-    assert!(matches!(world.open(&first.body), Err(OpenError::Used)));
+    assert_eq!(reason(world.open(&first.body)), Some(TokenReason::Malformed), "a seal of a message is none for a call");
+    let call = world.gate.seal(&"an order".to_owned()).unwrap();
+    world.time.block_on(world.queue.send_one(Message::new(call))).unwrap();
+    let held = world.receive();
+    assert_eq!(reason(world.time.block_on(host.open_message(&held))), Some(TokenReason::Malformed), "nor the reverse");
     world.time.block_on(world.queue.send_one(Message::new(Bytes::from_static(b"altered")))).unwrap();
     assert!(reason(world.time.block_on(host.open_message(&world.receive()))).is_some());
 }
@@ -198,6 +202,12 @@ fn a_host_with_a_key_that_signs_and_a_gate_without_one_are_refused() {
     assert!(host(world.ring.clone()).unwrap_err().to_string().contains("public keys"));
     let secret = || KeyRing::new([Key::secret("one", &[7; 32]).unwrap()]).unwrap();
     assert!(host(secret()).is_err() && gate(secret()).is_err(), "a secret would sign in both places");
+    // Nor do they come by a replacement.
+    let sealed = world.gate.seal(&"an order".to_owned()).unwrap();
+    let used = world.host();
+    world.keys.replace([world.key.clone()]).unwrap();
+    assert_eq!(reason(world.time.block_on(used.open(&sealed))), Some(TokenReason::Key));
+    world.keys.replace([world.key.to_public().unwrap()]).unwrap();
     assert!(gate(world.keys.clone()).unwrap_err().to_string().contains("private key"));
     assert!(HandOver::new("", world.ring.clone(), codec(), HandOverConfig::default()).is_err());
     let without = ScriptedPort::changing(&world.clock, |can| can.without(Capability::TimeToLive));
@@ -247,4 +257,30 @@ fn a_host_that_crashes_at_any_request_loses_no_message_and_opens_none_twice_for_
         }
     });
     assert_eq!(requests, 3);
+}
+
+/// Regression: a copy in another queue was opened, whose message had the same number there.
+// Guarantee: gatekeeper 3.
+#[test]
+fn a_copy_in_another_queue_is_not_opened_although_its_message_has_the_same_number() {
+    let world = World::new();
+    world.time.block_on(world.gate.send(&SendOnly::new(world.queue.clone()), &"an order".to_owned())).unwrap();
+    let first = world.receive();
+    let other = InMemoryQueue::builder("other").clock(&world.clock).build();
+    world.time.advance(S(1));
+    world.time.block_on(other.send_one(Message::new(first.body.clone()))).unwrap();
+    let copy = world.time.block_on(other.receive_one(S(30))).unwrap().unwrap();
+    assert_eq!(copy.id, first.id);
+    let host = world.host();
+    assert_eq!(world.time.block_on(host.open_message(&first)).unwrap(), "an order");
+    assert!(matches!(world.time.block_on(host.open_message(&copy)), Err(OpenError::Used)));
+}
+
+#[test]
+fn a_used_seal_is_remembered_until_no_host_accepts_it() {
+    let world = World::new();
+    let sealed = world.gate.seal(&"an order".to_owned()).unwrap();
+    world.open(&sealed).unwrap();
+    world.time.advance(S(45));
+    assert!(matches!(world.open(&sealed), Err(OpenError::Used)), "behind its end, within the leeway");
 }

@@ -60,7 +60,7 @@ fn the_listed_forms_of_traversal_are_refused_and_plain_paths_are_not() {
         assert!(strict_path(path).is_err(), "{path}");
     }
     for path in
-        ["/", "/a", "/a/", "/a.b/c.d", "/.well-known/x", "/a-_~!$&'()*+,;=:@b", "/a%20b", "/%C3%BC", "/a.", "/a/b."]
+        ["/", "/a", "/a/", "/a.b/c.d", "/.well-known/x", "/a-_~!$&'()*+,=:@b", "/a%20b", "/%C3%BC", "/a.", "/a/b."]
     {
         assert_eq!(strict_path(path), Ok(path));
     }

@@ -287,3 +287,25 @@ fn a_call_that_is_dropped_at_any_await_calls_nothing_later() {
     let polls = drop_at_every_await(&world.time, make, |_| assert_eq!(world.passed(), 0));
     assert!(polls >= 2);
 }
+
+/// Regression: memory was reserved by the declared length, which ended the process.
+#[test]
+fn a_declared_length_reserves_no_memory() {
+    let world = World::new();
+    let rules = GateRules::new().post("/a").max_body(usize::MAX);
+    let layer = GateLayer::builder(rules, GateConfig::default()).clock(&world.time.clock()).build().unwrap();
+    let request = Request::post("/a").header("content-length", u64::MAX >> 1).body(world.body(&["x"], true)).unwrap();
+    let mut service = layer.layer(world.inner.clone());
+    assert_eq!(world.time.block_on(service.call(request)).unwrap().status(), 408);
+}
+
+#[test]
+fn a_header_that_is_named_twice_passes_once() {
+    let world = World::new();
+    let rules = GateRules::new().get("/a").keep_headers(["x-a", "X-A"]).keep_headers(["x-a"]);
+    let layer = GateLayer::builder(rules, GateConfig::default()).clock(&world.time.clock()).build().unwrap();
+    let request = Request::get("/a").header("x-a", "1").body(world.body(&[], false)).unwrap();
+    assert_eq!(world.time.block_on(layer.layer(world.inner.clone()).call(request)).unwrap().status(), 200);
+    let (_, headers) = world.inner.0.lock().unwrap().pop().unwrap();
+    assert_eq!(headers.get_all("x-a").iter().count(), 1);
+}
