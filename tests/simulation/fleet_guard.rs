@@ -215,6 +215,9 @@ impl World {
             member.client.resume();
         }
         self.network.configure(FaultConfig::default()).unwrap();
+        // A member that was never ready has no part in this.
+        self.is_broken.store(false, SeqCst);
+        self.pass(S(20), false);
         self.is_broken.store(true, SeqCst);
         self.pass(S(70), false);
         if self.violation.is_none() && self.ejected() != SLOTS {
