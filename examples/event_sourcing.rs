@@ -1,8 +1,8 @@
 //! Event sourcing: three processes sell the 500 seats of a conference to 2,000 callers, while processes are killed.
 //!
 //! Each booking is an event. A process decides about a booking on the state that it knows, and its commit says on which
-//! version: if another process was faster, it is decided anew. Callers repeat what was not answered, under the same id. The
-//! last line is the result as JSON. With `--plant no-version` the commits do not say on which version they were decided: the
+//! version: if another process was faster, it is decided anew. Each booking sends a mail in its commit. Callers repeat what
+//! was not answered, under the same id. The last line is the result as JSON. With `--plant no-version` the commits do not say on which version they were decided: the
 //! conference is oversold, as a store without expected versions sells it.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 #[path = "common/mod.rs"]
@@ -30,8 +30,11 @@ use steadfast::{
     codec::Codec,
     entropy::Entropy,
     event_sourcing::{
-        Aggregate, AggregateConfig, AggregateStore, Commit, EventCodec, EventStore, ExecuteError, Expected,
+        Aggregate, AggregateConfig, AggregateStore, Commit, EventCodec, EventStore, EventStoreConfig, ExecuteError,
+        Expected, Outbox, OutboxConfig,
     },
+    port::Capability,
+    queue::{Message, Queue, QueueExt as _},
     time::Clock,
 };
 use tokio::{
@@ -149,19 +152,37 @@ impl Aggregate for Seats {
     }
 }
 
-async fn open(engine: &Engine) -> Result<AggregateStore<Seats>> {
+/// Name of the queue of mails in the log.
+const MAILS: &str = "mails";
+
+/// Returns the conference, and the queue of its mails.
+async fn open(engine: &Engine) -> Result<(AggregateStore<Seats>, Arc<dyn Queue>)> {
     let backend = engine.open().await?;
-    let log = EventStore::open(backend.store(), engine.name("conference")).await?;
+    let mails = backend.queue(&engine.name(MAILS)).await?;
+    let log = EventStore::builder(backend.store(), engine.name("conference"), EventStoreConfig::default())
+        .notifier(backend.notifier())
+        .outbox(MAILS, mails.capabilities())
+        .build()
+        .await?;
     let codec = EventCodec::new(Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes)), SeatEvent::name);
     let states = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
-    Ok(AggregateStore::builder(log, codec, AggregateConfig::default()).snapshots(states, 1).build()?)
+    let seats =
+        AggregateStore::builder(log, codec, AggregateConfig::default()).snapshots(states, 1).messages(|_, event| {
+            match event {
+                SeatEvent::Opened { .. } => Vec::new(),
+                SeatEvent::Booked { caller } => vec![(MAILS.to_owned(), Message::new(caller.to_string()))],
+            }
+        });
+    Ok((seats.build()?, mails))
 }
 
 // ---- a process that sells ---------------------------------------------------------------------------------------------------
 
 /// Answers each line of its input, the number of a caller, with a line of its output.
 async fn sell(args: &Args, engine: &Engine) -> Result<()> {
-    let seats = open(engine).await?;
+    let (seats, mails) = open(engine).await?;
+    // One of the processes sends, the others stand by, and one of them goes on after a kill.
+    let outbox = outbox(&seats, mails)?;
     let (answers, mut answered) = mpsc::unbounded_channel::<String>();
     let write = async move {
         let mut out = tokio::io::stdout();
@@ -183,8 +204,14 @@ async fn sell(args: &Args, engine: &Engine) -> Result<()> {
         }
         Ok(())
     };
-    tokio::try_join!(read, write)?;
+    let send = async { Ok(outbox.run(std::future::pending()).await?) };
+    tokio::try_join!(read, write, send)?;
     Ok(())
+}
+
+fn outbox(seats: &AggregateStore<Seats>, mails: Arc<dyn Queue>) -> Result<Outbox> {
+    let config = OutboxConfig::default().standby(Duration::from_millis(200));
+    Ok(Outbox::new(seats.log(), MAILS, mails, config)?)
 }
 
 /// Books a seat, and returns a word for what happened, and the number of conflicts.
@@ -333,7 +360,7 @@ async fn caller(calls: &Calls, told: &Told, caller: u32, clock: &Clock) -> Resul
 async fn watch(args: &Args) -> Result<bool> {
     let (folder, clock, entropy) = (tempfile::tempdir()?, Clock::tokio(), Entropy::from_seed(args.seed));
     let engine = EngineAt::start_shared(args.backend.as_ref(), folder.path(), "conference.db")?;
-    let seats = open(&engine).await?;
+    let (seats, mails) = open(&engine).await?;
     let opened = seats.execute(CONFERENCE, "open", Ask::Open { seats: args.seats }).await;
     opened.map_err(|error| format!("the conference does not open: {error}"))?;
 
@@ -370,13 +397,16 @@ async fn watch(args: &Args) -> Result<bool> {
     let took = clock.now() - began;
     drop(processes); // which kills them
 
-    judge(args, &seats, &told, (kills, took), &served).await
+    // What the last of them had not sent yet.
+    outbox(&seats, mails.clone())?.run(clock.sleep(Duration::from_secs(2))).await?;
+    judge(args, &seats, &*mails, &told, (kills, took), &served).await
 }
 
 /// Counts what the log has, and compares it with what the callers were told.
 async fn judge(
     args: &Args,
     seats: &AggregateStore<Seats>,
+    mails: &dyn Queue,
     told: &Told,
     (kills, took): (u32, Duration),
     served: &[Arc<AtomicU64>],
@@ -389,8 +419,18 @@ async fn judge(
     }
     let all: u64 = sold.values().sum();
     let doubled: u64 = sold.values().map(|times| times - 1).sum();
-    let booked = told.booked.lock().unwrap_or_else(PoisonError::into_inner);
+    let booked = told.booked.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let lost = booked.iter().filter(|caller| !sold.contains_key(caller)).count();
+    // A queue that knows de-duplication ids has no mail twice. Without one, a kill explains those of a page.
+    let mut mailed: BTreeMap<u32, u64> = BTreeMap::new();
+    while let Some(mail) = mails.receive_one(Duration::from_secs(60)).await? {
+        *mailed.entry(std::str::from_utf8(&mail.body)?.parse()?).or_default() += 1;
+        mails.complete(&mail.receipt).await?;
+    }
+    let mails_lost = sold.keys().filter(|caller| !mailed.contains_key(caller)).count();
+    let explains = if mails.capabilities().has(Capability::Deduplication) { 0 } else { u64::from(kills) * 100 };
+    let mails_doubled = mailed.values().map(|times| times - 1).sum::<u64>().saturating_sub(explains);
+    let mails_of_nothing = mailed.keys().filter(|caller| !sold.contains_key(caller)).count();
     let oversold = all.saturating_sub(u64::from(args.seats));
     let served: Vec<_> = served.iter().map(|served| served.load(Relaxed)).collect();
     let slowest =
@@ -402,7 +442,9 @@ async fn judge(
     let count = |counted: &AtomicU64| counted.load(Relaxed);
     let summary = json!({ "seats": args.seats, "sold": all, "oversold": oversold, "doubled": doubled, "lost": lost,
         "repeated": count(&told.repeated), "conflicts": count(&told.conflicts), "rejected": count(&told.rejected),
-        "kills": kills, "slowest_process": (slowest * 100.0).round() / 100.0 });
+        "kills": kills, "mails_lost": mails_lost, "mails_doubled_unexplained": mails_doubled + mails_of_nothing as u64,
+        "slowest_process": (slowest * 100.0).round() / 100.0 });
     say(format!("\nsummary: {summary}"));
-    Ok((oversold, doubled, lost) == (0, 0, 0) && all == u64::from(args.seats.min(args.callers)))
+    let mails_are_right = (mails_lost, mails_doubled, mails_of_nothing) == (0, 0, 0);
+    Ok((oversold, doubled, lost) == (0, 0, 0) && mails_are_right && all == u64::from(args.seats.min(args.callers)))
 }

@@ -36,12 +36,13 @@ pub(crate) const ALL: u32 = 50;
 pub(crate) enum SeatEvent {
     Booked { seats: u32 },
     Noted,
+    Emptied,
 }
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct SoldOut;
 
-/// Books so many seats; none means a note, and 99 nothing at all.
+/// Books so many seats; none means a note, 98 that all are free again, and 99 nothing at all.
 pub(crate) struct Book(pub(crate) u32);
 
 impl Aggregate for Seats {
@@ -51,6 +52,9 @@ impl Aggregate for Seats {
 
     fn decide(&self, book: &Book) -> Result<Vec<SeatEvent>, SoldOut> {
         match book.0 {
+            97 => Ok(vec![SeatEvent::Booked { seats: 97 }]),
+            98 => Ok(vec![SeatEvent::Emptied]),
+            998 => Ok(vec![SeatEvent::Noted; 998]),
             99 => Ok(Vec::new()),
             0 => Ok(vec![SeatEvent::Noted]),
             seats if self.booked + seats > ALL => Err(SoldOut),
@@ -60,8 +64,11 @@ impl Aggregate for Seats {
 
     fn evolve(&mut self, event: &SeatEvent) {
         self.events += 1;
-        if let SeatEvent::Booked { seats } = event {
-            self.booked += seats;
+        match event {
+            SeatEvent::Booked { seats: 97 } => panic!("no such conference"),
+            SeatEvent::Booked { seats } => self.booked += seats,
+            SeatEvent::Noted => {}
+            SeatEvent::Emptied => self.booked = 0,
         }
     }
 }
@@ -71,6 +78,7 @@ pub(crate) fn codec() -> EventCodec<SeatEvent> {
     EventCodec::new(json, |event: &SeatEvent| match event {
         SeatEvent::Booked { .. } => "Booked",
         SeatEvent::Noted => "Noted",
+        SeatEvent::Emptied => "Emptied",
     })
 }
 
@@ -179,6 +187,85 @@ async fn a_group_is_decided_anew_as_a_whole_after_a_conflict() {
     assert_eq!(one.load("conf").await.unwrap().0.booked, 48);
 }
 
+// Guarantee: event_sourcing 10.
+#[tokio::test(start_paused = true)]
+async fn commands_of_one_process_never_conflict_though_no_state_fits_into_the_cache() {
+    let (_, store) = unsteady();
+    let config = AggregateConfig::default().cached_states(1);
+    let seats = AggregateStore::<Seats>::new(log(&store).await, codec(), config).unwrap();
+    let calls = (0..48).map(|n| {
+        let seats = seats.clone();
+        tokio::spawn(async move { seats.execute(&format!("conf{}", n % 3), n.to_string(), Book(1)).await })
+    });
+    for done in join_all(calls.collect::<Vec<_>>()).await {
+        assert_eq!(done.unwrap().unwrap().conflicts, 0);
+    }
+}
+
+// Guarantee: event_sourcing 10.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_panics_or_breaks_a_rule_is_answered_by_itself() {
+    let (unsteady, store) = unsteady();
+    let seats = seats(log(&store).await);
+    seats.execute("conf", "first", Book(1)).await.unwrap();
+    // The event of 97 seats panics where it is applied.
+    let books = [("1", 1), ("panics", 97), ("2", 1), ("", 1), ("3", 1)];
+    let done = join_all(books.map(|(id, book)| seats.execute("conf", id, Book(book)))).await;
+    let text = |n: usize| done[n].as_ref().unwrap_err().to_string();
+    assert!([0, 2, 4].iter().all(|n| done[*n].is_ok()), "{done:?}");
+    assert!(text(1).contains("panicked at the command \"panics\" of \"conf\": no such"), "{}", text(1));
+    assert!(text(3).contains("`id`"), "{}", text(3));
+    assert_eq!(seats.load("conf").await.unwrap().0.booked, 4);
+
+    // A stored one is an error of each load, and no panic of it.
+    let poison = codec().encode(&SeatEvent::Booked { seats: 97 }).unwrap();
+    seats.log().commit(Commit::new("poison").append("bad", Any, [poison])).await.unwrap();
+    assert!(seats.load("bad").await.unwrap_err().to_string().contains("panicked at event 1 of \"bad\""));
+    assert!(seats.execute("bad", "x", Book(1)).await.is_err());
+
+    // A request that the store refuses for good is tried command by command.
+    unsteady.refuse_batches_with("books-7");
+    let done = join_all(["4", "books-7", "5"].map(|id| seats.execute("conf", id, Book(1)))).await;
+    assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+}
+
+// Guarantee: event_sourcing 11.
+#[tokio::test(start_paused = true)]
+async fn a_state_that_is_ahead_of_a_store_that_lost_events_is_given_up() {
+    for book in [1, 10] {
+        // A backup, which lacks the last events.
+        let backup = Arc::new(InMemoryStore::new());
+        seats(log(&(backup.clone() as Arc<dyn Store>)).await).execute("conf", "1", Book(40)).await.unwrap();
+        let (unsteady, store) = unsteady();
+        let seats = seats(log(&store).await);
+        seats.execute("conf", "1", Book(40)).await.unwrap();
+        seats.execute("conf", "2", Book(9)).await.unwrap();
+        seats.execute("conf", "3", Book(0)).await.unwrap();
+        unsteady.restore(&backup);
+        // By the state in memory one seat is left.
+        assert_eq!(seats.execute("conf", "4", Book(book)).await.unwrap().version, Some(2));
+        assert_eq!(seats.load("conf").await.unwrap().0.booked, 40 + book);
+    }
+}
+
+// Guarantee: event_sourcing 12.
+#[tokio::test(start_paused = true)]
+async fn commands_of_a_group_share_one_snapshot_and_one_without_room_has_none() {
+    let (unsteady, store) = unsteady();
+    let (seats, _) = with_snapshots(log(&store).await, 1, 1);
+    seats.execute("conf", "first", Book(1)).await.unwrap();
+    unsteady.batches.store(0, SeqCst);
+    let done = join_all((0..9).map(|n| seats.execute("conf", n.to_string(), Book(1)))).await;
+    assert!(done.iter().all(Result::is_ok));
+    assert_eq!(unsteady.batches.load(SeqCst), 2, "the first one, and the others together");
+    let (other, _) = with_snapshots(log(&store).await, 1, 1);
+    unsteady.rows.store(0, SeqCst);
+    assert_eq!(other.load("conf").await.unwrap().0.booked, 10);
+    assert_eq!(unsteady.rows.load(SeqCst), 0, "the snapshot is of the last version");
+    // 998 events, the id and the commit fill a request.
+    assert!(seats.execute("many", "many", Book(998)).await.is_ok());
+}
+
 // Guarantee: event_sourcing 11.
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_only_the_tail_is_read_and_without_one_nothing() {
@@ -192,12 +279,19 @@ async fn after_a_conflict_only_the_tail_is_read_and_without_one_nothing() {
     assert_eq!(unsteady.scans.load(SeqCst), 0, "a known state was read");
     other.execute("conf", "between", Book(1)).await.unwrap();
     unsteady.scans.store(0, SeqCst);
+    unsteady.rows.store(0, SeqCst);
     let done = one.execute("conf", "late", Book(1)).await.unwrap();
     assert_eq!((done.conflicts, done.version), (1, Some(23)));
-    assert_eq!(unsteady.scans.load(SeqCst), 1);
+    assert_eq!(
+        (unsteady.scans.load(SeqCst), unsteady.rows.load(SeqCst)),
+        (1, 2),
+        "the last known event and the new one"
+    );
     // A rejection is never of an old state.
-    other.execute("conf", "much", Book(47)).await.unwrap();
-    assert!(is_rejected(&one.execute("conf", "too much", Book(1)).await));
+    one.execute("conf", "all", Book(47)).await.unwrap();
+    other.execute("conf", "empties", Book(98)).await.unwrap();
+    assert_eq!(one.execute("conf", "again", Book(50)).await.unwrap().version, Some(26));
+    assert!(is_rejected(&other.execute("conf", "too much", Book(1)).await));
 }
 
 // Guarantee: event_sourcing 11.

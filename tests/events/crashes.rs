@@ -90,7 +90,7 @@ fn a_process_on_a_file_that_ends_or_fails_at_any_request_has_each_effect_once() 
         Arc::new(Sqlite::open(SqliteConfig::at(folder.path().join("log.db"))).unwrap().store()) as Arc<dyn Store>;
     let runtime = runtime();
     assert!(crash_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 10);
-    fail_at_every_write(|process| ends_at_any_request(&runtime, &store, process));
+    assert!(fail_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 10);
 }
 
 // Guarantee: event_sourcing 1.

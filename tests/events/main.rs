@@ -6,6 +6,7 @@ mod crashes;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 #[allow(clippy::disallowed_methods, reason = "real servers take real time")]
 mod engines;
+mod outbox;
 mod replies;
 mod topic;
 mod unsteady;

@@ -10,6 +10,7 @@ use steadfast::{
     notify::InMemoryNotifier,
     port::{Capabilities, PortErrorKind, PortFuture},
     queue::InMemoryQueue,
+    queue_listener::IdleConfig,
     store::{InMemoryStore, Store},
     stream::{
         Appended, Bounds, Delivered, Event, Position, Read, Recorded, StreamProcessor, StreamProcessorConfig, Topic,
@@ -188,4 +189,53 @@ async fn a_processor_follows_the_log() {
     let mut seen = seen.into_inner().unwrap();
     seen.sort_unstable();
     assert_eq!(seen, (1..=20).collect::<Vec<_>>());
+}
+
+// Guarantee: event_sourcing 7.
+#[tokio::test(start_paused = true)]
+async fn a_processor_that_is_idle_is_woken_by_the_notice_of_a_commit() {
+    let store: Arc<dyn Store> = Arc::new(InMemoryStore::new());
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let log = EventStore::builder(store.clone(), "log", EventStoreConfig::default()).notifier(notifier.clone());
+    let log = log.build().await.unwrap();
+    let leases = Arc::new(StoreLease::builder(store.clone()).build().unwrap());
+    let hour = Duration::from_secs(3600);
+    let config = StreamProcessorConfig::default().idle(IdleConfig::between(Duration::from_secs(1), hour));
+    let processor = StreamProcessor::builder(log.topic(), "view", leases, store, config)
+        .notifier(notifier)
+        .dead_letters(Arc::new(InMemoryQueue::new("dead")))
+        .build()
+        .unwrap();
+    let clock = Clock::tokio();
+    let seen = Mutex::new(None);
+    let handler = async |_: Delivered| {
+        *seen.lock().unwrap() = Some(Clock::tokio().now());
+        EventDisposition::Complete
+    };
+    let commits = async {
+        clock.sleep(hour * 5).await;
+        log.commit(append("1", "a", Any, "A")).await.unwrap();
+        clock.now()
+    };
+    let (ran, committed) = futures::join!(processor.run(clock.sleep(hour * 6), handler), commits);
+    ran.unwrap();
+    let waited = seen.into_inner().unwrap().unwrap() - committed;
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
+// Guarantee: event_sourcing 7.
+#[tokio::test(start_paused = true)]
+async fn the_topic_of_a_trimmed_log_begins_with_the_first_commit_that_is_kept() {
+    let store: Arc<dyn Store> = Arc::new(InMemoryStore::new());
+    let log = log(&store).await;
+    let topic = log.topic();
+    assert_eq!(topic.bounds(0).await.unwrap(), Bounds::new(1, 1));
+    for n in 0..6 {
+        log.commit(append(&n.to_string(), "a", Any, "A")).await.unwrap();
+    }
+    log.trim(4).await.unwrap();
+    assert_eq!(topic.bounds(0).await.unwrap(), Bounds::new(4, 7));
+    for from in 1..5 {
+        assert_eq!(topic.read(0, Read::from(from)).await.unwrap()[0].position.offset, 4);
+    }
 }

@@ -16,6 +16,7 @@ use steadfast::{
 /// The treatment of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Treat {
+    Passes,
     /// It is applied, and its reply is lost.
     Loses,
     /// It is kept, its reply is lost, and [`Unsteady::apply_kept`] applies it later.
@@ -31,8 +32,14 @@ pub(crate) struct Unsteady {
     pub(crate) is_away: Mutex<bool>,
     /// A capability that it does not have.
     pub(crate) lacks: Option<Capability>,
+    refused: Mutex<Option<&'static str>>,
+    /// The store behind this one, once it was restored.
+    restored: Mutex<Option<InMemoryStore>>,
+    ids: AtomicUsize,
     pub(crate) batches: AtomicUsize,
     pub(crate) scans: AtomicUsize,
+    /// Rows of their pages.
+    pub(crate) rows: AtomicUsize,
 }
 
 fn lost() -> PortError {
@@ -42,6 +49,30 @@ fn lost() -> PortError {
 impl Unsteady {
     pub(crate) fn treat(&self, next: impl IntoIterator<Item = Treat>) {
         self.script.lock().unwrap().extend(next);
+    }
+
+    /// Replaces the state by that of another store.
+    pub(crate) fn restore(&self, from: &InMemoryStore) {
+        *self.restored.lock().unwrap() = Some(from.clone());
+    }
+
+    fn now(&self) -> InMemoryStore {
+        self.restored.lock().unwrap().clone().unwrap_or_else(|| self.store.clone())
+    }
+
+    /// Ends the script.
+    pub(crate) fn treat_well(&self) {
+        self.script.lock().unwrap().clear();
+    }
+
+    /// Refuses for good each batch with a command of this name.
+    pub(crate) fn refuse_batches_with(&self, command: &'static str) {
+        *self.refused.lock().unwrap() = Some(command);
+    }
+
+    /// Returns the highest number of commands in a batch whose reply was lost.
+    pub(crate) fn most_ids(&self) -> usize {
+        self.ids.load(SeqCst)
     }
 
     /// Applies the batches that were kept, and returns how many the store accepts now.
@@ -67,14 +98,14 @@ impl Store for Unsteady {
     fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<Record>> {
         Box::pin(async move {
             self.pass()?;
-            self.store.get(key).await
+            self.now().get(key).await
         })
     }
 
     fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             self.pass()?;
-            self.store.put(key, value, options).await
+            self.now().put(key, value, options).await
         })
     }
 
@@ -86,7 +117,9 @@ impl Store for Unsteady {
         Box::pin(async move {
             self.pass()?;
             self.scans.fetch_add(1, SeqCst);
-            self.store.scan(scan).await
+            let page = self.now().scan(scan).await?;
+            self.rows.fetch_add(page.rows.len(), SeqCst);
+            Ok(page)
         })
     }
 
@@ -96,11 +129,19 @@ impl Store for Unsteady {
             self.batches.fetch_add(1, SeqCst);
             // The other callers gather meanwhile.
             tokio::task::yield_now().await;
+            let refused = self.refused.lock().unwrap().map(|command| format!("k/{command}"));
+            if writes.iter().any(|write| write.row().is_some_and(|row| Some(row) == refused.as_deref())) {
+                return Err(PortError::new(PortErrorKind::Invalid, "too large").into());
+            }
             let treat = self.script.lock().unwrap().pop_front();
+            if matches!(treat, Some(Treat::Loses | Treat::Keeps)) {
+                let ids = writes.iter().filter(|write| write.row().is_some_and(|row| row.starts_with("k/"))).count();
+                self.ids.fetch_max(ids, SeqCst);
+            }
             match treat {
-                None => self.store.batch(partition, writes).await,
+                None | Some(Treat::Passes) => self.now().batch(partition, writes).await,
                 Some(Treat::Loses) => {
-                    self.store.batch(partition, writes).await?;
+                    self.now().batch(partition, writes).await?;
                     Err(lost().into())
                 }
                 Some(Treat::Keeps) => {

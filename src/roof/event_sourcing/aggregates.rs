@@ -1,6 +1,12 @@
 //! The component that loads aggregates, and executes their commands.
-use std::sync::Arc;
+use std::{
+    any::Any,
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Weak},
+};
 
+use bytes::Bytes;
 use quick_cache::sync::Cache;
 
 use super::{
@@ -15,12 +21,15 @@ use super::{
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, debug_fields},
+    caught::panic_text,
     codec::Codec,
     config::ConfigError,
     entropy::Entropy,
     gather::Gather,
     observe::{Events, Subscription},
-    port::PortError,
+    port::{PortError, PortErrorKind},
+    queue::Message,
+    sync::Mutex,
     time::Clock,
 };
 
@@ -30,7 +39,7 @@ use crate::{
 /// Clones share their state.
 pub struct AggregateStore<A: Aggregate> {
     inner: Arc<AggregateInner<A>>,
-    slots: Arc<Cache<String, Slot<A>>>,
+    slots: Arc<Slots<A>>,
 }
 
 impl<A: Aggregate> Clone for AggregateStore<A> {
@@ -45,28 +54,76 @@ pub(super) struct AggregateInner<A: Aggregate> {
     pub(super) log: EventStore,
     pub(super) codec: EventCodec<A::Event>,
     pub(super) snapshots: Option<(Codec<A>, u32)>,
+    sends: Option<Sends<A>>,
     pub(super) config: AggregateConfig,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
     events: Events<AggregateEvent>,
 }
 
+/// The messages of an event: the stream, the event, and queues with messages.
+type Sends<A> = Arc<dyn Fn(&str, &<A as Aggregate>::Event) -> Vec<(String, Message)> + Send + Sync>;
+
 /// An aggregate in this process: its commands wait here for each other.
-type Slot<A> = Arc<Gather<Order<A>, Reply<A>>>;
+type Slot<A> = Arc<Commands<A>>;
+type Commands<A> = Gather<Order<A>, Reply<A>>;
+
+/// The aggregates of this process.
+struct Slots<A: Aggregate> {
+    /// Those that were used last, which keep their states.
+    cached: Cache<String, Slot<A>>,
+    /// Those that are in use or cached: two slots of one aggregate would conflict with each other.
+    live: Mutex<HashMap<String, Weak<Commands<A>>>>,
+}
+
+impl<A: Aggregate> Slots<A> {
+    fn new(cached: usize) -> Self {
+        Self { cached: Cache::new(cached), live: Mutex::default() }
+    }
+
+    fn get(&self, stream: &str, new: impl FnOnce() -> Slot<A>) -> Slot<A> {
+        if let Some(slot) = self.cached.get(stream) {
+            return slot;
+        }
+        let slot = {
+            let mut live = self.live.lock();
+            let slot = live.get(stream).and_then(Weak::upgrade).unwrap_or_else(new);
+            live.insert(stream.to_owned(), Arc::downgrade(&slot));
+            if live.len() > 2 * self.cached.len() + 64 {
+                live.retain(|_, slot| slot.strong_count() > 0);
+            }
+            slot
+        };
+        self.cached.insert(stream.to_owned(), slot.clone());
+        slot
+    }
+}
 
 /// Arguments of a store of aggregates, beside clock and entropy.
 pub struct AggregateStoreSpec<A: Aggregate> {
     log: EventStore,
     codec: EventCodec<A::Event>,
     snapshots: Option<(Codec<A>, u32)>,
+    sends: Option<Sends<A>>,
     config: AggregateConfig,
 }
 
 impl<A: Aggregate> Builder<AggregateStore<A>> {
     /// Writes snapshots by this codec, in the commit that crosses
-    /// [`snapshot_every`](AggregateConfig::snapshot_every). One of another schema is not read.
+    /// [`snapshot_every`](AggregateConfig::snapshot_every). One of another schema is not read: give
+    /// each type of aggregate over the same streams schemas of its own.
     pub fn snapshots(mut self, codec: Codec<A>, schema: u32) -> Self {
         self.spec.snapshots = Some((codec, schema));
+        self
+    }
+
+    /// Sends messages with each event, in its commit: `messages` gets the stream and the event, and
+    /// returns queues with messages. Pure: after a conflict it is called again.
+    pub fn messages(
+        mut self,
+        messages: impl Fn(&str, &A::Event) -> Vec<(String, Message)> + Send + Sync + 'static,
+    ) -> Self {
+        self.spec.sends = Some(Arc::new(messages));
         self
     }
 }
@@ -76,12 +133,15 @@ impl<A: Aggregate> Component for AggregateStore<A> {
     type Spec = AggregateStoreSpec<A>;
 
     fn assemble(spec: AggregateStoreSpec<A>, common: Common) -> Self::Built {
-        let AggregateStoreSpec { log, codec, snapshots, config } = spec;
+        let AggregateStoreSpec { log, codec, snapshots, sends, config } = spec;
         config.check()?;
         codec.check()?;
         let (clock, entropy, events) = (common.clock.clone(), common.entropy(), common.hooks.events());
-        let slots = Arc::new(Cache::new(config.cached_states as usize));
-        Ok(Self { inner: Arc::new(AggregateInner { log, codec, snapshots, config, clock, entropy, events }), slots })
+        let slots = Arc::new(Slots::new(config.cached_states as usize));
+        Ok(Self {
+            inner: Arc::new(AggregateInner { log, codec, snapshots, sends, config, clock, entropy, events }),
+            slots,
+        })
     }
 }
 
@@ -100,9 +160,9 @@ impl<A: Aggregate> AggregateStore<A> {
     /// Creates a builder with the arguments of [`new`](Self::new).
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAggregateStore%3CA%3E%3E):
-    /// `snapshots`.
+    /// `messages`, `snapshots`.
     pub fn builder(log: EventStore, codec: EventCodec<A::Event>, config: AggregateConfig) -> Builder<Self> {
-        Builder::new(AggregateStoreSpec { log, codec, snapshots: None, config })
+        Builder::new(AggregateStoreSpec { log, codec, snapshots: None, sends: None, config })
     }
 
     /// Executes a command of an aggregate: its events are committed, or it is rejected. A command
@@ -118,7 +178,9 @@ impl<A: Aggregate> AggregateStore<A> {
     /// [`Conflict`](ExecuteError::Conflict) after
     /// [`max_attempts`](AggregateConfig::max_attempts); [`Refused`](ExecuteError::Refused) for an
     /// id that was used for another stream, or a commit that breaks a rule;
-    /// [`Store`](ExecuteError::Store) if the store failed, or an event cannot be decoded.
+    /// [`Store`](ExecuteError::Store) if the store failed, an event cannot be decoded or code of
+    /// the aggregate panicked; with `Full` if
+    /// [`max_pending`](super::EventStoreConfig::max_pending) commits and commands are under way.
     ///
     /// # Cancel safety
     /// If the future is dropped, the command was executed, is executed later, or never. Others do
@@ -130,20 +192,12 @@ impl<A: Aggregate> AggregateStore<A> {
         command: A::Command,
     ) -> Result<Executed, ExecuteError<A::Error>> {
         let inner = &self.inner;
-        if !inner.log.inner.spawner.is_there() {
-            let message = "events: no runtime to execute the command in";
-            return Err(ExecuteError::Store(PortError::new(crate::port::PortErrorKind::Closed, message)));
-        }
-        let new = || {
+        let _pending = inner.log.inner.enter().map_err(ExecuteError::Store)?;
+        let slot = self.slots.get(stream, || {
             let most = inner.config.max_group as usize;
             let decider = Decider::new(inner.clone(), stream.to_owned());
-            Ok::<_, std::convert::Infallible>(Arc::new(Gather::in_order(
-                most,
-                inner.log.inner.spawner.clone(),
-                decider,
-            )))
-        };
-        let Ok(slot) = self.slots.get_or_insert_with(stream, new);
+            Arc::new(Gather::in_order(most, inner.log.inner.spawner.clone(), decider))
+        });
         slot.send(Order { id: command_id.into(), command }).await.map_err(ExecuteError::Store)?
     }
 
@@ -221,6 +275,11 @@ impl<A: Aggregate> AggregateStore<A> {
     }
 }
 
+/// Returns the error of a panic in the user's code.
+pub(super) fn panicked(panic: &(dyn Any + Send), at: &str) -> PortError {
+    PortError::new(PortErrorKind::Other, format!("events: panicked at {at}: {}", panic_text(panic)))
+}
+
 /// Events in a page of a load.
 const PAGE: usize = 500;
 /// Number of events of a load above which it is reported.
@@ -233,12 +292,14 @@ impl<A: Aggregate> AggregateInner<A> {
 
     /// Returns the state, from a known one on, or else from the snapshot.
     pub(super) async fn read(&self, stream: &str, known: Option<Known<A>>) -> Result<Known<A>, PortError> {
-        let mut known = match known {
-            Some(known) => known,
-            None => self.read_snapshot(stream).await?,
+        let (mut known, is_whole) = match known.filter(|known| known.version > 0) {
+            Some(known) => self.read_tail(stream, known).await?,
+            None => (self.read_snapshot(stream).await?, false),
         };
         let before = known.version;
-        self.fold(stream, &mut known, u64::MAX).await?;
+        if !is_whole {
+            self.fold(stream, &mut known, u64::MAX).await?;
+        }
         if known.version - before > LONG {
             let events = known.version - before;
             self.send(AggregateEvent::LongStream { stream: stream.to_owned(), events });
@@ -253,17 +314,33 @@ impl<A: Aggregate> AggregateInner<A> {
             let wanted = left.min(PAGE);
             let events = self.log.read(stream, known.version, wanted).await?;
             let is_last = events.len() < wanted;
-            for stored in events {
-                if let Some(event) = self.codec.decode(&stored.event)? {
-                    known.state.evolve(&event);
-                }
-                known.version = stored.version;
-            }
+            events.iter().try_for_each(|stored| self.apply(stream, known, stored))?;
             if is_last {
                 break;
             }
         }
         Ok(())
+    }
+
+    fn apply(&self, stream: &str, known: &mut Known<A>, stored: &StoredEvent) -> Result<(), PortError> {
+        let evolved = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(event) = self.codec.decode(&stored.event)? {
+                known.state.evolve(&event);
+            }
+            Ok(())
+        }));
+        evolved.unwrap_or_else(|panic| Err(panicked(&*panic, &format!("event {} of {stream:?}", stored.version))))?;
+        known.version = stored.version;
+        Ok(())
+    }
+
+    /// Applies the next events behind a state of this process, and returns `true` if these were
+    /// all. A state whose last event does not exist, because the store has lost it, is given up.
+    async fn read_tail(&self, stream: &str, mut known: Known<A>) -> Result<(Known<A>, bool), PortError> {
+        let events = self.log.read(stream, known.version - 1, PAGE).await?;
+        let Some((_, behind)) = events.split_first() else { return Ok((self.read_snapshot(stream).await?, false)) };
+        behind.iter().try_for_each(|stored| self.apply(stream, &mut known, stored))?;
+        Ok((known, events.len() < PAGE))
     }
 
     async fn read_snapshot(&self, stream: &str) -> Result<Known<A>, PortError> {
@@ -287,19 +364,19 @@ impl<A: Aggregate> AggregateInner<A> {
         }
     }
 
-    /// Adds the snapshot to a commit that crosses the interval.
-    pub(super) fn with_snapshot(&self, commit: Commit, before: u64, after: &Known<A>) -> Commit {
+    /// Adds the messages of events to their commit.
+    pub(super) fn with_messages(&self, commit: Commit, stream: &str, events: &[A::Event]) -> Commit {
+        let Some(sends) = &self.sends else { return commit };
+        let messages = events.iter().flat_map(|event| sends(stream, event));
+        messages.fold(commit, |commit, (queue, message)| commit.send(queue, message))
+    }
+
+    /// Returns the snapshot for a commit that crosses the interval. A state that cannot be encoded,
+    /// or is too large for a row, has none: it is folded from its events.
+    pub(super) fn snapshot(&self, before: u64, after: &Known<A>) -> Option<Bytes> {
         let every = u64::from(self.config.snapshot_every);
-        let Some((codec, schema)) = &self.snapshots else { return commit };
-        if before / every == after.version / every {
-            return commit;
-        }
-        // A state that cannot be encoded, or is too large for a row, is folded from its events.
-        match codec.encode(&after.state) {
-            Ok(state) if state.len() < self.log.inner.can.max_value() / 2 => {
-                commit.snapshot(Snapshot { schema: *schema, version: after.version, state: state.into() }.encode())
-            }
-            _ => commit,
-        }
+        let (codec, schema) = self.snapshots.as_ref().filter(|_| before / every != after.version / every)?;
+        let state = codec.encode(&after.state).ok()?;
+        Some(Snapshot { schema: *schema, version: after.version, state: state.into() }.encode())
     }
 }

@@ -29,6 +29,8 @@ enum Publishing {
     Again,
 }
 
+/// The notice of a topic whose partition 0 has new events.
+const NOTICE: Bytes = Bytes::from_static(&[0, 0]);
 /// Minimum time between two notices of a handle.
 const APART: Duration = Duration::from_millis(5);
 /// Time for which notices are not received after a gap.
@@ -58,11 +60,21 @@ impl Announcer {
 }
 
 /// The right of a task to publish. A task that is dropped gives it back.
-struct Publisher(Arc<EventStoreInner>);
+struct Publisher {
+    log: Arc<EventStoreInner>,
+    has_ended: bool,
+}
+
+impl Publisher {
+    fn end(mut self) {
+        self.has_ended = true;
+    }
+}
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        if let Some(announcer) = &self.0.announcer {
+        // Behind the end another task may publish already.
+        if let Some(announcer) = self.log.announcer.as_ref().filter(|_| !self.has_ended) {
             *announcer.publishing.lock() = Publishing::Idle;
         }
     }
@@ -75,15 +87,15 @@ impl EventStoreInner {
         if !self.announcer.as_ref().is_some_and(Announcer::begin) {
             return;
         }
-        let publisher = Publisher(self.clone());
+        let publisher = Publisher { log: self.clone(), has_ended: false };
         self.spawner.spawn(async move {
-            let inner = &publisher.0;
+            let inner = publisher.log.clone();
             while let Some(announcer) = &inner.announcer {
                 // A lost notice costs the wait until the next poll.
-                drop(ask(&inner.clock, ATTEMPT, announcer.notifier.publish(&announcer.topic, Bytes::new())).await);
+                drop(ask(&inner.clock, ATTEMPT, announcer.notifier.publish(&announcer.topic, NOTICE)).await);
                 inner.clock.sleep(APART).await;
                 if !announcer.end() {
-                    break;
+                    return publisher.end();
                 }
             }
         });

@@ -140,9 +140,12 @@ impl<E> EventCodec<E> {
     /// Converts an event to the form in which it is appended.
     ///
     /// # Errors
-    /// `Invalid`, with the reason of the function.
+    /// `Invalid`, with the reason of the function, or for a type that is [ignored](Self::ignore).
     pub fn encode(&self, event: &E) -> Result<NewEvent, PortError> {
         let kind = (self.name)(event);
+        if self.ignored.contains(kind) {
+            return Err(PortError::invalid("event", format_args!("must not be {kind:?}, which this codec ignores")));
+        }
         let body = self.codec.encode(event).map_err(|error| PortError::invalid("event", error))?;
         Ok(NewEvent::new(kind, body).schema(self.schema_of(kind)))
     }

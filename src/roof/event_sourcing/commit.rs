@@ -10,6 +10,7 @@ use super::{
 use crate::{
     config::Name,
     port::{Capabilities, PortError},
+    queue::Message,
     store::{DeleteOptions, Precondition, PutOptions, Sequence, Version, Write},
     time::Timestamp,
 };
@@ -98,6 +99,7 @@ pub struct Commit {
     claims: Vec<String>,
     releases: Vec<String>,
     rows: Vec<Write>,
+    messages: Vec<(String, Message)>,
     /// The value of the first stream's snapshot.
     snapshot: Option<Bytes>,
 }
@@ -119,6 +121,7 @@ impl Commit {
             claims: Vec::new(),
             releases: Vec::new(),
             rows: Vec::new(),
+            messages: Vec::new(),
             snapshot: None,
         }
     }
@@ -146,7 +149,7 @@ impl Commit {
         self
     }
 
-    /// Releases a claim. A claim that nobody holds stays so.
+    /// Releases a claim, by whichever stream it is held. A claim that nobody holds stays so.
     pub fn release(mut self, name: impl Into<String>) -> Self {
         self.releases.push(name.into());
         self
@@ -156,6 +159,13 @@ impl Commit {
     /// `u/`.
     pub fn write(mut self, write: Write) -> Self {
         self.rows.push(write);
+        self
+    }
+
+    /// Sends a message if the commit takes effect: an [`Outbox`](super::Outbox) of the queue with
+    /// this name does, later. A delay begins then.
+    pub fn send(mut self, queue: impl Into<String>, message: Message) -> Self {
+        self.messages.push((queue.into(), message));
         self
     }
 
@@ -172,11 +182,10 @@ impl Commit {
 
     /// Checks the commit, and returns it in the form in which it is sent.
     pub(super) fn prepare(self, context: &Context<'_>) -> Result<Job, PortError> {
-        self.check(context.can)?;
+        self.check(context.can, context.outboxes)?;
         let id = self.id.unwrap_or_else(|| format!("{:016x}{:016x}", context.request.0, context.request.1));
-        let Some(first) = self.appends.first().map(|append| append.stream.clone()) else {
-            return Err(PortError::invalid("events", "must not be empty"));
-        };
+        // Empty for a commit of messages alone.
+        let first = self.appends.first().map(|append| append.stream.clone()).unwrap_or_default();
         let (mut parts, mut writes) = (Vec::new(), Vec::new());
         let mut add = |part: Part, write: Write| {
             parts.push(part);
@@ -193,7 +202,9 @@ impl Commit {
                 let last = Precondition::Version(Version::new(at));
                 add(part(), Write::check_row(sequence.row(at), last));
             }
-            add(part(), Write::check_row(sequence.row(at.saturating_add(1)), Precondition::Absent));
+            if at < u64::MAX {
+                add(part(), Write::check_row(sequence.row(at + 1), Precondition::Absent));
+            }
         }
         for claim in &self.claims {
             let value = stored::encode_claim(&first, &id);
@@ -222,7 +233,7 @@ impl Commit {
                 add(part, Write::Append { sequence: name.clone(), value, after: after.take() });
             }
         }
-        let value = stored::encode_commit(context.at, &id, &self.appends);
+        let value = stored::encode_commit(context.at, &id, &self.appends, &self.messages);
         add(Part::Log, Write::append(COMMITS.as_str(), value));
         Write::check_batch(context.partition, &writes, context.can)?;
         let appends = self.appends.into_iter().map(|append| {
@@ -240,12 +251,15 @@ impl Commit {
         Ok(Job { commands, parts, writes, appends, expects })
     }
 
-    fn check(&self, can: &Capabilities) -> Result<(), PortError> {
+    fn check(&self, can: &Capabilities, outboxes: &BTreeMap<String, Capabilities>) -> Result<(), PortError> {
         let names = can.largest_key(can.max_key().saturating_sub(AROUND_STREAM));
         if let Some(id) = &self.id {
             names.check_key("id", id)?;
         }
-        if self.appends.is_empty() || self.appends.iter().any(|append| append.events.is_empty()) {
+        if self.appends.is_empty() && self.messages.is_empty() {
+            return Err(PortError::invalid("events", "must not be empty without a message"));
+        }
+        if self.appends.iter().any(|append| append.events.is_empty()) {
             return Err(PortError::invalid("events", "must not be empty"));
         }
         let mut streams = BTreeSet::new();
@@ -268,6 +282,19 @@ impl Commit {
             if append.events.iter().any(|event| event.kind.is_empty()) {
                 return Err(PortError::invalid("kind", "must not be empty"));
             }
+            if append.events.iter().any(|event| event.schema == 0) {
+                return Err(PortError::invalid("schema", "must be at least 1"));
+            }
+        }
+        for (queue, message) in &self.messages {
+            let Some(can) = outboxes.get(queue) else {
+                let rule = format_args!("must be one with which the log was built, is {queue:?}");
+                return Err(PortError::invalid("queue", rule));
+            };
+            if message.deduplication_id.is_some() {
+                return Err(PortError::invalid("deduplication_id", "must not be set: the place in the log is the id"));
+            }
+            Message::check(std::slice::from_ref(message), can)?;
         }
         match self.rows.iter().find(|write| !write.row().is_some_and(|row| row.starts_with(ROWS))) {
             Some(write) => {
@@ -279,10 +306,15 @@ impl Commit {
     }
 }
 
+/// Most bytes of the commands that are committed together. A larger command goes alone.
+const MOST_BYTES: usize = 8 << 20;
+
 /// Circumstances of a commit.
 pub(super) struct Context<'a> {
     pub(super) partition: &'a str,
     pub(super) can: &'a Capabilities,
+    /// Capabilities of the queues, by name.
+    pub(super) outboxes: &'a BTreeMap<String, Capabilities>,
     pub(super) remember: std::time::Duration,
     pub(super) request: RequestId,
     pub(super) at: Timestamp,
@@ -332,26 +364,37 @@ impl Job {
     /// Adds the commit of the next command of the same aggregate, which expects the version that
     /// this one leaves.
     pub(super) fn push(&mut self, next: Self) {
+        // The later snapshot replaces the earlier one.
+        let before = self.parts.iter().position(|part| *part == Part::Snapshot);
+        if let Some(before) = before.filter(|_| next.parts.contains(&Part::Snapshot)) {
+            self.parts.remove(before);
+            self.writes.remove(before);
+        }
         let index = self.commands.len();
         self.commands.extend(next.commands);
         self.parts.extend(next.parts.into_iter().map(|part| match part {
             Part::Id(_) => Part::Id(index),
             part => part,
         }));
-        // The writes of a batch are compared with the state before it.
-        self.writes.extend(next.writes.into_iter().map(|write| match write {
-            Write::Append { sequence, value, .. } => Write::Append { sequence, value, after: None },
-            write => write,
-        }));
+        self.writes.extend(next.writes);
         let counts = self.appends.iter_mut().zip(next.appends);
         counts.for_each(|((_, _, count), (_, _, more))| *count += more);
     }
 
-    /// Returns `true` if the commit of another command can be in this job: within so many writes,
-    /// with another id, and no row twice.
+    /// Returns `true` if the commit of another command can be in this job: within so many writes
+    /// and some bytes, and with another id.
     pub(super) fn takes(&self, next: &Self, most: usize) -> bool {
-        let has_row = |row: &str| self.writes.iter().filter_map(Write::row).any(|own| own == row);
-        self.writes.len() + next.writes.len() <= most && !next.writes.iter().filter_map(Write::row).any(has_row)
+        let has_id = |command: &Command| self.commands.iter().any(|own| own.id == command.id);
+        let fits = self.writes.len() + next.writes.len() <= most && self.bytes() + next.bytes() <= MOST_BYTES;
+        fits && !next.commands.iter().any(has_id)
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |write: &Write| match write {
+            Write::Put { value, .. } | Write::Append { value, .. } => value.len(),
+            _ => 0,
+        };
+        self.writes.iter().map(bytes).sum()
     }
 
     /// Returns the answers to the commits with these numbers of their writes.
@@ -379,7 +422,8 @@ pub struct Committed {
     /// A place in the log that covers the commit.
     pub token: Token,
     /// The version of each stream of the commit behind it; empty if it
-    /// [is repeated](Self::is_repeated).
+    /// [is repeated](Self::is_repeated). A stream that was appended to
+    /// [any](Expected::Any) version is missing if the store's reply was lost.
     pub versions: BTreeMap<String, u64>,
     /// `true` if the command was accepted before, and nothing was written now.
     pub is_repeated: bool,

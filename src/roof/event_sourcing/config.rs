@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, human, require, require_some_time, setters},
+    config::{ConfigError, human, require, setters},
 };
 
 /// Settings of an [`EventStore`](super::EventStore).
@@ -13,7 +13,8 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct EventStoreConfig {
-    /// Time for which the id of a command is remembered. 24 h by default.
+    /// Time for which the id of a command is remembered, at least a minute: the outcome of a
+    /// request is learned by it. 24 h by default.
     #[serde(with = "human")]
     pub remember: Duration,
     /// Number of commits under way above which `commit` returns `Full`. 10,000 by default.
@@ -38,7 +39,7 @@ setters! {
 
 impl EventStoreConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.remember, "remember")?;
+        require(self.remember >= Duration::from_secs(60), "remember", "must be at least a minute")?;
         require((1..=10_000_000).contains(&self.max_pending), "max_pending", "must lie between 1 and 10000000")?;
         require((1..=1_000).contains(&self.max_batch), "max_batch", "must lie between 1 and 1000")
     }

@@ -1,12 +1,15 @@
 //! The commands of one aggregate in one process: decided one after the other on one state, and
 //! committed together.
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use futures_util::future::join_all;
 
 use super::{
     aggregate::{Aggregate, ExecuteError, Executed},
-    aggregates::AggregateInner,
+    aggregates::{AggregateInner, panicked},
     commit::{Commit, Committed, Expected, Job},
     error::CommitError,
     event::AggregateEvent,
@@ -15,7 +18,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     gather::SendBatch,
-    port::{BoxFuture, PortError},
+    port::{BoxFuture, ErrorClass, Failure, PortError},
     sync::Mutex,
 };
 
@@ -49,6 +52,18 @@ enum Decision<A: Aggregate> {
     /// It has no events.
     Nothing,
     Rejected(A::Error),
+}
+
+/// A decision with what follows from it.
+enum Step<A: Aggregate> {
+    /// Its events, the commit, and the state behind them.
+    Accepted(Vec<A::Event>, Box<Job>, Known<A>),
+    Other(Decision<A>),
+}
+
+/// Returns `true` if nothing was written, and another attempt would not change that.
+fn is_refusal(error: &CommitError) -> bool {
+    !error.may_have_been_applied() && error.class() == ErrorClass::Permanent
 }
 
 /// Commands that were decided one after the other.
@@ -95,8 +110,8 @@ impl<A: Aggregate> Decider<A> {
         let mut known = self.known.lock().take();
         // A state that was true at a moment since the commands came: a rejection needs one.
         let mut is_fresh = false;
-        let mut delays = Backoff::checked(self.inner.config.retry, &self.inner.entropy);
-        let mut must_read = false;
+        let mut delays = self.delays();
+        let (mut must_read, mut attempts, mut most) = (false, 0, usize::MAX);
         loop {
             let open = course.open();
             if open.is_empty() {
@@ -112,7 +127,7 @@ impl<A: Aggregate> Decider<A> {
                     Err(error) => return course.fail(&error),
                 },
             };
-            let decided = self.decide(&state, &open, course);
+            let decided = self.decide(&state, (&open, most), course);
             let Some(job) = decided.job else {
                 if is_fresh {
                     self.settle(decided.decisions, course).await;
@@ -122,92 +137,115 @@ impl<A: Aggregate> Decider<A> {
                 known = Some(state);
                 continue;
             };
+            let of_job = decided.decisions.iter().filter(|(_, made)| matches!(made, Decision::Accepted(_)));
+            let of_job: Vec<usize> = of_job.map(|(i, _)| *i).collect();
             let expected = state.version;
             match self.inner.log.send(job).await {
                 Ok(Done::Committed(done)) => {
-                    is_fresh = true;
+                    (is_fresh, attempts, delays) = (true, 0, self.delays());
                     let rest = self.apply(decided.decisions, done, &mut state, course);
                     self.settle(rest, course).await;
                 }
                 Ok(Done::Repeated { command, token }) => {
-                    let accepted = decided.decisions.iter().filter(|(_, made)| matches!(made, Decision::Accepted(_)));
-                    if let Some(i) = accepted.map(|(i, _)| *i).nth(command) {
-                        let reply = course.repeated(Some(token));
-                        course.reply(i, reply);
+                    let reply = course.repeated(Some(token));
+                    if let Some(i) = of_job.get(command) {
+                        course.reply(*i, reply);
                     }
                 }
                 Err(CommitError::Conflict { stream, actual, .. }) => {
-                    course.conflicts += 1;
-                    let attempts = course.conflicts;
+                    (course.conflicts, attempts, must_read) = (course.conflicts + 1, attempts + 1, true);
                     self.inner.send(AggregateEvent::Conflicted { stream: stream.clone(), attempts });
                     if attempts >= self.inner.config.max_attempts {
-                        for i in course.open() {
+                        for i in of_job {
                             let stream = stream.clone();
                             course.reply(i, Err(ExecuteError::Conflict { stream, expected, actual, attempts }));
                         }
+                        attempts = 0;
                     } else {
-                        must_read = true;
                         self.inner.clock.sleep(delays.next().unwrap_or_default()).await;
+                    }
+                    if actual < expected {
+                        // The store has lost events: the state is of none that exists.
+                        continue;
                     }
                 }
                 Err(CommitError::CommandReused { command, by }) => {
-                    let Some(i) = open.into_iter().find(|i| course.orders[*i].id == command) else { continue };
+                    let Some(i) = of_job.into_iter().find(|i| course.orders[*i].id == command) else { continue };
                     course.reply(i, Err(ExecuteError::Refused(CommitError::CommandReused { command, by })));
                 }
-                Err(error) => {
-                    for i in course.open() {
-                        course.reply(i, Err(error.clone().into()));
-                    }
-                }
+                // One of several may be the cause.
+                Err(error) if of_job.len() > 1 && is_refusal(&error) => most = 1,
+                Err(error) => of_job.into_iter().for_each(|i| course.reply(i, Err(error.clone().into()))),
             }
             known = Some(state);
         }
         *self.known.lock() = known;
     }
 
-    /// Decides commands one after the other, as many as a request has room for. One that cannot be
-    /// committed is answered at once.
-    fn decide(&self, state: &Known<A>, open: &[usize], course: &mut Course<A>) -> Decided<A> {
-        let (inner, most) = (&self.inner, self.inner.log.inner.limits.writes);
+    fn delays(&self) -> Backoff {
+        Backoff::checked(self.inner.config.retry, &self.inner.entropy)
+    }
+
+    /// Decides commands one after the other, as many as a request has room for, at most so many
+    /// with events. One that cannot be committed is answered at once.
+    fn decide(&self, state: &Known<A>, (open, most): (&[usize], usize), course: &mut Course<A>) -> Decided<A> {
+        let writes = self.inner.log.inner.limits.writes;
         let mut behind = state.clone();
         let mut decided = Decided { decisions: Vec::new(), job: None::<Job> };
         for &i in open {
+            if decided.job.as_ref().is_some_and(|job| job.commands.len() >= most) {
+                break;
+            }
             let order = &course.orders[i];
-            let events = match behind.state.decide(&order.command) {
-                Ok(events) if events.is_empty() => {
-                    decided.decisions.push((i, Decision::Nothing));
-                    continue;
-                }
-                Ok(events) => events,
-                Err(reason) => {
-                    decided.decisions.push((i, Decision::Rejected(reason)));
-                    continue;
-                }
-            };
-            let mut next = behind.clone();
-            events.iter().for_each(|event| next.state.evolve(event));
-            next.version += events.len() as u64;
-            let encoded: Result<Vec<_>, PortError> = events.iter().map(|event| inner.codec.encode(event)).collect();
-            let prepared = encoded.map_err(CommitError::Invalid).and_then(|encoded| {
-                let commit = Commit::new(&order.id).append(&self.stream, Expected::Version(behind.version), encoded);
-                inner.log.inner.prepare(inner.with_snapshot(commit, behind.version, &next))
+            let step = catch_unwind(AssertUnwindSafe(|| self.step(&behind, order)));
+            let step = step.unwrap_or_else(|panic| {
+                let at = format!("the command {:?} of {:?}", order.id, self.stream);
+                Err(ExecuteError::Store(panicked(&*panic, &at)))
             });
-            let job = match prepared {
-                Ok(job) => job,
+            let (decision, job, next) = match step {
+                Ok(Step::Accepted(events, job, next)) => (Decision::Accepted(events), job, next),
+                Ok(Step::Other(decision)) => {
+                    decided.decisions.push((i, decision));
+                    continue;
+                }
                 Err(error) => {
-                    course.reply(i, Err(error.into()));
+                    course.reply(i, Err(error));
                     continue;
                 }
             };
             match &mut decided.job {
-                Some(whole) if !whole.takes(&job, most) => break,
-                Some(whole) => whole.push(job),
-                None => decided.job = Some(job),
+                Some(whole) if !whole.takes(&job, writes) => break,
+                Some(whole) => whole.push(*job),
+                None => decided.job = Some(*job),
             }
-            decided.decisions.push((i, Decision::Accepted(events)));
+            decided.decisions.push((i, decision));
             behind = next;
         }
         decided
+    }
+
+    /// Decides one command.
+    fn step(&self, behind: &Known<A>, order: &Order<A>) -> Result<Step<A>, ExecuteError<A::Error>> {
+        let inner = &self.inner;
+        let events = match behind.state.decide(&order.command) {
+            Ok(events) if events.is_empty() => return Ok(Step::Other(Decision::Nothing)),
+            Ok(events) => events,
+            Err(reason) => return Ok(Step::Other(Decision::Rejected(reason))),
+        };
+        let mut next = behind.clone();
+        events.iter().for_each(|event| next.state.evolve(event));
+        next.version += events.len() as u64;
+        let encoded: Result<Vec<_>, PortError> = events.iter().map(|event| inner.codec.encode(event)).collect();
+        let encoded = encoded.map_err(CommitError::Invalid)?;
+        let commit = Commit::new(&order.id).append(&self.stream, Expected::Version(behind.version), encoded);
+        let commit = inner.with_messages(commit, &self.stream, &events);
+        // A snapshot for which the request has no room is left out.
+        let with_snapshot = inner.snapshot(behind.version, &next).map(|snapshot| commit.clone().snapshot(snapshot));
+        let job = match with_snapshot.map(|commit| inner.log.inner.prepare(commit)) {
+            Some(Ok(job)) => Ok(job),
+            _ => inner.log.inner.prepare(commit),
+        };
+        Ok(Step::Accepted(events, Box::new(job?), next))
     }
 
     /// Answers the accepted commands, and returns the others.

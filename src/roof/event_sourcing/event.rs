@@ -1,5 +1,5 @@
-//! Events of aggregates.
-use crate::observe::Traced;
+//! Events of aggregates and outboxes.
+use crate::{observe::Traced, port::PortErrorKind};
 
 /// An event of an [`AggregateStore`](super::AggregateStore).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum AggregateEvent {
         /// The reason.
         reason: String,
     },
-    /// A load read more than 1,000 events without a snapshot.
+    /// A load read more than 1,000 events: there is no snapshot, or an old one.
     LongStream {
         /// The stream.
         stream: String,
@@ -28,13 +28,18 @@ pub enum AggregateEvent {
     },
 }
 
+const TARGET: &str = "steadfast::event_sourcing";
+
+fn is_wanted() -> bool {
+    tracing::enabled!(target: "steadfast::event_sourcing", tracing::Level::INFO)
+}
+
 impl Traced for AggregateEvent {
     fn wanted() -> bool {
-        tracing::enabled!(target: "steadfast::event_sourcing", tracing::Level::INFO)
+        is_wanted()
     }
 
     fn trace(&self, log: &str) {
-        const TARGET: &str = "steadfast::event_sourcing";
         match self {
             Self::Conflicted { stream, attempts } => {
                 tracing::debug!(target: TARGET, log, stream, attempts, "conflict with another process")
@@ -45,6 +50,38 @@ impl Traced for AggregateEvent {
             Self::LongStream { stream, events } => {
                 tracing::warn!(target: TARGET, log, stream, events, "long stream without a snapshot");
             }
+        }
+    }
+}
+
+/// An event of an [`Outbox`](super::Outbox).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OutboxEvent {
+    /// A request to the queue failed. It is repeated.
+    SendFailed {
+        /// Kind of the failure; `None` for a time-out.
+        kind: Option<PortErrorKind>,
+    },
+    /// A request to the store failed. It is repeated.
+    StoreFailed {
+        /// Kind of the failure; `None` for a time-out.
+        kind: Option<PortErrorKind>,
+    },
+    /// Another outbox has moved the checkpoint: this one stands by for a while.
+    StandsBy,
+}
+
+impl Traced for OutboxEvent {
+    fn wanted() -> bool {
+        is_wanted()
+    }
+
+    fn trace(&self, log: &str) {
+        match self {
+            Self::SendFailed { kind } => tracing::warn!(target: TARGET, log, ?kind, "a queue refused messages for now"),
+            Self::StoreFailed { kind } => tracing::warn!(target: TARGET, log, ?kind, "the store failed"),
+            Self::StandsBy => tracing::debug!(target: TARGET, log, "another outbox sends"),
         }
     }
 }

@@ -29,7 +29,7 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `remember` | 24 h | time for which the id of a command is remembered |
+//! | `remember` | 24 h | time for which the id of a command is remembered, at least a minute |
 //! | `max_batch` | 64 | commits that share a request, at most |
 //! | `max_pending` | 10,000 | commits under way, above which `commit` is `Full` at once |
 //!
@@ -42,6 +42,15 @@
 //! | `cached_states` | 1,000 | aggregates whose states are kept in memory |
 //! | `max_group` | 64 | commands of an aggregate that are committed together, at most |
 //! | `snapshot_every` | 100 | events between two snapshots, if there is a codec for them |
+//!
+//! Of an outbox:
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | `page` | 100 | commits between two checkpoints, at most |
+//! | `retry` | 100 ms to 10 s, full jitter | delays between requests to a queue that fails |
+//! | `standby` | 5 s | time for which an outbox waits after another one has moved the checkpoint |
+//! | `call_timeout` | 5 s | time limit of one request to the queue |
 //!
 //! # Example
 //!
@@ -175,6 +184,44 @@
 //! decided anew. A rejection is given on a state that was read, or committed to, during the call. A
 //! command that was accepted before is repeated, also if the aggregate would reject it by now.
 //!
+//! # Messages
+//!
+//! A commit [sends](Commit::send) messages to queues that the log was [built](EventStore::builder)
+//! with, and an aggregate sends them [with its events](AggregateStore::builder). They are parts of
+//! the commit. An [`Outbox`] for each queue reads the log from its checkpoint on, sends them, and
+//! moves the checkpoint. A process may die between the two, and then a message is sent again, under
+//! the same de-duplication id: the identity of the log, the number of the commit, and the place in
+//! it. Any number of processes may run the outbox of a queue. All but one stand by.
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{
+//!     event_sourcing::{
+//!         Commit, EventStore, EventStoreConfig, Expected, NewEvent, Outbox, OutboxConfig,
+//!     },
+//!     queue::{InMemoryQueue, Message, Queue},
+//!     store::InMemoryStore,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mails = Arc::new(InMemoryQueue::new("mails"));
+//! let store = Arc::new(InMemoryStore::new());
+//! let log = EventStore::builder(store, "conference", EventStoreConfig::default())
+//!     .outbox("mails", mails.capabilities())
+//!     .build().await?;
+//!
+//! let booked = NewEvent::new("SeatsBooked", r#"{"seats":2}"#);
+//! let commit = Commit::new("cmd-7f3a").append("conf-7", Expected::Any, [booked]);
+//! log.commit(commit.send("mails", Message::new("Your seats are booked."))).await?;
+//!
+//! let outbox = Outbox::new(&log, "mails", mails.clone(), OutboxConfig::default())?;
+//! outbox.run(tokio::time::sleep(Duration::from_secs(1))).await?;
+//! assert_eq!(mails.depth().await?.total(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Schemas
 //!
 //! Each event has a type and the number of its schema. An [`EventCodec`] changes a body with an
@@ -188,7 +235,8 @@
 //!   [`topic`](EventStore::topic) runs in any number of processes. The number of the commit
 //!   identifies it. Its [`Token`] travels with an answer, and a reader waits for it.
 //! - **Commands from a queue**: a [`queue_listener`](crate::queue_listener) calls
-//!   [`execute`](AggregateStore::execute), with the message's id as the command's id.
+//!   [`execute`](AggregateStore::execute), with the message's id as the command's id. `remember`
+//!   must be longer than a message may be delivered again.
 //! - **Calls**: `decide` is pure. Call other services before, and pass what they said in the
 //!   command.
 //! - **Several contexts**: [`expect`](Commit::expect) and [`write`](Commit::write) within one log;
@@ -217,7 +265,8 @@
 //! 9. A command is decided on the state of the version to which its events are appended, in any
 //!    number of processes.
 //! 10. Commands of one aggregate in one process never conflict with each other, and are committed
-//!     together. Each is answered by itself, and other aggregates are not held up.
+//!     together. Each is answered by itself, also if another one panics, and other aggregates are
+//!     not held up.
 //! 11. A state in memory is not read again. After a conflict only its tail is, and the last
 //!     conflict says how many attempts were made. No rejection is of an old state.
 //! 12. A snapshot and the tail are the fold of all events. A snapshot of another schema, or one
@@ -227,15 +276,23 @@
 //!     both names; only what is ignored is passed over. A load of more than 1,000 events is an
 //!     event.
 //!
+//! 14. A message is sent if and only if its commit took effect: at least once, in the order of the
+//!     log, under one de-duplication id. Each queue has its own checkpoint, moved behind the send,
+//!     so a queue that is down holds up itself alone. Messages that were trimmed are an error.
+//! 15. A queue that was not declared, and a message that its queue would refuse, are refused by the
+//!     commit.
+//!
 //! # Cancel safety
 //!
 //! A dropped [`commit`](EventStore::commit) or [`execute`](AggregateStore::execute) took effect,
-//! takes effect later, or never. Repeat it with the same id.
+//! takes effect later, or never. Repeat it with the same id. A dropped [`run`](Outbox::run) of an
+//! outbox sends the messages behind its last checkpoint again.
 //!
 //! # Events
 //!
 //! [`AggregateEvent`]: conflicted, snapshot ignored, long stream. Alert on a long stream, and on
-//! conflicts of most commands: then an aggregate is too large.
+//! conflicts of most commands: then an aggregate is too large. [`OutboxEvent`]: send failed, store
+//! failed, stands by. Alert on a failed send that repeats.
 //!
 //! # Pitfalls
 //!
@@ -246,11 +303,20 @@
 //!   Open several logs for what needs no common order.
 //! - A snapshot of a fold that has changed is wrong, and is read: raise its schema with the fold.
 //! - A claim that is released is free for everyone. Release it in the commit that ends its use.
+//! - A trim does not know the outboxes and the processors: trim behind the slowest of them.
+//! - A message's delay begins when the outbox sends it, not with the commit.
 //! - Personal data stays in the events. Encrypt it with a key for each person, and delete the key.
 //! - Times in events are those of the processes' wall clocks. No decision compares them.
 //! - A command that was decided without events is not remembered: repeated later, it is decided
 //!   anew.
-//! - On NATS the store needs release 2.12, and each read of a partition costs the whole of it.
+//! - A trim, a claim's release and a snapshot know no owner: whoever may commit may do them. Two
+//!   types of aggregates over one stream need different schemas of snapshots.
+//! - A processor orders commits by their first stream. A commit to several streams may run beside
+//!   another one of its second stream: read the log by hand, or set `max_in_flight` to 1, where all
+//!   of them must be in order.
+//! - A log is one partition, and grows. On NATS, from release 2.12, each page of a partition costs
+//!   the whole of it, and its store wants no more than a thousand rows there: it is refused by
+//!   older releases, and good for a small log only.
 //!
 //! # Source
 //!
@@ -267,6 +333,7 @@ mod config;
 mod decide; // the commands of one aggregate in one process
 mod error;
 mod event;
+mod outbox; // messages of commits
 mod send; // requests, and what follows a refusal or a lost reply
 mod state; // the decision which commits share a request
 mod store;
@@ -282,7 +349,8 @@ pub use codec::EventCodec;
 pub use commit::{Commit, Committed, Expected, NewEvent};
 pub use config::{AggregateConfig, EventStoreConfig};
 pub use error::CommitError;
-pub use event::AggregateEvent;
+pub use event::{AggregateEvent, OutboxEvent};
+pub use outbox::{Outbox, OutboxConfig};
 pub use store::EventStore;
 pub use stored::{CommittedEvent, StoredCommit, StoredEvent};
 pub use token::Token;

@@ -204,8 +204,9 @@ impl EventStoreInner {
     async fn attempt(&self, jobs: &[Job], request: &[usize], mut guards: Guards) -> Sent {
         let first = request.first().and_then(|i| jobs[*i].commands.first());
         let Some(first) = first else { return Sent::Applied(Vec::new()) };
-        let mut until: Option<Instant> = None;
+        let (mut until, mut pause, mut losses): (Option<Instant>, _, _) = (None, DELAYS.0, 0);
         loop {
+            let begun = self.clock.now();
             let writes = state::writes(jobs, request, &guards);
             let error = match ask(&self.clock, ATTEMPT, self.store.batch(&self.partition, writes)).await {
                 Ok(numbers) => return Sent::Applied(numbers),
@@ -220,14 +221,25 @@ impl EventStoreInner {
                 }
                 Err(error) => unanswered(error),
             };
-            let until = *until.get_or_insert_with(|| self.clock.now() + PATIENCE);
+            let until = *until.get_or_insert(begun + PATIENCE);
             let guard = guards.get(&0).copied().unwrap_or(Precondition::Absent);
-            match self.fate(first, guard, (error, until)).await {
+            match self.fate(first, guard, (error.clone(), until)).await {
                 Fate::Applied => return Sent::AppliedBefore,
                 Fate::Used => return Sent::Refused { write: 0, current: None },
                 Fate::Unknown(error) => return Sent::Failed(error.outcome_unknown()),
                 Fate::Void(version) => drop(guards.insert(0, Precondition::Version(version))),
             }
+            losses += 1;
+            // A smaller request may pass where a large one does not.
+            if request.len() > 1 && losses > 1 {
+                return Sent::Refused { write: 0, current: None };
+            }
+            if self.clock.now() + pause >= until {
+                let message = format!("events: given up, nothing was applied: each reply is lost: {error}");
+                return Sent::Failed(PortError::new(error.kind(), message));
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(DELAYS.1);
         }
     }
 
@@ -237,9 +249,10 @@ impl EventStoreInner {
         let (row, mark) = (stored::id_row(&first.id), IdRow::Void { request: first.request }.encode());
         let (mut pause, mut guard) = (DELAYS.0, guard);
         loop {
+            let left = until.saturating_since(self.clock.now()).max(DELAYS.1);
             let options = PutOptions::from(guard).ttl(self.config.remember);
             let put = self.store.put(Key::new(&self.partition, &row), mark.clone(), options);
-            let found = match ask(&self.clock, ATTEMPT, put).await {
+            let found = match ask(&self.clock, ATTEMPT.min(left), put).await {
                 Ok(version) => return Fate::Void(version),
                 Err(AskError::Failed(StoreError::Conflict { .. })) => self.read_id(&first.id).await,
                 Err(failed) => Err(unanswered(failed)),
@@ -255,7 +268,7 @@ impl EventStoreInner {
             if self.clock.now() >= until {
                 return Fate::Unknown(error);
             }
-            self.clock.sleep(pause).await;
+            self.clock.sleep(pause.min(until.saturating_since(self.clock.now()))).await;
             pause = (pause * 2).min(DELAYS.1);
         }
     }

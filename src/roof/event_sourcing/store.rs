@@ -20,11 +20,12 @@ use crate::{
     config::Name,
     entropy::Entropy,
     gather::Gather,
-    in_progress::InProgress,
+    in_progress::{InProgress, InProgressGuard},
     notify::Notifier,
     port::{AskError, BoxFuture, Capabilities, Capability, PortError, PortErrorKind, PortFuture, ask},
     spawn::Spawner,
     store::{Key, Precondition, PutOptions, Record, Row, Scan, Sequence, Store, StoreError, StoreExt, Version},
+    stream::notices::notices_of,
     time::Clock,
 };
 
@@ -50,6 +51,8 @@ pub(super) struct EventStoreInner {
     pub(super) can: Capabilities,
     pub(super) config: EventStoreConfig,
     pub(super) limits: Limits,
+    /// Capabilities of the queues of outboxes, by name.
+    pub(super) outboxes: BTreeMap<String, Capabilities>,
     pub(super) spawner: Spawner,
     pending: InProgress,
     /// Wakes waiting readers of this process.
@@ -64,6 +67,7 @@ pub struct EventStoreSpec {
     config: EventStoreConfig,
     notifier: Option<Arc<dyn Notifier>>,
     spawner: Spawner,
+    outboxes: BTreeMap<String, Capabilities>,
 }
 
 impl Builder<EventStore> {
@@ -71,6 +75,13 @@ impl Builder<EventStore> {
     /// also poll. Notices are published by a task, one at a time.
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.spec.notifier = Some(notifier);
+        self
+    }
+
+    /// Lets commits send to a queue of this name. A message that a queue with these capabilities
+    /// would refuse is refused by the commit. An [`Outbox`](super::Outbox) sends them.
+    pub fn outbox(mut self, queue: impl Into<String>, can: Capabilities) -> Self {
+        self.spec.outboxes.insert(queue.into(), can);
         self
     }
 
@@ -95,7 +106,7 @@ impl Component for EventStore {
 impl HasEntropy for EventStore {}
 
 async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortError> {
-    let EventStoreSpec { store, name, config, notifier, spawner } = spec;
+    let EventStoreSpec { store, name, config, notifier, spawner, outboxes } = spec;
     config.check()?;
     let can = store.capabilities();
     for needed in [Capability::OrderedAppend, Capability::Linearizable, Capability::TimeToLive] {
@@ -106,10 +117,16 @@ async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortEr
     }
     let partition = format!("events/{name}");
     can.check_key("name", &partition)?;
+    for queue in outboxes.keys() {
+        can.check_key("outbox", &stored::outbox_row(queue))?;
+        if queue.is_empty() {
+            return Err(PortError::invalid("outbox", "must not be empty"));
+        }
+    }
     let (clock, entropy) = (common.clock.clone(), common.entropy());
     let new = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
     let identity = find_or_create(&*store, &clock, &partition, new).await?;
-    let announcer = notifier.map(|notifier| Announcer::new(notifier, format!("events/{identity}")));
+    let announcer = notifier.map(|notifier| Announcer::new(notifier, notices_of(&identity)));
     let inner = Arc::new(EventStoreInner {
         limits: Limits { writes: can.max_batch(), commits: config.max_batch as usize },
         pending: InProgress::default(),
@@ -124,6 +141,7 @@ async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortEr
         can,
         config,
         announcer,
+        outboxes,
     });
     let gather = Arc::new(Gather::in_order(inner.limits.writes, spawner, Requests(inner.clone())));
     Ok(EventStore { inner, gather })
@@ -168,10 +186,11 @@ impl EventStore {
     /// returns the future that opens the log.
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CEventStore%3E): `notifier`,
-    /// `spawner`.
+    /// `outbox`, `spawner`.
     pub fn builder(store: Arc<dyn Store>, name: impl Into<Name>, config: EventStoreConfig) -> Builder<Self> {
         let spawner = Spawner::default();
-        Builder::new(EventStoreSpec { store, name: name.into(), config, notifier: None, spawner })
+        let (name, outboxes) = (name.into(), BTreeMap::new());
+        Builder::new(EventStoreSpec { store, name, config, notifier: None, spawner, outboxes })
     }
 
     /// Applies a commit: all of it, or nothing. Commits of this process that meet share a request.
@@ -188,8 +207,8 @@ impl EventStore {
     /// If the future is dropped, the commit was applied, is applied later, or never. Others do not
     /// notice. Repeat it with the same id to be sure.
     pub async fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {
-        let inner = &*self.inner;
-        let job = inner.prepare(commit)?;
+        let job = self.inner.prepare(commit)?;
+        let _pending = self.inner.enter().map_err(CommitError::Store)?;
         match self.send(job).await? {
             Done::Committed(mut done) => done.pop().ok_or_else(|| {
                 CommitError::Store(PortError::new(PortErrorKind::Other, "events: no answer").outcome_unknown())
@@ -200,19 +219,7 @@ impl EventStore {
 
     /// Sends a job with others.
     pub(super) async fn send(&self, job: Job) -> Answer {
-        let inner = &*self.inner;
-        let pending = inner.pending.enter(1);
-        let refused = |kind, message| Err(CommitError::Store(PortError::new(kind, message)));
-        if inner.pending.get() > inner.config.max_pending {
-            let most = inner.config.max_pending;
-            return refused(PortErrorKind::Full, format!("events: {most} commits are under way"));
-        }
-        if !inner.spawner.is_there() {
-            return refused(PortErrorKind::Closed, "events: no runtime to send the request in".to_owned());
-        }
-        let done = self.gather.send(job).await.map_err(CommitError::Store)?;
-        drop(pending);
-        done
+        self.gather.send(job).await.map_err(CommitError::Store)?
     }
 
     /// Returns events of a stream behind a version, in order, at most `max`.
@@ -324,7 +331,7 @@ impl EventStore {
         self.inner.name.as_str()
     }
 
-    /// Returns the number of commits under way.
+    /// Returns the number of commits and commands under way.
     pub fn pending(&self) -> u32 {
         self.inner.pending.get()
     }
@@ -336,11 +343,25 @@ const PAGE: usize = 500;
 const SEARCHED: usize = 100;
 
 impl EventStoreInner {
+    /// Counts a commit or a command until the guard is dropped.
+    pub(super) fn enter(&self) -> Result<InProgressGuard<'_>, PortError> {
+        let pending = self.pending.enter(1);
+        if self.pending.get() > self.config.max_pending {
+            let most = self.config.max_pending;
+            return Err(PortError::new(PortErrorKind::Full, format!("events: {most} commits are under way")));
+        }
+        if !self.spawner.is_there() {
+            return Err(PortError::new(PortErrorKind::Closed, "events: no runtime to send the request in"));
+        }
+        Ok(pending)
+    }
+
     /// Checks a commit, and returns it in the form in which it is sent.
     pub(super) fn prepare(&self, commit: Commit) -> Result<Job, CommitError> {
         let context = Context {
             partition: &self.partition,
             can: &self.can,
+            outboxes: &self.outboxes,
             remember: self.config.remember,
             request: self.request_id(),
             at: self.clock.wall(),
@@ -374,10 +395,32 @@ impl EventStoreInner {
 
     /// Returns commits behind a number as their rows, in order and without a hole.
     pub(super) async fn commit_rows(&self, after: u64, max: usize) -> Result<Vec<(u64, Row)>, PortError> {
-        let rows = self.rows(COMMITS, after, max).await?;
-        match rows.windows(2).find(|pair| pair[0].0 + 1 != pair[1].0) {
-            Some(pair) => Err(stored::hole(&COMMITS.row(pair[0].0 + 1))),
-            None => Ok(rows),
+        let mut rows: Vec<(u64, Row)> = Vec::new();
+        let mut scan = Scan::partition(&self.partition).sequence(COMMITS, after).limit(max.clamp(1, PAGE));
+        loop {
+            let page = ask(&self.clock, ATTEMPT, self.store.scan(&scan)).await.map_err(unanswered)?;
+            let found: Vec<_> =
+                page.rows.into_iter().filter_map(|row| Some((COMMITS.number(&row.row)?, row))).collect();
+            // A page is one snapshot, and a trim deletes what is lowest.
+            if let Some(pair) = found.windows(2).find(|pair| pair[0].0 + 1 != pair[1].0) {
+                return Err(stored::hole(&COMMITS.row(pair[0].0 + 1)));
+            }
+            match (rows.last(), found.first()) {
+                (None, Some((first, _))) if after > 0 && *first > after + 1 => {
+                    let kept = self.rows(COMMITS, 0, 1).await?.first().map_or(*first, |(kept, _)| *kept);
+                    if kept <= after {
+                        return Err(stored::hole(&COMMITS.row(after + 1)));
+                    }
+                }
+                // A trim came between the pages. The next read tells.
+                (Some((last, _)), Some((first, _))) if *first != last + 1 => return Ok(rows),
+                _ => {}
+            }
+            rows.extend(found.into_iter().take(max - rows.len()));
+            match page.next {
+                Some(next) if rows.len() < max => scan = scan.after(next),
+                _ => return Ok(rows),
+            }
         }
     }
 

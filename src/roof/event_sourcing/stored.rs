@@ -6,18 +6,20 @@
 //! |---|---|
 //! | `log` | the identity of the log |
 //! | `c/NUMBER` | a commit with all its events: the sequence `c/` |
-//! | `e/STREAM/NUMBER` | an event of a stream: the sequence `e/STREAM/` |
+//! | `e/LENGTH/STREAM/NUMBER` | an event of a stream: the sequence `e/LENGTH/STREAM/` |
 //! | `k/ID` | the command with this id was accepted, or its request was given up; it expires |
 //! | `q/CLAIM` | the holder of a claim |
 //! | `p/STREAM` | a snapshot |
+//! | `o/QUEUE` | the checkpoint of an outbox: the last commit whose messages were sent |
 //! | `u/..` | rows of the user |
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
 use super::commit::{Append, Expected, NewEvent};
 use crate::{
     port::{PortError, PortErrorKind},
+    queue::Message,
     store::{Sequence, StoreError},
     time::Timestamp,
     wire::{In, Out},
@@ -35,11 +37,13 @@ pub(super) const COMMITS: Sequence<'static> = Sequence::new("c/");
 /// Prefix of the user's rows.
 pub(super) const ROWS: &str = "u/";
 
-/// Bytes of the longest row name beside the name of a stream: `e/`, `/`, and the digits.
-pub(super) const AROUND_STREAM: usize = "e//".len() + 20;
+/// Bytes of the longest row name beside the name of a stream, whose length has up to 10 digits.
+pub(super) const AROUND_STREAM: usize = "e///".len() + 10 + 20;
 
+/// Returns the sequence of a stream. By the length no name is the beginning of another one, so no
+/// rows of other streams lie between those of one.
 pub(super) fn events_of(stream: &str) -> String {
-    format!("e/{stream}/")
+    format!("e/{}/{stream}/", stream.len())
 }
 
 pub(super) fn id_row(id: &str) -> String {
@@ -52,6 +56,10 @@ pub(super) fn claim_row(claim: &str) -> String {
 
 pub(super) fn snapshot_row(stream: &str) -> String {
     format!("p/{stream}")
+}
+
+pub(super) fn outbox_row(queue: &str) -> String {
+    format!("o/{queue}")
 }
 
 pub(super) fn damaged(row: &str) -> PortError {
@@ -176,19 +184,54 @@ impl Snapshot {
     }
 }
 
-fn add_event(out: &mut Out, event: &NewEvent) {
-    out.text(&event.kind);
-    out.number(u64::from(event.schema));
-    out.list(event.headers.iter(), |out, (name, value)| {
+/// Encodes the checkpoint of an outbox.
+pub(super) fn encode_checkpoint(number: u64) -> Bytes {
+    let mut out = begin();
+    out.number(number);
+    out.into_bytes()
+}
+
+pub(super) fn decode_checkpoint(row: &str, value: Bytes) -> Result<u64, PortError> {
+    open(row, value, In::number)
+}
+
+fn add_headers(out: &mut Out, headers: &BTreeMap<String, String>) {
+    out.list(headers.iter(), |out, (name, value)| {
         out.text(name);
         out.text(value);
     });
+}
+
+fn take_headers(input: &mut In) -> Option<BTreeMap<String, String>> {
+    Some(input.list(|input| Some((input.text()?, input.text()?)))?.into_iter().collect())
+}
+
+fn add_message(out: &mut Out, (queue, message): &(String, Message)) {
+    out.text(queue);
+    out.option(message.group.as_deref(), Out::text);
+    out.number(u64::try_from(message.delay.as_millis()).unwrap_or(u64::MAX));
+    add_headers(out, &message.headers);
+    out.bytes(&message.body);
+}
+
+fn take_message(input: &mut In) -> Option<(String, Message)> {
+    let (queue, group, delay) = (input.text()?, input.option(In::text)?, Duration::from_millis(input.number()?));
+    let headers = take_headers(input)?;
+    let mut message = Message::new(input.bytes()?).delay(delay);
+    (message.group, message.headers) = (group, headers);
+    Some((queue, message))
+}
+
+fn add_event(out: &mut Out, event: &NewEvent) {
+    out.text(&event.kind);
+    out.number(u64::from(event.schema));
+    add_headers(out, &event.headers);
     out.bytes(&event.body);
 }
 
 fn take_event(input: &mut In) -> Option<NewEvent> {
     let (kind, schema) = (input.text()?, u32::try_from(input.number()?).ok()?);
-    let headers: BTreeMap<_, _> = input.list(|input| Some((input.text()?, input.text()?)))?.into_iter().collect();
+    let headers = take_headers(input)?;
     Some(NewEvent { kind, schema, body: input.bytes()?, headers })
 }
 
@@ -225,7 +268,7 @@ impl StoredEvent {
 }
 
 /// Encodes a commit for its row.
-pub(super) fn encode_commit(at: Timestamp, command: &str, appends: &[Append]) -> Bytes {
+pub(super) fn encode_commit(at: Timestamp, command: &str, appends: &[Append], messages: &[(String, Message)]) -> Bytes {
     let mut out = begin();
     out.number(at.as_millis());
     out.text(command);
@@ -238,6 +281,7 @@ pub(super) fn encode_commit(at: Timestamp, command: &str, appends: &[Append]) ->
         out.option(after, Out::number);
         out.list(append.events.iter(), add_event);
     });
+    out.list(messages.iter(), add_message);
     out.into_bytes()
 }
 
@@ -253,6 +297,8 @@ pub struct StoredCommit {
     pub at: Timestamp,
     /// The events, in the order of the commit.
     pub events: Vec<CommittedEvent>,
+    /// The messages, each with the name of its queue.
+    pub messages: Vec<(String, Message)>,
 }
 
 /// An event of a [`StoredCommit`].
@@ -280,7 +326,8 @@ impl StoredCommit {
                 });
                 Some(events.collect::<Vec<_>>())
             })?;
-            Some(Self { number, command, at, events: appends.into_iter().flatten().collect() })
+            let messages = input.list(take_message)?;
+            Some(Self { number, command, at, events: appends.into_iter().flatten().collect(), messages })
         })
     }
 }

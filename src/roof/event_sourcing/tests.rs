@@ -19,6 +19,7 @@ use super::{
 use crate::{
     gather::SendBatch,
     port::{Capabilities, PortErrorKind},
+    queue::Message,
     store::{InMemoryStore, Precondition, Store, Write},
     time::Timestamp,
 };
@@ -54,8 +55,10 @@ proptest! {
     ) {
         let at = Timestamp::from_millis(at);
         let expected = after.map_or(Expected::Any, Expected::Version);
+        let message = Message::new(events[0].body.clone()).group("g").header("h", "v");
+        let messages = [("mails".to_owned(), message.delay(Duration::from_secs(3))), ("日".to_owned(), Message::new("m"))];
         let append = Append { stream: "a/b".into(), expected, events: events.clone() };
-        let value = stored::encode_commit(at, "cmd", &[append.clone(), append]);
+        let value = stored::encode_commit(at, "cmd", &[append.clone(), append], &messages);
         let commit = StoredCommit::decode(7, value.clone()).unwrap();
         prop_assert_eq!((commit.number, commit.command.as_str(), commit.at), (7, "cmd", at));
         let versions: Vec<_> = commit.events.iter().map(|event| event.version).collect();
@@ -63,6 +66,7 @@ proptest! {
         prop_assert_eq!(versions, [once.clone(), once].concat());
         prop_assert_eq!(commit.events.into_iter().map(|event| event.event).collect::<Vec<_>>(), [events.clone(), events.clone()].concat());
         is_robust(&value, |value| StoredCommit::decode(7, value));
+        prop_assert_eq!(&commit.messages[..], &messages[..]);
 
         let value = stored::encode_event(at, "cmd", &events[0]);
         let stored = StoredEvent::decode("e", 3, value.clone()).unwrap();
@@ -84,6 +88,8 @@ fn rows_of_ids_claims_and_the_log_come_back_and_damage_is_no_panic() {
     let claim = stored::encode_claim("conf-7", "cmd");
     assert_eq!(stored::decode_claim("q", claim.clone()).unwrap(), "conf-7");
     is_robust(&claim, |value| stored::decode_claim("q", value));
+    assert_eq!(stored::decode_checkpoint("o", stored::encode_checkpoint(300)).unwrap(), 300);
+    is_robust(&stored::encode_checkpoint(300), |value| stored::decode_checkpoint("o", value));
     let log = stored::encode_log("identity");
     assert_eq!(stored::decode_log(log.clone()).unwrap(), "identity");
     is_robust(&log, stored::decode_log);
@@ -95,7 +101,17 @@ fn prepared(commit: Commit, request: u64) -> Job {
     let can: Capabilities = InMemoryStore::new().capabilities();
     let remember = Duration::from_secs(3600);
     let at = Timestamp::from_millis(0);
-    commit.prepare(&Context { partition: "events/log", can: &can, remember, request: (request, 0), at }).unwrap()
+    let outboxes = BTreeMap::new();
+    commit
+        .prepare(&Context {
+            partition: "events/log",
+            can: &can,
+            outboxes: &outboxes,
+            remember,
+            request: (request, 0),
+            at,
+        })
+        .unwrap()
 }
 
 fn jobs(commits: impl IntoIterator<Item = Commit>) -> Vec<Job> {
@@ -152,7 +168,7 @@ fn only_the_first_append_to_a_stream_requires_its_version_and_guards_replace_abs
     let jobs = jobs([4, 5].map(|at| Commit::new(at.to_string()).append("a", Expected::Version(at), one())));
     let writes = state::writes(&jobs, &[0, 1], &Guards::from([(3, Precondition::Any)]));
     let afters = writes.iter().filter_map(|write| match write {
-        Write::Append { sequence, after, .. } if sequence == "e/a/" => Some(*after),
+        Write::Append { sequence, after, .. } if sequence == "e/1/a/" => Some(*after),
         _ => None,
     });
     assert_eq!(afters.collect::<Vec<_>>(), [Some(4), None]);

@@ -358,7 +358,7 @@
 mod append;
 mod append_request;
 mod event; // events, and their positions
-mod notices;
+pub(crate) mod notices;
 mod processor; // members of a group
 mod producer;
 mod reader;

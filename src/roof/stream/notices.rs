@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const AFTER_GAP: Duration = Duration::from_secs(1);
 
 /// Returns the notifier's topic with the notices of a topic of this identity.
-pub(super) fn notices_of(identity: &str) -> String {
+pub(crate) fn notices_of(identity: &str) -> String {
     format!("stream/{identity}")
 }
 

@@ -24,7 +24,7 @@ use steadfast::{
     entropy::Entropy,
     event_sourcing::{
         Aggregate, AggregateConfig, AggregateStore, Commit, EventCodec, EventStore, EventStoreConfig, Expected,
-        NewEvent,
+        NewEvent, Outbox, OutboxConfig,
     },
     fallback::{Fallback, FallbackConfig},
     health::{Check, Group, Health, HealthConfig},
@@ -532,6 +532,17 @@ fn others() -> Vec<Subject> {
             for id in ["1", "2", "1"] {
                 drop(block_on(counts.execute("a", id, 1)));
             }
+            Ok(())
+        }),
+        of("OutboxConfig", &[""], |config: OutboxConfig| {
+            let (clock, time) = Clock::manual();
+            let mails = Arc::new(InMemoryQueue::builder("mails").clock(&clock).build());
+            let log = EventStore::builder(Arc::new(InMemoryStore::new()), "log", EventStoreConfig::default());
+            let log = log.outbox("mails", mails.capabilities()).clock(&clock).spawner(block_on).build();
+            let log = by_name(drive(&time, log).expect("a log in memory opens"))?;
+            drop(drive(&time, log.commit(Commit::new("1").send("mails", Message::new("1")))));
+            let outbox = Outbox::builder(&log, "mails", mails, config).clock(&clock).build()?;
+            drop(drive(&time, outbox.run(clock.sleep(S(20)))));
             Ok(())
         }),
         of("SupervisorConfig", &[""], |config: SupervisorConfig| {

@@ -166,7 +166,7 @@ const EVENT_SOURCING: [Point; 14] = [
     ("Long streams", "a_load_of_more_than_a_thousand_events_without_a_snapshot_is_an_event"),
     ("by the business", ADVICE),
     ("at least once", "an_event_of_the_topic_is_a_commit_with_its_events_and_nothing_can_be_appended"),
-    ("low-level", ADVICE),
+    ("low-level", "an_aggregate_sends_messages_with_its_events_and_none_with_a_rejection"),
     ("protects itself", "three_handles_sell_each_seat_once"),
     ("audited", "a_snapshot_and_the_tail_are_the_full_fold_of_each_prefix"),
     ("both held against", "after_a_conflict_only_the_tail_is_read_and_without_one_nothing"),
