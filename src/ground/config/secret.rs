@@ -3,8 +3,11 @@ use std::{fmt, hint::black_box};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A secret text. `Debug` and serde write `***` in its place, and it is compared in a time that
-/// depends on its length alone.
+/// Text in place of a secret.
+const SHOWN: &str = "***";
+
+/// A secret text. `Debug` and serde write `***` in its place, which is refused where a secret is
+/// read, and it is compared in a time that depends on its length alone.
 ///
 /// ```
 /// use steadfast::config::Secret;
@@ -14,7 +17,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// assert!(secret.is("open sesame") && !secret.is("open barley"));
 /// ```
 #[derive(Clone, Deserialize)]
-#[serde(from = "String")]
+#[serde(try_from = "String")]
 pub struct Secret(Box<str>);
 
 impl Secret {
@@ -31,15 +34,18 @@ impl Secret {
         ours.len() == theirs.len() && ours.iter().zip(theirs).fold(0, differ) == 0
     }
 
-    /// Returns `true` if the text is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Returns `true` if it has visible ASCII characters alone, and at least one.
+    pub(crate) fn is_visible(&self) -> bool {
+        !self.0.is_empty() && self.0.bytes().all(|byte| byte.is_ascii_graphic())
     }
 }
 
-impl From<String> for Secret {
-    fn from(text: String) -> Self {
-        Self::new(text)
+impl TryFrom<String> for Secret {
+    type Error = &'static str;
+
+    /// Refuses what a secret is shown as: a document that was written has lost its secrets.
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text == SHOWN { Err("`***` stands for a secret, and is none") } else { Ok(Self::new(text)) }
     }
 }
 
@@ -53,12 +59,12 @@ impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        f.write_str(SHOWN)
     }
 }
 
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str("***")
+        to.serialize_str(SHOWN)
     }
 }

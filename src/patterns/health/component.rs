@@ -5,7 +5,8 @@ use futures_util::{FutureExt as _, future::join_all};
 
 use super::{
     Check, CheckFailure, CheckKind, CheckReport, Group, HealthConfig, HealthEvent as Event, HealthStatus, Report,
-    fleet::FleetGuard,
+    config::LONGEST_PAUSE,
+    fleet::{FleetGuard, LONGEST_TURN},
     state::{Around, CheckState, status},
 };
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     flight::{Flights, JoinOrLead},
     observe::{Events, Subscription},
     port::{Capability, within},
-    race::race,
+    race::{both, race},
     spawn::Spawner,
     store::Store,
     sync::Mutex,
@@ -39,6 +40,7 @@ struct Inner {
     is_stopping: Mutex<bool>,
     clock: Clock,
     entropy: Entropy,
+    spawner: Spawner,
     events: Events<Event>,
 }
 
@@ -87,10 +89,12 @@ impl Health {
             let state = checked.state.lock();
             let reason = state.failure(&config, now);
             let (latency, age) = (state.latency(), state.age(now));
+            let was_healthy = state.was_healthy();
             drop(state);
             let Check { name, kind, is_required, .. } = &checked.check;
             if reason.is_some() {
-                failed.push((*kind, *is_required));
+                // A fleet keeps members that were ready. One that never was is not, as if it failed by itself.
+                failed.push((if was_healthy { *kind } else { CheckKind::Local }, *is_required));
             }
             let status = match (reason, is_required) {
                 (None, _) => HealthStatus::Healthy,
@@ -132,24 +136,39 @@ impl Health {
     /// # Cancel safety
     /// If the future is dropped, results become stale, and the member's rows expire.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        race(shutdown, self.keep_watch()).await;
+        race(shutdown, both(self.keep_watch(), self.keep_membership())).await;
         if let Some(fleet) = &self.0.fleet {
-            fleet.leave(&|event| self.0.tell(event)).await;
+            fleet.leave(self.0.clock.now()).await;
         }
     }
 
+    /// Executes the checks when their results are due.
     async fn keep_watch(&self) {
         loop {
             let config = self.settings();
-            let began = self.0.clock.now();
-            let due = (0..self.0.checks.len()).filter(|check| !self.is_fresh(*check, &config, began));
-            join_all(due.map(|check| self.executed(check))).await;
-            if let Some(fleet) = &self.0.fleet {
-                fleet.turn(&config, self.wants_to_leave(&config), &|event| self.0.tell(event)).await;
-            }
-            // Not sooner, as the results are fresh until then; and members that started together do not stay together.
-            let pause = crate::time::scaled(config.cache_ttl, 1.0 + 0.2 * self.0.entropy.unit());
-            self.0.clock.sleep_until(began + pause).await;
+            let now = self.0.clock.now();
+            let due = (0..self.0.checks.len()).filter(|check| !self.is_fresh(*check, &config, now));
+            let executed = join_all(due.map(|check| self.executed(check)));
+            // A check that blocks its thread holds up no other one.
+            let _ = within(&self.0.clock, config.timeout, executed).await;
+            // Members that started together do not stay together.
+            let jitter = crate::time::scaled(config.cache_ttl, (LONGEST_PAUSE - 1.0) * self.0.entropy.unit());
+            let now = self.0.clock.now();
+            let due = self.0.checks.iter().map(|checked| checked.state.lock().due(&config)).min();
+            // Not at once for one that has no result.
+            let next = due.unwrap_or(now + config.cache_ttl).max(now + config.timeout);
+            self.0.clock.sleep_until(next + jitter).await;
+        }
+    }
+
+    /// Takes part in the fleet: apart from the checks, so that a slow store delays none.
+    async fn keep_membership(&self) {
+        let Some(fleet) = &self.0.fleet else { return std::future::pending().await };
+        loop {
+            let config = self.settings();
+            fleet.turn(&config, self.wants_to_leave(&config), &|event| self.0.tell(event)).await;
+            let pause = config.cache_ttl.min(LONGEST_TURN);
+            self.0.clock.sleep(crate::time::scaled(pause, 1.0 + 0.2 * self.0.entropy.unit())).await;
         }
     }
 
@@ -159,7 +178,9 @@ impl Health {
         self.0.checks.iter().any(|checked| {
             let check = &checked.check;
             let counts = check.is_required && check.kind == CheckKind::Dependency;
-            counts && check.belongs_to(&Group::Readiness) && checked.state.lock().failure(config, now).is_some()
+            let state = checked.state.lock();
+            let is_lost = state.was_healthy() && state.failure(config, now).is_some();
+            counts && check.belongs_to(&Group::Readiness) && is_lost
         })
     }
 
@@ -173,20 +194,31 @@ impl Health {
         self.0.checks[check].state.lock().is_fresh(config, now)
     }
 
-    /// Waits for an execution of the check, which all waiting callers share.
+    /// Waits for an execution of the check, which all waiting callers share. It has a task of its
+    /// own, so that no caller that is not polled delays the others.
     async fn executed(&self, check: usize) {
         let config = self.settings();
         let fresh = || self.is_fresh(check, &config, self.0.clock.now()).then_some(());
-        // Under the lock of the flights: an execution that ended in between serves this caller, too.
-        let seat = match self.0.flights.join_or_lead_unless(&check, fresh) {
-            Err(()) => return,
-            Ok(JoinOrLead::Joined(seat)) => seat,
-            Ok(JoinOrLead::Leads(lead)) => {
-                let health = self.clone();
-                lead.start(Box::pin(async move { health.execute(check).await }))
+        for may_spawn in [self.0.spawner.is_there(), false] {
+            // Under the lock of the flights: an execution that ended in between serves this caller, too.
+            let lead = match self.0.flights.join_or_lead_unless(&check, fresh) {
+                Err(()) => return,
+                Ok(JoinOrLead::Joined(seat)) => {
+                    let _ = seat.await;
+                    return;
+                }
+                Ok(JoinOrLead::Leads(lead)) => lead,
+            };
+            let health = self.clone();
+            let seat = lead.start(Box::pin(async move { health.execute(check).await }));
+            if !may_spawn {
+                let _ = seat.await;
+                return;
             }
-        };
-        let _ = seat.await;
+            // A spawner that drops its work leaves the execution to this caller.
+            let seat = seat.in_background();
+            self.0.spawner.spawn(async move { drop(seat.await) });
+        }
     }
 
     async fn execute(&self, index: usize) {
@@ -194,6 +226,7 @@ impl Health {
         let Checked { check, state, executions } = &self.0.checks[index];
         *executions.lock() += 1;
         let began = self.0.clock.now();
+        state.lock().begin(began);
         let execution = AssertUnwindSafe(within(&self.0.clock, config.timeout, async { check.execute().await }));
         let failed = match execution.catch_unwind().await {
             Ok(Some(Ok(()))) => None,
@@ -342,7 +375,8 @@ impl Component for Health {
             name,
             config: Mutex::new(Arc::new(config)),
             checks: checks.into_iter().map(checked).collect(),
-            flights: Flights::finishing(spawner),
+            flights: Flights::finishing(spawner.clone()),
+            spawner,
             fleet,
             is_stopping: Mutex::default(),
             clock,

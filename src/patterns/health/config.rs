@@ -3,7 +3,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Secret, human, require, require_some_time, setters};
+use crate::{
+    config::{ConfigError, Secret, human, require, require_some_time, setters},
+    time::scaled,
+};
+
+/// Longest pause of the watch, in `cache_ttl`.
+pub(super) const LONGEST_PAUSE: f64 = 1.2;
 
 /// Settings of a [`Health`](super::Health).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,13 +77,15 @@ setters! {
 impl HealthConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require_some_time(self.timeout, "timeout")?;
-        require_some_time(self.cache_ttl, "cache_ttl")?;
+        require(self.cache_ttl >= Duration::from_millis(10), "cache_ttl", "must be at least 10 ms")?;
         require(self.failure_threshold >= 1, "failure_threshold", "must be at least 1")?;
         require(self.success_threshold >= 1, "success_threshold", "must be at least 1")?;
         require(self.timeout <= self.stale_after, "timeout", "must not be longer than `stale_after`")?;
-        require(self.cache_ttl < self.stale_after, "cache_ttl", "must be shorter than `stale_after`")?;
+        let longest = scaled(self.cache_ttl, LONGEST_PAUSE).saturating_add(self.timeout);
+        let rule = "must be so short that 1.2 of it and `timeout` are shorter than `stale_after`";
+        require(longest < self.stale_after, "cache_ttl", rule)?;
         require((0.0..=1.0).contains(&self.max_ejected), "max_ejected", "must be from 0 to 1")?;
-        let is_usable = self.secret.as_ref().is_none_or(|secret| !secret.is_empty());
-        require(is_usable, "secret", "must not be empty")
+        let is_usable = self.secret.as_ref().is_none_or(Secret::is_visible);
+        require(is_usable, "secret", "must have visible ASCII characters, as a header has, and no others")
     }
 }

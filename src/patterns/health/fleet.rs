@@ -42,6 +42,8 @@ struct Seat {
     /// Set once an event has told that the member stays: the time of the next look for a slot.
     stays_until: Option<Instant>,
     is_store_down: bool,
+    /// The verdict of a member that has left the fleet.
+    left: Option<bool>,
 }
 
 #[derive(Debug, Clone)]
@@ -61,11 +63,13 @@ impl FleetGuard {
 
     /// Returns `true` if this member holds a slot at this time.
     pub(super) fn is_ejected(&self, now: Instant) -> bool {
-        self.seat.lock().slot.as_ref().is_some_and(|slot| now < slot.valid_until)
+        let seat = self.seat.lock();
+        seat.left.unwrap_or(seat.slot.as_ref().is_some_and(|slot| now < slot.valid_until))
     }
 
     /// Renews the member's row, and takes, renews or gives up a slot.
     pub(super) async fn turn(&self, config: &HealthConfig, wants_to_leave: bool, told: Told<'_>) {
+        self.seat.lock().left = None;
         let turned = self.try_turn(config, wants_to_leave, told).await;
         let mut seat = self.seat.lock();
         let was_down = std::mem::replace(&mut seat.is_store_down, turned.is_err());
@@ -84,9 +88,9 @@ impl FleetGuard {
         told: Told<'_>,
     ) -> Result<(), AskError<StoreError>> {
         let now = self.clock.now();
+        let mut renewed = Ok(());
         if now >= self.seat.lock().renew_from {
-            self.presence.renew().await?;
-            self.seat.lock().renew_from = now + RENEW_EVERY;
+            renewed = self.presence.renew().await.map(|_| self.seat.lock().renew_from = now + RENEW_EVERY);
         }
         let slot = self.seat.lock().slot.clone();
         match (slot, wants_to_leave) {
@@ -94,30 +98,51 @@ impl FleetGuard {
             (Some(slot), false) => self.give_up(slot, told).await?,
             (Some(slot), true) if now < slot.renew_from => {}
             (Some(slot), true) => {
-                if !self.keep(slot).await? {
-                    self.take(config, told).await?;
+                // The fleet may have become smaller: a slot counts by its rank.
+                if self.is_within(config, &slot).await? {
+                    if !self.keep(slot).await? {
+                        self.take(config, told).await?;
+                    }
+                } else {
+                    self.give_up(slot, told).await?;
                 }
             }
+            // Without a row of its own the members are unknown.
+            (None, true) if renewed.is_err() => {}
             (None, true) if self.seat.lock().stays_until.is_some_and(|until| now < until) => {}
             (None, true) => self.take(config, told).await?,
         }
-        Ok(())
+        renewed
     }
 
-    /// Frees the slot and deletes the member's row.
-    pub(super) async fn leave(&self, told: Told<'_>) {
+    /// Frees the slot and deletes the member's row. The verdict stays as it is.
+    pub(super) async fn leave(&self, now: Instant) {
         let slot = self.seat.lock().slot.clone();
+        let is_ejected = self.is_ejected(now);
+        self.seat.lock().left = Some(is_ejected);
         if let Some(slot) = slot {
             // Rows that could not be deleted expire.
-            let _ = self.give_up(slot, told).await;
+            let _ = self.free(slot).await;
         }
         let _ = self.presence.leave().await;
+        *self.seat.lock() = Seat { left: Some(is_ejected), ..Seat::default() };
+    }
+
+    /// Returns `true` if fewer slots than the fleet has come before this one.
+    async fn is_within(&self, config: &HealthConfig, slot: &Slot) -> Result<bool, AskError<StoreError>> {
+        let Some(fleet) = self.presence.list().await? else { return Ok(false) };
+        let before = fleet.rows.iter().filter(|row| row.row.starts_with(SLOT) && row.row < slot.row).count();
+        Ok(before < slots(config.max_ejected, fleet.members))
     }
 
     async fn give_up(&self, slot: Slot, told: Told<'_>) -> Result<(), AskError<StoreError>> {
         // From now on the member is ready, whether the row is deleted or expires.
         self.hold(None);
         told(Event::Returned);
+        self.free(slot).await
+    }
+
+    async fn free(&self, slot: Slot) -> Result<(), AskError<StoreError>> {
         let options = DeleteOptions { when: Precondition::Version(slot.version), ..DeleteOptions::new() };
         let deleted = self.presence.store().delete(self.presence.key(&slot.row), options);
         match self.presence.ask(deleted).await {
@@ -142,17 +167,14 @@ impl FleetGuard {
     async fn take(&self, config: &HealthConfig, told: Told<'_>) -> Result<(), AskError<StoreError>> {
         for _ in 0..ATTEMPTS {
             let Some(fleet) = self.presence.list().await? else {
-                told(Event::TooManyMembers);
+                self.stay(|| told(Event::TooManyMembers));
                 return Ok(());
             };
             let members = fleet.members;
             let (row, when) = match self.choose(config, fleet) {
                 Some(choice) => choice,
                 None => {
-                    let again = self.clock.now() + RENEW_EVERY;
-                    if self.seat.lock().stays_until.replace(again).is_none() {
-                        told(Event::Stayed { members });
-                    }
+                    self.stay(|| told(Event::Stayed { members }));
                     return Ok(());
                 }
             };
@@ -198,6 +220,15 @@ impl FleetGuard {
 }
 
 impl FleetGuard {
+    /// Looks for a slot again later, and tells that once.
+    fn stay(&self, tell: impl FnOnce()) {
+        let again = self.clock.now() + RENEW_EVERY;
+        let before = self.seat.lock().stays_until.replace(again);
+        if before.is_none() {
+            tell();
+        }
+    }
+
     fn hold(&self, slot: Option<Slot>) {
         let mut seat = self.seat.lock();
         (seat.slot, seat.stays_until) = (slot, None);
@@ -212,6 +243,9 @@ impl FleetGuard {
         Presence::new(store, clock.clone(), STORE_TIMEOUT, (format!("health {name}"), member))
     }
 }
+
+/// Longest pause between two turns of a member.
+pub(super) const LONGEST_TURN: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Time limit of one request to the store of the fleet.
 const STORE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);

@@ -143,6 +143,10 @@ pub(super) struct CheckState {
     /// Number of results in a row that contradict that.
     against: u32,
     last: Option<Outcome>,
+    /// `true` once it has been healthy.
+    was_healthy: bool,
+    /// Start of the execution that is under way.
+    running_since: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -160,7 +164,11 @@ impl CheckState {
         (at, latency): (Instant, Duration),
         failure: Option<CheckFailure>,
     ) -> Option<bool> {
-        self.last = Some(Outcome { at, latency, failure });
+        // After a gap the next result counts at once, as the first one does.
+        if self.last.is_some_and(|last| at - last.at > config.stale_after) {
+            (self.healthy, self.against) = (None, 0);
+        }
+        (self.last, self.running_since) = (Some(Outcome { at, latency, failure }), None);
         let is_well = failure.is_none();
         if self.healthy == Some(is_well) {
             self.against = 0;
@@ -176,7 +184,23 @@ impl CheckState {
             return None;
         }
         (self.healthy, self.against) = (Some(is_well), 0);
+        self.was_healthy |= is_well;
         self.healthy
+    }
+
+    /// Records that an execution has begun.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.running_since = Some(now);
+    }
+
+    /// Returns `true` once the check has been healthy.
+    pub(super) fn was_healthy(&self) -> bool {
+        self.was_healthy
+    }
+
+    /// Returns the time from which the last result serves no report any more.
+    pub(super) fn due(&self, config: &HealthConfig) -> Instant {
+        self.last.map_or(Instant::default(), |last| last.at + config.cache_ttl)
     }
 
     /// Returns `true` if the last result serves a report at this time.
@@ -187,7 +211,9 @@ impl CheckState {
     /// Returns `None` if the check is healthy, and else the reason.
     pub(super) fn failure(&self, config: &HealthConfig, now: Instant) -> Option<CheckFailure> {
         let Some(last) = self.last else { return Some(CheckFailure::NoResult) };
-        if now - last.at > config.stale_after {
+        // An execution that is under way has its time, also for reports that come seldom.
+        let is_running = self.running_since.is_some_and(|since| now - since <= config.timeout);
+        if now - last.at > config.stale_after && !is_running {
             return Some(CheckFailure::Stale);
         }
         match self.healthy {

@@ -27,6 +27,7 @@ use steadfast::{
         NewEvent, Outbox, OutboxConfig,
     },
     fallback::{Fallback, FallbackConfig},
+    health::{Check, Group, Health, HealthConfig},
     hedge::{Hedge, HedgeConfig},
     journal::{Entry, Gate, Journal, JournalConfig, Replayed},
     leader_election::{
@@ -552,6 +553,16 @@ fn others() -> Vec<Subject> {
             let supervisor = supervisor.clock(&clock).build()?;
             let _ = supervisor.explain().to_string();
             drop(drive(&time, supervisor.run(clock.sleep(S(20)))));
+            Ok(())
+        }),
+        of("HealthConfig", &[""], |config: HealthConfig| {
+            let (clock, time) = Clock::manual();
+            let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let check = Check::dependency("db", || async { Err::<(), _>("away") }).required();
+            let built = Health::builder(config).name("shop").check(check).fleet(store, "1").spawner(drop);
+            let health = built.clock(&clock).build()?;
+            drop(drive(&time, health.report(&Group::Readiness)));
+            let _ = drive(&time, health.run(clock.sleep(S(20))));
             Ok(())
         }),
         of("ProducerConfig", &[""], |config: ProducerConfig| {

@@ -13,6 +13,7 @@ use steadfast::{
     codec::Codec,
     config::{Effect, Reconfigure},
     fallback::{Fallback, FallbackConfig},
+    health::{Health, HealthConfig},
     hedge::{Hedge, HedgeConfig},
     journal::{Journal, JournalConfig},
     lease::StoreLease,
@@ -264,6 +265,12 @@ const COMPONENTS: &[Row] = &[
             ("election = { poll = \"9s\" }", "election"),
         ];
         restarts::<StreamProcessorConfig>(&processor, &fixed);
+    }),
+    ("Health", || {
+        let health = Health::builder(HealthConfig::default()).build().unwrap();
+        let valid = ["failure_threshold = 2\nmax_ejected = 0.3", "timeout = \"300ms\""];
+        let invalid = [("failure_threshold = 0", "failure_threshold"), ("max_ejected = 1.5", "max_ejected")];
+        documents::<HealthConfig>(&health, &valid, &invalid);
     }),
     ("Standard", || {
         let stack = Standard::new(StandardConfig::default()).unwrap();

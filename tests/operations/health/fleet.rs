@@ -155,7 +155,6 @@ fn a_member_that_crashes_at_any_request_leaves_no_more_than_its_slot_and_that_fo
         let requests = crash_at_every_write(|process| {
             let engine = engine.world();
             let (world, db, told) = (World::at(&engine.time), Thing::default(), Told::default());
-            db.breaks();
             let other = member(&world, engine.store.clone(), 2, &db, &told);
             let crashes = member(&world, process.store(engine.store.clone()), 1, &db, &told);
             let first = async {
@@ -165,6 +164,8 @@ fn a_member_that_crashes_at_any_request_leaves_no_more_than_its_slot_and_that_fo
                 );
             };
             let judged = async {
+                world.clock.sleep(S(1)).await;
+                db.breaks();
                 for _ in 0..120 {
                     world.clock.sleep(S(1)).await;
                     assert!(counts(&[crashes.clone(), other.clone()]).0 <= 1);
@@ -179,10 +180,11 @@ fn a_member_that_crashes_at_any_request_leaves_no_more_than_its_slot_and_that_fo
 #[test]
 fn a_watch_dropped_at_every_await_ejects_no_more_than_the_slots() {
     let (world, db, told) = (World::new(), Thing::default(), Told::default());
-    db.breaks();
     let store = Arc::new(Moody::new(&world.clock));
     store.is(Mode::Slow(MS(10)));
     let members: Vec<_> = (0..3).map(|i| member(&world, store.clone(), i, &db, &told)).collect();
+    world.run(S(4), futures::future::join_all(members.iter().map(|health| health.run(pending()))));
+    db.breaks();
     world.run(S(20), futures::future::join_all(members[1..].iter().map(|health| health.run(pending()))));
     let polls = drop_at_every_await(
         &world.time,
@@ -194,4 +196,41 @@ fn a_watch_dropped_at_every_await_ejects_no_more_than_the_slots() {
         },
     );
     assert!(polls > 3, "{polls}");
+}
+
+// Guarantee: health 4.
+#[test]
+fn a_member_that_was_never_ready_is_not_because_of_a_fleet() {
+    let (world, db, told) = (World::new(), Thing::default(), Told::default());
+    let store: Arc<dyn Store> = Arc::new(steadfast::store::InMemoryStore::builder().clock(&world.clock).build());
+    db.breaks();
+    let health = member(&world, store, 1, &db, &told);
+    assert_eq!(health.last_report(&Group::Readiness).status, Is::Unhealthy);
+    world.run(S(60), health.run(world.clock.sleep(S(30))));
+    assert!(!health.is_fit());
+    db.heals();
+    world.run(S(60), health.run(world.clock.sleep(S(30))));
+    assert!(health.is_fit());
+}
+
+// Guarantee: health 4.
+#[test]
+fn members_that_left_return_when_the_fleet_becomes_smaller() {
+    let (world, db, told) = (World::new(), Thing::default(), Told::default());
+    let store: Arc<dyn Store> = Arc::new(steadfast::store::InMemoryStore::builder().clock(&world.clock).build());
+    let members: Vec<_> = (0..8).map(|i| member(&world, store.clone(), i, &db, &told)).collect();
+    let run = |which: Vec<usize>| {
+        let runs = which.into_iter().map(|i| members[i].run(pending())).collect::<Vec<_>>();
+        futures::future::join_all(runs)
+    };
+    world.run(S(10), run((0..8).collect()));
+    db.breaks();
+    world.run(S(40), run((0..8).collect()));
+    assert_eq!(counts(&members), (4, 4));
+    // Those that stayed are gone.
+    let left = (0..8).filter(|i| members[*i].last_report(&Group::Readiness).reason == Some(GroupReason::Ejected));
+    let left: Vec<_> = left.collect();
+    world.run(S(60), run(left.clone()));
+    let left: Vec<_> = left.iter().map(|i| members[*i].clone()).collect();
+    assert_eq!(counts(&left), (2, 2));
 }

@@ -85,6 +85,54 @@ fn a_check_that_panics_has_failed_and_its_text_is_in_the_event_alone() {
     assert_eq!(texts.collect::<Vec<_>>(), ["the check panicked: a bug", "the check panicked: another"]);
 }
 
+// Guarantee: health 1.
+#[test]
+fn a_report_that_is_not_polled_any_more_stops_no_check() {
+    let world = World::new();
+    let (clock, looks) = (world.clock.clone(), Thing::default());
+    let counted = looks.clone();
+    let slow = Check::local("slow", move || {
+        let (clock, counted) = (clock.clone(), counted.clone());
+        async move {
+            clock.sleep(MS(100)).await;
+            counted.look()
+        }
+    });
+    let health = builder(&world, HealthConfig::default()).check(slow).build().unwrap();
+    let group = Group::Readiness;
+    let mut report = Box::pin(health.report(&group));
+    assert!(futures::FutureExt::now_or_never(report.as_mut()).is_none());
+    world.run(S(60), health.run(world.clock.sleep(S(31))));
+    assert!(looks.looks() >= 5, "{}", looks.looks());
+    assert!(health.is_fit());
+    drop(report);
+}
+
+// Guarantee: health 3.
+#[test]
+fn a_check_that_takes_its_time_is_healthy_for_reports_that_come_seldom_and_for_the_watch() {
+    let world = World::new();
+    let (clock, looks) = (world.clock.clone(), Thing::default());
+    let counted = looks.clone();
+    let slow = Check::local("slow", move || {
+        let (clock, counted) = (clock.clone(), counted.clone());
+        async move {
+            clock.sleep(MS(600)).await;
+            counted.look()
+        }
+    });
+    let health = builder(&world, HealthConfig::default()).check(slow).build().unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(status(&world, &health, Group::Readiness));
+        world.run(S(30), pending::<()>());
+    }
+    assert_eq!(seen[1..], [Is::Healthy; 3]);
+    let before = looks.looks();
+    world.run(S(700), health.run(world.clock.sleep(S(600))));
+    assert!(looks.looks() - before >= 600 / 7, "{}", looks.looks() - before);
+}
+
 // Guarantee: health 2.
 #[test]
 fn liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy() {
@@ -218,6 +266,8 @@ fn the_secret_is_replaced_in_use_and_shown_nowhere() {
     assert!(!toml::to_string(&next).unwrap().contains("barley"));
     let read: HealthConfig = toml::from_str("secret = \"barley\"").unwrap();
     assert_eq!(read.secret, next.secret);
+    // What was written shows no secret, so that it cannot be read back as one.
+    assert!(toml::from_str::<HealthConfig>(&toml::to_string(&next).unwrap()).is_err());
     let refused = health.reconfigure(HealthConfig::default().failure_threshold(0)).unwrap_err();
     assert_eq!(refused.field(), "failure_threshold");
     assert!(health.is_secret("barley"));
@@ -234,7 +284,9 @@ fn settings_that_cannot_work_are_refused_with_their_field() {
         assert_eq!(field(of(config.clone().max_ejected(share))), "max_ejected");
     }
     assert_eq!(field(of(config.clone().cache_ttl(S(15)))), "cache_ttl");
-    assert_eq!(field(of(config.clone().secret(Secret::new("")))), "secret");
+    for secret in ["", "sesame\n", "open sesame"] {
+        assert_eq!(field(of(config.clone().secret(Secret::new(secret)))), "secret");
+    }
     let disk = Thing::default();
     let twice = builder(&world, config.clone()).check(disk.local("disk")).check(disk.dependency("disk"));
     assert_eq!(field(twice.build()), "check");
