@@ -145,8 +145,8 @@
 //!    healthy; the first result counts at once. A result older than `stale_after` is a failure.
 //!    After [`stopping`](Health::stopping) readiness is unhealthy, and liveness is as it was.
 //! 4. Of a fleet no more members count themselves as ejected because of dependencies than it has
-//!    slots. A local failure always ejects. If the store or the members are unknown, a dependency
-//!    ejects nobody.
+//!    slots. A local failure always ejects, and a member that was never ready is not ready. If the
+//!    store or the members are unknown, a dependency ejects nobody.
 //! 5. An anonymous answer is one word. Details need the secret, and a wrong one is answered as an
 //!    unknown path. No report and no answer has the text of an error: events have it. The secret is
 //!    replaced in use, and shown nowhere.
@@ -169,8 +169,9 @@
 //! - Without [`run`](Health::run) and without reports, results become stale, and nothing is fit.
 //! - A fleet of one has no slot: it always stays. With [`max_ejected`](HealthConfig::max_ejected)
 //!   1.0 all may leave.
-//! - If members leave the fleet for good, more members may be ejected for a while than the smaller
-//!   fleet has slots.
+//! - If members leave the fleet for good, more members may be ejected than the smaller fleet has
+//!   slots, for 45 s or so: until their rows have expired, and the others have renewed their slots.
+//! - Without [`run`](Health::run), no dependency ejects a member of a fleet.
 //! - A check that blocks its thread stops the report that executes it; others use the last result.
 //! - The path of a probe is public unless your network says otherwise: answer on an address of its
 //!   own where you can.
