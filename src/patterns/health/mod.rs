@@ -93,7 +93,7 @@
 //! let built = built.check(database).fleet(store.clone(), "eu-1");
 //!
 //! // 2. Details for a monitor.
-//! let health = built.secret(Secret::new("from the environment")).build()?;
+//! let health = built.secret(Secret::new("from-the-environment")).build()?;
 //!
 //! // 3. Watch without reports, too; a fleet needs it.
 //! let watch = health.clone();

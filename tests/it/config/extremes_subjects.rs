@@ -555,7 +555,7 @@ fn others() -> Vec<Subject> {
             drop(drive(&time, supervisor.run(clock.sleep(S(20)))));
             Ok(())
         }),
-        of("HealthConfig", &[""], |config: HealthConfig| {
+        of("HealthConfig", &["", "secret = 'open-sesame'"], |config: HealthConfig| {
             let (clock, time) = Clock::manual();
             let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
             let check = Check::dependency("db", || async { Err::<(), _>("away") }).required();
