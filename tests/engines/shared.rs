@@ -42,10 +42,8 @@ async fn a_limit_is_kept(url: &str) {
             .sharing(sharing)
             .when_down(WhenDown::FailClosed)
             .call_timeout(Duration::from_secs(30));
-        let limiters: Vec<_> = backends
-            .iter()
-            .map(|backend| SharedRateLimiter::new(backend.store(), &name, config.clone()).unwrap())
-            .collect();
+        let limiters: Vec<_> =
+            backends.iter().map(|backend| SharedRateLimiter::new(backend.store(), &name, config).unwrap()).collect();
         let calls = limiters.iter().flat_map(|limiter| (0..40).map(|_| limiter.acquire()));
         let admitted = ends(join_all(calls)).await.iter().filter(|call| call.is_ok()).count();
         assert!(limiters.iter().all(|limiter| !limiter.is_store_down()));
@@ -123,7 +121,11 @@ async fn a_cache_is_shared(url: &str) {
         let gets = caches.iter().flat_map(|cache| (0..20).map(|_| cache.get_or_load(&7, load)));
         assert!(join_all(gets).await.iter().all(|value| matches!(value, Ok(1))));
         assert!(loads.load(Relaxed) < 2, "{} loads by {PROCESSES} processes", loads.load(Relaxed));
-        caches[0].update(&7, async { Ok::<_, std::io::Error>(source.store(2, Relaxed)) }).await.unwrap();
+        let write = async {
+            source.store(2, Relaxed);
+            Ok::<_, std::io::Error>(())
+        };
+        caches[0].update(&7, write).await.unwrap();
         for cache in &caches {
             while cache.get_or_load(&7, load).await.unwrap() != 2 {
                 look_again().await;

@@ -421,13 +421,13 @@ impl Machine {
     /// Asks the last of the children that must stop, unless one is stopping already. No other child
     /// waits for an optional one. Near the end of a shutdown all are asked at once.
     fn stop_next(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let is_late = now >= self.ask_all_from();
-        let (goes_on, is_alone) = (self.ending.is_none(), self.config.strategy == Strategy::OneForOne);
-        let holds_up = |slot: &Slot| !is_late && !(goes_on && (is_alone || slot.rules.is_optional));
+        let goes_on = self.ending.is_none();
+        let at_once = now >= self.ask_all_from() || (goes_on && self.config.strategy == Strategy::OneForOne);
+        let holds_up = |slot: &Slot| !(at_once || goes_on && slot.rules.is_optional);
         let mut waits = self.slots.iter().any(|slot| slot.ends() && !slot.is_blocked && holds_up(slot));
         let by = (now + self.config.stop_timeout).min(self.drop_by());
         for (child, slot) in self.slots.iter_mut().enumerate().rev() {
-            if slot.runs() && slot.is_stopped && !(waits && !is_late && !(goes_on && is_alone)) {
+            if slot.runs() && slot.is_stopped && (at_once || !waits) {
                 waits |= holds_up(slot);
                 (slot.phase, slot.until) = (ChildPhase::Stopping, by);
                 actions.push(Action::Stop { child, by });
