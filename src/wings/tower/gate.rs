@@ -194,7 +194,13 @@ impl Gate {
         if headers.len() > config.max_headers || size(headers) > config.max_header_bytes {
             return Err(GateRule::HeadersTooLarge);
         }
-        if headers.get_all(header::HOST).iter().count() > 1 {
+        let mut hosts = headers.get_all(header::HOST).iter();
+        // In HTTP/2 the target has a host, too. Hops would choose one of two.
+        let differs = hosts
+            .next()
+            .zip(uri.authority())
+            .is_some_and(|(host, authority)| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()));
+        if differs || hosts.next().is_some() {
             return Err(GateRule::Framing);
         }
         framed(route, headers, body)

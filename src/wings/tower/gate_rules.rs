@@ -86,33 +86,48 @@ pub(super) struct Route {
 
 /// Headers by which hops before a service tell who or where a caller is: a caller could write them
 /// itself. A name that ends with `-` stands for all that begin so.
-const NEVER: [&str; 22] = [
+const NEVER: [&str; 37] = [
     "forwarded",
+    "x-forwarded",
     "x-forwarded-",
     "x-original-",
     "x-rewrite-",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
     "x-real-ip",
     "x-client-",
+    "client-",
     "x-cluster-client-ip",
     "x-envoy-",
     "true-client-ip",
+    "fastly-client-ip",
+    "x-azure-clientip",
+    "x-azure-socketip",
     "cf-",
     "via",
     "remote-",
     "x-remote-",
     "x-user",
     "x-user-",
+    "x-email",
+    "x-groups",
     "x-auth-",
     "x-authenticated-",
+    "x-webauth-",
     "x-ssl-",
+    "ssl-client-",
+    "x-arr-",
     "x-amzn-",
     "x-goog-",
     "x-ms-client-principal",
     "x-ms-client-principal-",
+    "x-ms-token-",
 ];
 
 /// Headers of one connection or of the frame of a body, which the next hop writes anew.
-const OF_HOP: [HeaderName; 8] = [
+const OF_HOP: [HeaderName; 11] = [
     header::CONNECTION,
     header::TE,
     header::TRAILER,
@@ -121,6 +136,9 @@ const OF_HOP: [HeaderName; 8] = [
     header::CONTENT_LENGTH,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
 ];
 
 impl GateRules {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, Version};
 use http_body_util::Full;
 use hyper::body::{Body, Frame};
 use steadfast::{
@@ -238,12 +238,64 @@ fn only_named_headers_pass_and_those_of_identity_never() {
     let expected =
         ["accept: a", "accept: b", "content-length: 9", "content-type: application/json", "idempotency-key: 8e03"];
     assert_eq!(names, expected);
-    for name in
-        ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "remote-user", "x-user", "connection", "a_b", "a b"]
-    {
+    let of_identity = [
+        "x-forwarded-for",
+        "X-Forwarded-Host",
+        "x-forwarded",
+        "forwarded",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-host",
+        "x-http-method-override",
+        "x-method-override",
+        "x-real-ip",
+        "x-client-ip",
+        "client-ip",
+        "client-cert-chain",
+        "x-cluster-client-ip",
+        "x-envoy-external-address",
+        "true-client-ip",
+        "fastly-client-ip",
+        "x-azure-clientip",
+        "cf-connecting-ip",
+        "via",
+        "remote-user",
+        "x-remote-user",
+        "x-user",
+        "x-user-id",
+        "x-email",
+        "x-groups",
+        "x-auth-request-user",
+        "x-authenticated-user",
+        "x-webauth-user",
+        "x-ssl-client-dn",
+        "ssl-client-verify",
+        "x-arr-clientcert",
+        "x-amzn-oidc-data",
+        "x-goog-iap-jwt-assertion",
+        "x-ms-token-aad-id-token",
+    ];
+    let of_hop = ["connection", "keep-alive", "proxy-connection", "http2-settings"];
+    for name in of_identity.into_iter().chain(of_hop).chain(["a_b", "a b"]) {
         let rules = GateRules::new().get("/").keep_headers([name]);
         let refused = GateLayer::new(rules, GateConfig::default()).unwrap_err();
         assert!(refused.field().contains(name), "{refused}");
+    }
+}
+
+/// A hop could choose the one, and the next hop the other.
+#[test]
+fn a_request_with_one_host_in_its_target_and_another_in_its_header_is_refused() {
+    let world = World::new();
+    let send = |authority: &str, host: Option<&str>| {
+        let request = order().version(Version::HTTP_2).uri(format!("https://{authority}/orders"));
+        let request = host.into_iter().fold(request, |request, host| request.header("host", host));
+        world.send(request.body(world.body(&BODY, false)).unwrap()).status().as_u16()
+    };
+    assert_eq!(send("shop", None), 200);
+    assert_eq!(send("shop", Some("Shop")), 200);
+    for (authority, host) in [("shop", "admin"), ("shop", "shop:8080"), ("shop:80", "shop"), ("ada@shop", "shop")] {
+        assert_eq!(send(authority, Some(host)), 400, "{authority} and {host}");
     }
 }
 
