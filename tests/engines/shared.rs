@@ -1,4 +1,4 @@
-//! Patterns whose processes share state on a server: limits, breakers and caches.
+//! Patterns whose processes share state on a server: limits, breakers, caches and checkpoints.
 use std::{
     future::pending,
     sync::{
@@ -14,8 +14,11 @@ use steadfast::{
     cache_aside::{CacheAside, CacheAsideConfig},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig, State},
     codec::Codec,
+    supervisor::{CheckpointError, Child, ChildContext, Restart, Supervisor, SupervisorConfig},
     throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, Sharing, WhenDown},
 };
+
+use tokio::sync::Notify;
 
 use crate::server::{ends, look_again};
 
@@ -138,6 +141,39 @@ async fn a_cache_is_shared(url: &str) {
     .await;
 }
 
+/// The latest instance of a child owns its checkpoint, whichever process it is in.
+async fn a_checkpoint_has_one_owner(url: &str) {
+    let (backends, name) = (processes(url).await, name());
+    let (saved, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let supervisor = |backend: &Backend, child: Child| {
+        let built = Supervisor::builder(SupervisorConfig::default().max_restarts(0)).name(&*name);
+        built.checkpoints(backend.store()).child(child.restart(Restart::Transient)).build().unwrap()
+    };
+    let (tells, waits) = (saved.clone(), go.clone());
+    let first = Child::new("steps", move |cx: ChildContext| {
+        let (tells, waits) = (tells.clone(), waits.clone());
+        async move {
+            assert_eq!(cx.checkpoint().await?, None);
+            cx.save_checkpoint("1").await?;
+            tells.notify_one();
+            waits.notified().await;
+            let late = cx.save_checkpoint("3").await;
+            assert!(matches!(late, Err(CheckpointError::Superseded)), "{late:?}");
+            Ok::<_, CheckpointError>(())
+        }
+    });
+    let second = Child::new("steps", async |cx: ChildContext| {
+        assert_eq!(cx.checkpoint().await?.as_deref(), Some(&b"1"[..]));
+        cx.save_checkpoint("2").await
+    });
+    let (first, second) = (supervisor(&backends[0], first), supervisor(&backends[1], second));
+    let one = tokio::spawn(async move { first.run(pending()).await });
+    ends(saved.notified()).await;
+    ends(second.run(pending())).await.unwrap();
+    go.notify_one();
+    ends(one).await.unwrap().unwrap();
+}
+
 macro_rules! on {
     ($engine:ident, $feature:literal, $url:expr) => {
         #[cfg(feature = $feature)]
@@ -150,6 +186,11 @@ macro_rules! on {
             #[tokio::test(flavor = "multi_thread")]
             async fn an_opening_of_one_process_opens_the_breakers_of_the_others() {
                 super::an_opening_is_shared(&$url).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn the_latest_process_owns_the_checkpoint_of_a_child() {
+                super::a_checkpoint_has_one_owner(&$url).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
