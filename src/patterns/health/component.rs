@@ -16,7 +16,7 @@ use crate::{
     entropy::Entropy,
     flight::{Flights, JoinOrLead},
     observe::{Events, Subscription},
-    port::{Capability, within},
+    port::{BoxFuture, Capability, within},
     race::{both, race},
     spawn::Spawner,
     store::Store,
@@ -328,10 +328,7 @@ impl Builder<Health> {
 
     /// Sets the function that spawns the rest of an execution for which no report waits any more.
     /// The current tokio runtime by default.
-    pub fn spawner(
-        mut self,
-        spawn: impl Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
-    ) -> Self {
+    pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
         self.spec.spawner = Spawner::own(spawn);
         self
     }

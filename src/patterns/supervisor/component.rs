@@ -13,7 +13,7 @@ use crate::{
     in_progress::InProgress,
     observe::{Events, Subscription},
     outcome::PolicyKind,
-    port::Capability,
+    port::{BoxFuture, Capability},
     spawn::Spawner,
     store::Store,
     sync::Mutex,
@@ -260,10 +260,7 @@ impl Builder<Supervisor> {
 
     /// Sets the function that spawns the task of each child, such as that of a second runtime for
     /// children that compute. The current tokio runtime by default.
-    pub fn spawner(
-        mut self,
-        spawn: impl Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
-    ) -> Self {
+    pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
         self.spec.spawner = Spawner::own(spawn);
         self
     }
