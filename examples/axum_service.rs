@@ -2,11 +2,12 @@
 //!
 //! Both servers and the load are in this process, on loopback. Each tenant has a quota (429), load above the shop's
 //! capacity is shed by priority (503), the second server is called through a pipeline, and `/metrics` has the
-//! figures. The last line is the result as JSON; the exit code is 0 if all assertions hold.
+//! figures. A platform asks `/livez` and `/readyz` all the time; readiness ends before the shop stops. The last line is the result as JSON; the exit code is 0 if all assertions hold.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     collections::BTreeMap,
     error::Error,
+    future::ready,
     io::{self, Write as _},
     net::SocketAddr,
     process::ExitCode,
@@ -27,7 +28,7 @@ use axum::{
 };
 use clap::Parser;
 use futures::future::join_all;
-use http::{HeaderName, Request, StatusCode};
+use http::{HeaderMap, HeaderName, Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::{client::legacy, rt::TokioExecutor};
@@ -36,7 +37,8 @@ use serde_json::json;
 use steadfast::{
     FailureKind, Pipeline, Priority, Verdict,
     call::AttemptInfo,
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    health::{Check, Group, Health, HealthConfig},
     http::{ByStatus, kind_by_source, refusal, status_of},
     metrics::{CallMeter, Metrics},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -137,12 +139,12 @@ impl Stock {
 
 // ---- the shop ---------------------------------------------------------------------------------------------------------------
 
-/// Returns the shop, and its concurrency limiter for observation.
+/// Returns the shop, and its health.
 fn shop(
     stock: SocketAddr,
     metrics: &Metrics,
     page: impl Fn() -> String + Clone + Send + Sync + 'static,
-) -> Result<Router> {
+) -> Result<(Router, Health)> {
     // Calls to the second server. The clones of one client share their connections.
     let budget = RetryBudget::new(RetryBudgetConfig::default())?;
     let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).name("stock").build()?;
@@ -204,6 +206,14 @@ fn shop(
     let tenants = KeyedRateLimiter::<String>::builder(Quota::per_second(QUOTA).burst(QUOTA)).name("tenants").build()?;
     let gate = Gate { tenants: tenants.clone(), meter: metrics.calls("tenants") };
 
+    // Without the other server the shop is degraded, and no other shop would be better: it stays.
+    let circuit = {
+        let breaker = breaker.clone();
+        move || ready(if breaker.state() == State::Open { Err("the circuit is open") } else { Ok(()) })
+    };
+    let config = HealthConfig::default().cache_ttl(MS(500)).drain_delay(MS(300));
+    let health = Health::builder(config).name("shop").check(Check::dependency("stock", circuit)).build()?;
+
     metrics.watch("stock", &retry)?;
     metrics.watch("stock", &budget)?;
     metrics.watch("stock", &breaker)?;
@@ -211,11 +221,18 @@ fn shop(
     metrics.watch("orders", &shedder)?;
     metrics.watch("tenants", &tenants)?;
     let metrics = metrics.clone();
-    Ok(Router::new()
+    let probe = |group: Group| {
+        let health = health.clone();
+        get(async move |headers: HeaderMap| health.answer::<String>(&group, &headers).await)
+    };
+    let app = Router::new()
         .route("/order", get(order))
         .layer(inbound)
         .layer(middleware::from_fn_with_state(gate, by_tenant))
-        .route("/metrics", get(async move || metrics.scrape(page))))
+        .route("/metrics", get(async move || metrics.scrape(page)))
+        .route("/livez", probe(Group::Liveness))
+        .route("/readyz", probe(Group::Readiness));
+    Ok((app, health))
 }
 
 #[derive(Clone)]
@@ -263,6 +280,24 @@ async fn ask(http: &Http, uri: &str, tenant: &str, priority: Priority) -> Result
     let (status, told) = (answer.status().as_u16(), answer.headers().contains_key("retry-after"));
     answer.into_body().collect().await?;
     Ok((status, told))
+}
+
+/// The probes of a platform: each word that it was told, with its status.
+#[derive(Default)]
+struct Probes(BTreeMap<(&'static str, u16, String), u64>);
+
+impl Probes {
+    /// Asks both paths, and returns their statuses.
+    async fn ask(&mut self, http: &Http, address: SocketAddr) -> Result<[u16; 2]> {
+        let mut statuses = [0; 2];
+        for (status, path) in statuses.iter_mut().zip(["/livez", "/readyz"]) {
+            let answer = http.get(format!("http://{address}{path}").parse()?).await?;
+            *status = answer.status().as_u16();
+            let word = String::from_utf8(answer.into_body().collect().await?.to_bytes().to_vec())?;
+            *self.0.entry((path, *status, word)).or_default() += 1;
+        }
+        Ok(statuses)
+    }
 }
 
 /// One tenant with a request rate. A greedy tenant catches up on delayed requests; the others do not, so that they
@@ -316,7 +351,8 @@ async fn show(args: &Args) -> Result<bool> {
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = recorder.handle();
     let metrics = Metrics::on(recorder);
-    let first = serve(shop(second.address, &metrics, move || page.render())?).await?;
+    let (shop, health) = shop(second.address, &metrics, move || page.render())?;
+    let first = serve(shop).await?;
     let (http, order) = (client(), format!("http://{}/order", first.address));
 
     say(format!(
@@ -331,9 +367,13 @@ async fn show(args: &Args) -> Result<bool> {
     let tenants = polite.into_iter().chain([Asks { tenant: GREEDY, rate: args.rate * 10, greedy: true }]);
     let load = |asks: Asks| asks.load(http.clone(), order.clone(), until, seen.clone());
     let loads: Vec<_> = tenants.map(load).map(tokio::spawn).collect();
+    let (mut probes, mut is_up) = (Probes::default(), true);
     for second in 0..args.seconds {
         stock.is_slow.store(second % 3 == 1, SeqCst);
-        clock.sleep(Duration::from_secs(1)).await;
+        for _ in 0..10 {
+            clock.sleep(MS(100)).await;
+            is_up &= probes.ask(&http, first.address).await? == [200, 200];
+        }
     }
     stock.is_slow.store(false, SeqCst);
     for load in loads {
@@ -351,6 +391,15 @@ async fn show(args: &Args) -> Result<bool> {
             break;
         }
         clock.sleep(MS(100)).await;
+    }
+
+    // Load balancers are told first, and have time to notice. The platform is not: it would kill the shop.
+    let ends = tokio::spawn(async move { health.stopping().await });
+    clock.sleep(MS(50)).await;
+    let drains = probes.ask(&http, first.address).await? == [200, 503];
+    ends.await?;
+    for ((path, status, word), times) in &probes.0 {
+        say(format!("  {path}: {status} {word}, {times} times"))?;
     }
 
     // An order in flight at shutdown is answered; after that the shop accepts no connection.
@@ -371,11 +420,11 @@ async fn show(args: &Args) -> Result<bool> {
     second.ended.abort();
 
     let seen = std::mem::take(&mut *seen.lock().map_err(|_| "poisoned")?);
-    report(&seen, &text, took, last.0 == 200 && gone)
+    report(&seen, &text, took, [is_up, drains, last.0 == 200 && gone])
 }
 
 /// Prints the results, and returns `true` if all promises hold.
-fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool> {
+fn report(seen: &Seen, page: &str, took: f64, [is_up, drains, stopped_well]: [bool; 3]) -> Result<bool> {
     let all = seen.count(|_, _, _| true);
     let (ok, limited, shed) = (seen.of(200), seen.of(429), seen.of(503));
     let failed = all - ok - limited - shed;
@@ -422,6 +471,8 @@ fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool
         ("each rejection has a time to return", seen.without_a_time == 0),
         ("faults of the other server are retried", retries > 0),
         ("the numbers on /metrics are those that were seen", told.iter().all(|(_, seen, told)| seen == told)),
+        ("probes are answered under load, also while the other server is slow", is_up),
+        ("readiness ends before the shop does, and liveness stays", drains),
         ("a shutdown finishes requests in flight", stopped_well),
     ];
     for (promise, held) in promises {
