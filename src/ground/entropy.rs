@@ -39,6 +39,11 @@ impl Entropy {
         mix(self.0.fetch_add(GAMMA, Ordering::Relaxed).wrapping_add(GAMMA))
     }
 
+    /// Returns an identity of 32 hexadecimal digits.
+    pub(crate) fn id(&self) -> String {
+        format!("{:016x}{:016x}", self.next_u64(), self.next_u64())
+    }
+
     /// Returns a number in `0.0..1.0`.
     pub fn unit(&self) -> f64 {
         // A double has a fraction of 53 bits.

@@ -101,7 +101,7 @@ impl ClaimCheck {
         }
         let mut running = FuturesUnordered::new();
         for message in messages.iter_mut().filter(|message| message.body.len() > config.threshold) {
-            let row = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+            let row = entropy.id();
             rows.push(row.clone());
             if running.len() >= WIDTH
                 && let Some(stored) = running.next().await

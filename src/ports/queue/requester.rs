@@ -127,7 +127,7 @@ impl Requester {
     pub async fn request(&self, request: Message, within: Duration) -> Result<Delivery, RequestError> {
         let inner = &*self.0;
         let by = inner.clock.now() + within;
-        let id = format!("{:016x}{:016x}", inner.entropy.next_u64(), inner.entropy.next_u64());
+        let id = inner.entropy.id();
         inner.waiting.lock().insert(id.clone(), None);
         let waits = Waits { inner, id: &id };
         let request = request.header(REPLY_TO, inner.name.clone()).header(CORRELATION_ID, id.clone());

@@ -124,7 +124,7 @@ async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortEr
         }
     }
     let (clock, entropy) = (common.clock.clone(), common.entropy());
-    let new = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+    let new = entropy.id();
     let identity = find_or_create(&*store, &clock, &partition, new).await?;
     let announcer = notifier.map(|notifier| Announcer::new(notifier, notices_of(&identity)));
     let inner = Arc::new(EventStoreInner {

@@ -167,7 +167,7 @@ async fn open(spec: StoreTopicSpec, common: Common) -> Result<StoreTopic, PortEr
     }
     of_store.check_key("name", &row_of_topic)?;
     let (clock, entropy) = (common.clock.clone(), common.entropy());
-    let new = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+    let new = entropy.id();
     let (of_it, identity) = find_or_create(&*store, &clock, &row_of_topic, (partitions, new)).await?;
     if of_it != partitions {
         let rule =

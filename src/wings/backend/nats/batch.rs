@@ -53,7 +53,7 @@ impl Link {
 
     async fn send_batch(&self, messages: &[Draft]) -> Result<Result<u64, ApiError>, PortError> {
         let entropy = &self.base().entropy;
-        let id = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+        let id = entropy.id();
         let parts = |draft: &Draft, number: usize| {
             let mut headers = draft.headers.clone();
             headers.insert(NATS_BATCH_ID, id.as_str());

@@ -178,7 +178,7 @@ impl Agreement<'_> {
     /// Returns the identity and the number of its message: those of the first handle.
     async fn agree(&self, link: &Link) -> Result<(String, u64), PortError> {
         let entropy = &link.base().entropy;
-        let identity = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+        let identity = entropy.id();
         let get = GetMessage { last_by_subj: Some(&self.subject), ..GetMessage::default() };
         loop {
             let mut is_first = HeaderMap::new();

@@ -158,7 +158,7 @@ impl Base {
 impl Link {
     /// Connects, and checks the server.
     pub(super) async fn connect(base: Base) -> Result<Self, PortError> {
-        let identity = format!("{:016x}{:016x}", base.entropy.next_u64(), base.entropy.next_u64());
+        let identity = base.entropy.id();
         let (socket, server) = base.connect(&identity, true).await?;
         if server.hides_settings {
             base.send(|| ConnectionEvent::Unverified { capability: Capability::Durable });
