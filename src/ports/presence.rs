@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::{
     port::{AskError, ask_on_time},
     store::{DeleteOptions, Key, PutOptions, Row, Scan, Store, StoreError},
-    time::{Clock, Instant},
+    time::Clock,
 };
 
 /// Life of a row, by the store's clock.
@@ -60,11 +60,9 @@ impl Presence {
         self.partition.len().max(self.row.len())
     }
 
-    /// Writes or renews this process's row. Returns the time until which it certainly exists.
-    pub(crate) async fn renew(&self) -> Result<Instant, AskError<StoreError>> {
-        let began = self.clock.now();
-        self.ask(self.store.put(self.key(&self.row), Bytes::new(), PutOptions::new().ttl(TTL))).await?;
-        Ok(began + VALID_FOR)
+    /// Writes or renews this process's row.
+    pub(crate) async fn renew(&self) -> Result<(), AskError<StoreError>> {
+        self.ask(self.store.put(self.key(&self.row), Bytes::new(), PutOptions::new().ttl(TTL))).await.map(|_| ())
     }
 
     /// Deletes this process's row.

@@ -1,12 +1,12 @@
 //! The description of a check.
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use serde::Serialize;
 
-use crate::config::Name;
+use crate::{config::Name, port::BoxFuture};
 
 /// An execution of a check, whose error is a text.
-pub(super) type Execution = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+pub(super) type Execution = BoxFuture<'static, Result<(), String>>;
 
 /// The function of a check.
 type Execute = Arc<dyn Fn() -> Execution + Send + Sync>;
@@ -36,11 +36,11 @@ impl CheckKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Group {
-    /// Whether a restart would help. It has local checks alone.
+    /// Unhealthy if a restart would help. It has local checks alone.
     Liveness,
-    /// Whether requests should come.
+    /// Unhealthy while no requests should come.
     Readiness,
-    /// Whether the process has started.
+    /// Unhealthy until the process has started.
     Startup,
     /// A group of your own.
     Tag(Name),

@@ -1,5 +1,10 @@
 //! Building health checks, executing them, and reporting on them.
-use std::{collections::HashSet, future::Future, panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    collections::HashSet,
+    future::{Future, pending},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+};
 
 use futures_util::{FutureExt as _, future::join_all};
 
@@ -21,7 +26,7 @@ use crate::{
     spawn::Spawner,
     store::Store,
     sync::Mutex,
-    time::{Clock, Instant},
+    time::{Clock, Instant, scaled},
 };
 
 /// The health of a process, for load balancers, platforms and monitors. The
@@ -152,7 +157,7 @@ impl Health {
             // A check that blocks its thread holds up no other one.
             let _ = within(&self.0.clock, config.timeout, executed).await;
             // Members that started together do not stay together.
-            let jitter = crate::time::scaled(config.cache_ttl, (LONGEST_PAUSE - 1.0) * self.0.entropy.unit());
+            let jitter = scaled(config.cache_ttl, (LONGEST_PAUSE - 1.0) * self.0.entropy.unit());
             let now = self.0.clock.now();
             let due = self.0.checks.iter().map(|checked| checked.state.lock().due(&config)).min();
             // Not at once for one that has no result.
@@ -163,12 +168,12 @@ impl Health {
 
     /// Takes part in the fleet: apart from the checks, so that a slow store delays none.
     async fn keep_membership(&self) {
-        let Some(fleet) = &self.0.fleet else { return std::future::pending().await };
+        let Some(fleet) = &self.0.fleet else { return pending().await };
         loop {
             let config = self.settings();
             fleet.turn(&config, self.wants_to_leave(&config), &|event| self.0.tell(event)).await;
             let pause = config.cache_ttl.min(LONGEST_TURN);
-            self.0.clock.sleep(crate::time::scaled(pause, 1.0 + 0.2 * self.0.entropy.unit())).await;
+            self.0.clock.sleep(scaled(pause, 1.0 + 0.2 * self.0.entropy.unit())).await;
         }
     }
 

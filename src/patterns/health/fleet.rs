@@ -4,17 +4,23 @@
 //! while one member holds it: the member inserts it if it is absent, renews it, and deletes it. Of
 //! several members that insert one row, one succeeds. A member counts itself as ejected only as
 //! long as its row certainly exists.
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{HealthConfig, HealthEvent as Event, state::slots};
 use crate::{
     entropy::Entropy,
     port::AskError,
     presence::{Fleet, Presence, RENEW_EVERY, TTL, VALID_FOR},
-    store::{DeleteOptions, Precondition, PutOptions, Row, StoreError, Version},
+    store::{DeleteOptions, Precondition, PutOptions, Row, Store, StoreError, Version},
     sync::Mutex,
     time::{Clock, Instant},
 };
+
+/// Longest pause between two turns of a member.
+pub(super) const LONGEST_TURN: Duration = Duration::from_secs(5);
+
+/// Time limit of one request to the store of the fleet.
+const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum number of slots that a member tries to take in one turn.
 const ATTEMPTS: usize = 3;
@@ -61,6 +67,11 @@ impl FleetGuard {
         Self { presence, clock, entropy, holder, seat: Mutex::default() }
     }
 
+    /// Creates the presence of a member in the fleet of this name.
+    pub(super) fn presence(store: Arc<dyn Store>, clock: &Clock, (name, member): (&str, &str)) -> Presence {
+        Presence::new(store, clock.clone(), STORE_TIMEOUT, (format!("health {name}"), member))
+    }
+
     /// Returns `true` if this member holds a slot at this time.
     pub(super) fn is_ejected(&self, now: Instant) -> bool {
         let seat = self.seat.lock();
@@ -90,7 +101,7 @@ impl FleetGuard {
         let now = self.clock.now();
         let mut renewed = Ok(());
         if now >= self.seat.lock().renew_from {
-            renewed = self.presence.renew().await.map(|_| self.seat.lock().renew_from = now + RENEW_EVERY);
+            renewed = self.presence.renew().await.map(|()| self.seat.lock().renew_from = now + RENEW_EVERY);
         }
         let slot = self.seat.lock().slot.clone();
         match (slot, wants_to_leave) {
@@ -217,9 +228,7 @@ impl FleetGuard {
         self.hold(Some(Slot { row: row.to_owned(), version, valid_until, renew_from }));
         Ok(())
     }
-}
 
-impl FleetGuard {
     /// Looks for a slot again later, and tells that once.
     fn stay(&self, tell: impl FnOnce()) {
         let again = self.clock.now() + RENEW_EVERY;
@@ -233,19 +242,4 @@ impl FleetGuard {
         let mut seat = self.seat.lock();
         (seat.slot, seat.stays_until) = (slot, None);
     }
-
-    /// Creates the presence of a member in the fleet of this name.
-    pub(super) fn presence(
-        store: Arc<dyn crate::store::Store>,
-        clock: &Clock,
-        (name, member): (&str, &str),
-    ) -> Presence {
-        Presence::new(store, clock.clone(), STORE_TIMEOUT, (format!("health {name}"), member))
-    }
 }
-
-/// Longest pause between two turns of a member.
-pub(super) const LONGEST_TURN: std::time::Duration = std::time::Duration::from_secs(5);
-
-/// Time limit of one request to the store of the fleet.
-const STORE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);

@@ -138,7 +138,7 @@ fn by_name<S: Serializer>(checks: &[CheckReport], to: S) -> Result<S::Ok, S::Err
 /// The results of one check.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CheckState {
-    /// Whether it counts as healthy; `None` before the first result.
+    /// The verdict by the thresholds; `None` before the first result.
     healthy: Option<bool>,
     /// Number of results in a row that contradict that.
     against: u32,

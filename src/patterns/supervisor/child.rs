@@ -1,11 +1,14 @@
 //! The description of a child.
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use super::{ChildContext, Supervisor, SupervisorError, state::ChildRules};
-use crate::config::{ConfigError, Name, require, require_share};
+use crate::{
+    config::{ConfigError, Name, require, require_share},
+    port::BoxFuture,
+};
 
 /// The future of a child's instance, whose error is a text.
-pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+pub(super) type Work = BoxFuture<'static, Result<(), String>>;
 
 /// Creates the future of an instance.
 pub(super) type Factory = Arc<dyn Fn(ChildContext) -> Work + Send + Sync>;

@@ -15,7 +15,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{ChildFailure, Restart, Strategy, SupervisorConfig, SupervisorEvent as Event, config::DROP_GRACE};
-use crate::{backoff::Backoff, config::Name, entropy::Entropy, time::Instant};
+use crate::{
+    backoff::Backoff,
+    config::Name,
+    entropy::Entropy,
+    time::{Instant, scaled},
+};
 
 /// Phase of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -518,5 +523,5 @@ impl ChildPhase {
 
 /// Returns the time of which a poll of this duration is the share.
 pub(super) fn time_for(took: Duration, share: f64) -> Duration {
-    crate::time::scaled(took, 1.0 / share)
+    scaled(took, 1.0 / share)
 }

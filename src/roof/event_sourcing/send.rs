@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     gather::SendBatch,
-    port::{AskError, BoxFuture, ErrorClass, PortError, ask},
+    port::{AskError, BoxFuture, ErrorClass, PortError, PortErrorKind, ask},
     store::{Key, Precondition, PutOptions, StoreError, Version},
     time::Instant,
 };
@@ -54,8 +54,7 @@ impl SendBatch<Job, Answer> for Requests {
                 }
                 waiting = others;
             }
-            let lost =
-                || Err(CommitError::Store(PortError::new(crate::port::PortErrorKind::Other, "events: no answer")));
+            let lost = || Err(CommitError::Store(PortError::new(PortErrorKind::Other, "events: no answer")));
             answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
         })
     }
@@ -80,7 +79,7 @@ enum Sent {
     Failed(PortError),
 }
 
-/// What is known of a request whose reply was lost.
+/// The fate of a request whose reply was lost.
 enum Fate {
     Applied,
     /// It is not applied, and never will be. The mark that keeps it from that has this version.
@@ -197,7 +196,7 @@ impl EventStoreInner {
             "events: the rows of the command {:?} change all the time; nothing was written",
             job.commands[0].id
         );
-        Err(CommitError::Store(PortError::new(crate::port::PortErrorKind::Throttled, message)))
+        Err(CommitError::Store(PortError::new(PortErrorKind::Throttled, message)))
     }
 
     /// Sends one request until its outcome is known.

@@ -1,5 +1,5 @@
 //! Executions, results, groups and answers.
-use std::{future::pending, sync::Arc};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Response};
 use steadfast::{
@@ -17,6 +17,20 @@ use crate::world::{MS, S, World};
 
 fn status(world: &World, health: &Health, group: Group) -> Is {
     world.run(S(1), health.report(&group)).unwrap().status
+}
+
+/// Returns a health with one check that takes this time, and what the check looks at.
+fn with_slow_check(world: &World, takes: Duration) -> (Health, Thing) {
+    let (clock, looks) = (world.clock.clone(), Thing::default());
+    let counted = looks.clone();
+    let slow = Check::local("slow", move || {
+        let (clock, counted) = (clock.clone(), counted.clone());
+        async move {
+            clock.sleep(takes).await;
+            counted.look()
+        }
+    });
+    (builder(world, HealthConfig::default()).check(slow).build().unwrap(), looks)
 }
 
 // Guarantee: health 1.
@@ -89,16 +103,7 @@ fn a_check_that_panics_has_failed_and_its_text_is_in_the_event_alone() {
 #[test]
 fn a_report_that_is_not_polled_any_more_stops_no_check() {
     let world = World::new();
-    let (clock, looks) = (world.clock.clone(), Thing::default());
-    let counted = looks.clone();
-    let slow = Check::local("slow", move || {
-        let (clock, counted) = (clock.clone(), counted.clone());
-        async move {
-            clock.sleep(MS(100)).await;
-            counted.look()
-        }
-    });
-    let health = builder(&world, HealthConfig::default()).check(slow).build().unwrap();
+    let (health, looks) = with_slow_check(&world, MS(100));
     let group = Group::Readiness;
     let mut report = Box::pin(health.report(&group));
     assert!(futures::FutureExt::now_or_never(report.as_mut()).is_none());
@@ -112,16 +117,7 @@ fn a_report_that_is_not_polled_any_more_stops_no_check() {
 #[test]
 fn a_check_that_takes_its_time_is_healthy_for_reports_that_come_seldom_and_for_the_watch() {
     let world = World::new();
-    let (clock, looks) = (world.clock.clone(), Thing::default());
-    let counted = looks.clone();
-    let slow = Check::local("slow", move || {
-        let (clock, counted) = (clock.clone(), counted.clone());
-        async move {
-            clock.sleep(MS(600)).await;
-            counted.look()
-        }
-    });
-    let health = builder(&world, HealthConfig::default()).check(slow).build().unwrap();
+    let (health, looks) = with_slow_check(&world, MS(600));
     let mut seen = Vec::new();
     for _ in 0..4 {
         seen.push(status(&world, &health, Group::Readiness));
@@ -300,17 +296,7 @@ fn settings_that_cannot_work_are_refused_with_their_field() {
 #[test]
 fn a_report_dropped_at_every_await_leaves_its_execution_to_the_next_one() {
     let world = World::new();
-    let clock = world.clock.clone();
-    let looks = Thing::default();
-    let counted = looks.clone();
-    let slow = Check::local("slow", move || {
-        let (clock, counted) = (clock.clone(), counted.clone());
-        async move {
-            clock.sleep(MS(100)).await;
-            counted.look()
-        }
-    });
-    let health = builder(&world, HealthConfig::default()).check(slow).build().unwrap();
+    let (health, looks) = with_slow_check(&world, MS(100));
     let polls = drop_at_every_await(
         &world.time,
         || world.with_tasks(health.report(&Group::Readiness)),
