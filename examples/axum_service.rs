@@ -2,7 +2,8 @@
 //!
 //! Both servers and the load are in this process, on loopback. Each tenant has a quota (429), load above the shop's
 //! capacity is shed by priority (503), the second server is called through a pipeline, and `/metrics` has the
-//! figures. A platform asks `/livez` and `/readyz` all the time; readiness ends before the shop stops. The last line is the result as JSON; the exit code is 0 if all assertions hold.
+//! figures. A platform asks `/livez` and `/readyz` all the time; readiness ends before the shop stops. The last line is
+//! the result as JSON; the exit code is 0 if all assertions hold.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     collections::BTreeMap,
@@ -38,6 +39,7 @@ use steadfast::{
     FailureKind, Pipeline, Priority, Verdict,
     call::AttemptInfo,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    config::Secret,
     health::{Check, Group, Health, HealthConfig},
     http::{ByStatus, kind_by_source, refusal, status_of},
     metrics::{CallMeter, Metrics},
@@ -73,6 +75,9 @@ struct Args {
     /// Requests per second of each polite tenant; the greedy tenant sends ten times as many.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100))]
     rate: u32,
+    /// Port of the shop; a free one by default.
+    #[arg(long, default_value_t = 0)]
+    port: u16,
 }
 
 #[tokio::main]
@@ -103,8 +108,8 @@ struct Server {
     ended: JoinHandle<io::Result<()>>,
 }
 
-async fn serve(app: Router) -> Result<Server> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+async fn serve(app: Router, port: u16) -> Result<Server> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let address = listener.local_addr()?;
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
@@ -151,11 +156,12 @@ fn shop(
     let retry = Retry::builder(RetryConfig::interactive()).name("stock").budget(&budget).build()?;
     let outbound = Pipeline::new()
         .named("stock")
-        .then(Timeout::new(MS(3000)))
+        .then(Timeout::new(MS(7000)))
         .then(retry.clone())
         .then(metrics.calls("stock")) // each attempt
         .then(breaker.clone())
-        .then(Timeout::new(MS(1000)))
+        // Longer than a busy machine stalls, which would open the breaker.
+        .then(Timeout::new(MS(2500)))
         .classify(ByStatus::new().errors(|error: &legacy::Error| {
             Verdict::failure(if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) })
         }));
@@ -197,7 +203,7 @@ fn shop(
         .then(metrics.calls("orders"))
         .then(shedder.clone())
         .then(places.clone())
-        .then(Timeout::new(MS(5000)))
+        .then(Timeout::new(MS(10_000)))
         .classify(ByStatus::new());
     let requests = ReceivedRequests::new().believing_deadlines(&Clock::tokio()).believing_priority(PRIORITY);
     let inbound = PipelineLayer::new(inbound).requests(requests).answering();
@@ -212,7 +218,9 @@ fn shop(
         move || ready(if breaker.state() == State::Open { Err("the circuit is open") } else { Ok(()) })
     };
     let config = HealthConfig::default().cache_ttl(MS(500)).drain_delay(MS(300));
-    let health = Health::builder(config).name("shop").check(Check::dependency("stock", circuit)).build()?;
+    let built = Health::builder(config).name("shop").check(Check::dependency("stock", circuit));
+    // A monitor sees details. (A real shop has the secret from its environment.)
+    let health = built.secret(Secret::new("open-sesame")).build()?;
 
     metrics.watch("stock", &retry)?;
     metrics.watch("stock", &budget)?;
@@ -347,12 +355,12 @@ fn sum(page: &str, family: &str, words: &[&str]) -> u64 {
 async fn show(args: &Args) -> Result<bool> {
     let clock = Clock::tokio();
     let stock = Arc::new(Stock::default());
-    let second = serve(stock.clone().app(clock.clone())).await?;
+    let second = serve(stock.clone().app(clock.clone()), 0).await?;
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = recorder.handle();
     let metrics = Metrics::on(recorder);
     let (shop, health) = shop(second.address, &metrics, move || page.render())?;
-    let first = serve(shop).await?;
+    let first = serve(shop, args.port).await?;
     let (http, order) = (client(), format!("http://{}/order", first.address));
 
     say(format!(
@@ -395,8 +403,15 @@ async fn show(args: &Args) -> Result<bool> {
 
     // Load balancers are told first, and have time to notice. The platform is not: it would kill the shop.
     let ends = tokio::spawn(async move { health.stopping().await });
-    clock.sleep(MS(50)).await;
-    let drains = probes.ask(&http, first.address).await? == [200, 503];
+    let mut statuses = [200; 2];
+    for _ in 0..600 {
+        statuses = probes.ask(&http, first.address).await?;
+        if statuses != [200, 200] {
+            break;
+        }
+        clock.sleep(MS(10)).await;
+    }
+    let drains = statuses == [200, 503];
     ends.await?;
     for ((path, status, word), times) in &probes.0 {
         say(format!("  {path}: {status} {word}, {times} times"))?;

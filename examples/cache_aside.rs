@@ -59,8 +59,8 @@ struct Args {
     /// Number of price changes while both processes read.
     #[arg(long, default_value_t = 20)]
     updates: u64,
-    /// Place of the remote tier: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`), or `postgres` or `redis` for
-    /// a server of this run. A temporary file by default.
+    /// Place of the remote tier: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or `postgres`,
+    /// `redis`, `nats` or `nats:3` (a cluster of three) for servers of this run. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     #[arg(long, hide = true)]
@@ -90,8 +90,9 @@ fn config() -> CacheAsideConfig {
         .ttl(second * 2)
         .jitter(second / 5)
         .stale(StaleConfig::new(second * 60).throttle(second / 4))
-        .hard_timeout(Some(second * 2))
-        .remote(RemoteConfig::default().local_ttl(second / 2))
+        .hard_timeout(Some(second * 20))
+        // One load for both processes, also on a busy machine.
+        .remote(RemoteConfig::default().local_ttl(second / 2).timeout(second * 5).wait(second * 10))
 }
 
 // ---- a process that sells ---------------------------------------------------------------------------------------------------
@@ -114,9 +115,9 @@ async fn be_a_shop(catalogue: SocketAddr, engine: &Engine) -> Result<()> {
     let http: Http = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
     // One load for all waiting callers: a retry here serves a thousand callers.
     let pipeline = Pipeline::new()
-        .then(Timeout::new(Duration::from_secs(1)))
+        .then(Timeout::new(Duration::from_secs(10)))
         .then(Retry::new(RetryConfig::interactive())?)
-        .then(Timeout::new(Duration::from_millis(300)));
+        .then(Timeout::new(Duration::from_secs(5)));
 
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     while let Some(command) = commands.next_line().await? {

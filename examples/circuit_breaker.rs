@@ -62,7 +62,7 @@ fn config() -> CircuitBreakerConfig {
         .count_window(20, 10)
         .open(OpenConfig::default().initial_delay(MS(200)).max_delay(MS(800)))
         .half_open_calls(3, 1.0)
-        .slow_start(SlowStartConfig::linear(MS(400), 0.2))
+        .slow_start(SlowStartConfig::linear(MS(1500), 0.2))
 }
 
 // ---- the inventory ----------------------------------------------------------------------------------------------------------
@@ -132,13 +132,13 @@ struct Orders {
 async fn orders(
     clock: &Clock,
     breaker: &CircuitBreaker,
-    until: impl Fn(&CircuitBreaker, Instant) -> bool,
+    until: impl Fn(&CircuitBreaker, &Orders, Instant) -> bool,
     http: &Http,
     host: SocketAddr,
 ) -> Orders {
-    let pipeline = Pipeline::new().then(breaker.clone()).then(Timeout::new(MS(500)));
+    let pipeline = Pipeline::new().then(breaker.clone()).then(Timeout::new(MS(10_000)));
     let mut orders = Orders::default();
-    while !until(breaker, clock.now()) {
+    while !until(breaker, &orders, clock.now()) {
         let calls = join_all((0..10).map(|_| pipeline.call(|| ask(http, host, "/stock")))).await;
         for call in calls {
             match call {
@@ -176,7 +176,7 @@ async fn show() -> Result<bool> {
     let (mut followed, start) = (breaker.transitions(), clock.now());
     let after = |d: Duration| {
         let end = clock.now() + d;
-        move |_: &CircuitBreaker, now: Instant| now >= end
+        move |_: &CircuitBreaker, _: &Orders, now: Instant| now >= end
     };
 
     // The loop that probes the service's health; orders do not probe.
@@ -188,10 +188,15 @@ async fn show() -> Result<bool> {
 
     let well = orders(&clock, &breaker, after(MS(300)), &http, host).await;
     inventory.is_down.store(true, SeqCst);
-    let ill = orders(&clock, &breaker, after(MS(1000)), &http, host).await;
+    let while_ill = after(MS(1000));
+    // Until it has opened again, also on a machine that stalls.
+    let reopens = |breaker: &CircuitBreaker, orders: &Orders, now| {
+        while_ill(breaker, orders, now) && breaker.snapshot().total_openings >= 2
+    };
+    let ill = orders(&clock, &breaker, reopens, &http, host).await;
     inventory.is_down.store(false, SeqCst);
-    let back = orders(&clock, &breaker, |breaker, _| breaker.state() == State::Closed, &http, host).await;
-    let slow_start = orders(&clock, &breaker, |breaker, _| breaker.snapshot().share == 1.0, &http, host).await;
+    let back = orders(&clock, &breaker, |breaker, _, _| breaker.state() == State::Closed, &http, host).await;
+    let slow_start = orders(&clock, &breaker, |breaker, _, _| breaker.snapshot().share == 1.0, &http, host).await;
     let full = orders(&clock, &breaker, after(MS(200)), &http, host).await;
 
     let mut transitions = Vec::new();
@@ -226,7 +231,7 @@ async fn show() -> Result<bool> {
     let hosts = KeyedBreakers::builder(KeyedBreakersConfig::from(config()).max_open(0.5))
         .name_by(|host: &SocketAddr| format!("inventory/{host}").into())
         .build()?;
-    let one = orders(&clock, &hosts.get(&host), after(MS(150)), &http, host).await;
+    let one = orders(&clock, &hosts.get(&host), |_, orders, _| orders.rejected > 0, &http, host).await;
     let two = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
     other.is_down.store(true, SeqCst);
     let suppressed = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;

@@ -33,7 +33,7 @@ const SCANS: usize = 5;
 const MB: usize = 1_000_000;
 /// Messages without a large body, which stay in the queue.
 const NOTES: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -2,7 +2,8 @@
 //! partitions. The processes are killed while they work, and come back.
 //!
 //! Each reading takes effect in the order of its device, and none is lost. A reading takes effect again only after its owner
-//! was killed. The last line is the result as JSON.
+//! was killed, or had no answer from the store: on a cluster of servers, the one that leads the store is killed, too. The last
+//! line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 #[path = "common/mod.rs"]
 mod common;
@@ -18,11 +19,12 @@ use std::{
 };
 
 use clap::Parser;
-use common::{Result, say};
+use common::{Result, patiently, say};
 use engine::{Engine, EngineAt};
 use serde_json::json;
 use steadfast::{
     backend::Backend,
+    backoff::BackoffConfig,
     entropy::Entropy,
     leader_election::LeaderElectionConfig,
     queue_listener::IdleConfig,
@@ -49,8 +51,8 @@ struct Args {
     /// Number of kills of a random process.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=1_000))]
     kills: u32,
-    /// Place of the stream: `sqlite:FILE`, the URL of a server, or `postgres` or `redis` for a server of this run. A
-    /// temporary file by default.
+    /// Place of the stream: `sqlite:FILE`, the URL of a server, `postgres`, `redis` or `nats` for a server of this run, or
+    /// `nats:3` for a cluster of three, one of which is killed. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     /// Seed of the kills.
@@ -59,7 +61,7 @@ struct Args {
 }
 
 /// Maximum time without progress.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const DEVICES: u32 = 50;
 
 #[tokio::main]
@@ -87,6 +89,9 @@ async fn member(args: &Args, engine: &Engine, backend: &Backend) -> Result<Strea
         .rebalance_interval(Duration::from_secs(1))
         .idle(IdleConfig::between(Duration::from_millis(20), Duration::from_millis(500)))
         .max_crashes(10)
+        // An event is not at fault if the store cannot be reached.
+        .max_deliveries(u32::MAX)
+        .retry(BackoffConfig::default().between(Duration::from_millis(100), Duration::from_secs(2)))
         .election(LeaderElectionConfig::of_term(Duration::from_secs(3)));
     let group = engine.name("dashboard");
     let dead_letters = backend.queue(&engine.name("unreadable")).await?;
@@ -104,14 +109,17 @@ fn effects(engine: &Engine, partition: u16) -> String {
 
 /// A process that owns some of the partitions.
 async fn process(args: &Args, engine: &Engine) -> Result<()> {
-    let backend = engine.open().await?;
-    let (processor, store) = (member(args, engine, &backend).await?, backend.store());
+    let (processor, store) = patiently(async || {
+        let backend = engine.open().await?;
+        Ok::<_, common::Failure>((member(args, engine, &backend).await?, backend.store()))
+    })
+    .await?;
     let handler = |event: Delivered| {
         let (name, store) = (effects(engine, event.position.partition), store.clone());
         async move {
             // The token fences the effect: an owner that was replaced changes nothing.
             let owner = Write::put("owner", event.position.to_string(), PutOptions::new().fence(event.token()));
-            let effect = format!("{} {}", event.position.offset, event.token());
+            let effect = format!("{} {} {}", event.position.offset, event.token(), event.attempt());
             let done = store.batch(&name, vec![owner, Write::append("log/", effect)]).await;
             done.map(drop)
         }
@@ -148,15 +156,16 @@ impl Group {
 /// Appends all events, at the rate at which they are processed while processes are killed.
 async fn produce(args: &Args, engine: &Engine, backend: &Backend) -> Result<()> {
     let topic = StoreTopic::open(backend.store(), engine.name("readings"), args.partitions).await?;
-    let producer = Producer::new(topic, ProducerConfig::default())?;
-    let clock = Clock::tokio();
+    let (producer, clock) = (&Producer::new(topic, ProducerConfig::default())?, Clock::tokio());
     // About as long as the kills take.
     let pause = Duration::from_millis(600) * args.kills.max(1) / args.events.div_ceil(DEVICES);
     for first in (0..args.events).step_by(DEVICES as usize) {
         let numbers = first..args.events.min(first + DEVICES);
         let appends = numbers.map(|number| {
             let reading = Event::new(number.to_string()).key(format!("device-{}", number % DEVICES));
-            producer.append(reading.id(number.to_string()))
+            let reading = reading.id(number.to_string());
+            // The topic knows the id of an event that it had without an answer.
+            patiently(async move || producer.append(reading.clone()).await)
         });
         futures::future::try_join_all(appends).await?;
         clock.sleep(pause).await;
@@ -183,10 +192,12 @@ async fn watch(args: &Args) -> Result<bool> {
         }
         Ok::<_, common::Failure>(())
     };
-    tokio::try_join!(produce(args, &engine, &backend), killed)?;
+    // In the middle of the kills.
+    let leaderless = async { Ok(engine.lose_leader(Duration::from_millis(300) * args.kills.max(1)).await) };
+    let ((), (), servers_killed) = tokio::try_join!(produce(args, &engine, &backend), killed, leaderless)?;
     let (mut last, mut since) = (u64::MAX, clock.now());
     loop {
-        let lag: u64 = observer.read_state().await?.iter().map(|state| state.lag).sum();
+        let lag: u64 = patiently(async || observer.read_state().await).await?.iter().map(|state| state.lag).sum();
         if lag == 0 {
             break;
         }
@@ -214,7 +225,7 @@ async fn watch(args: &Args) -> Result<bool> {
     ));
     let Found { lost, disordered, repeated, unexplained, owners: terms } = found;
     let summary = json!({ "events": events, "partitions": partitions, "processes": processes, "kills": group.kills,
-        "owners": terms, "repeated": repeated, "unexplained": unexplained, "dead_letters": dead,
+        "servers_killed": servers_killed, "owners": terms, "repeated": repeated, "unexplained": unexplained, "dead_letters": dead,
         "out_of_order": disordered, "lost": lost, "shares": owners.into_values().collect::<Vec<_>>() });
     say(format!("\nsummary: {summary}"));
     Ok((lost, disordered, unexplained, dead) == (0, 0, 0, 0))
@@ -228,7 +239,8 @@ struct Found {
     disordered: u64,
     /// Effects of an event beyond the first.
     repeated: u64,
-    /// Those of them under the same owner, which was not killed.
+    /// Those of them under the same owner, which was not killed, and in the first attempt: no effect before it was left without
+    /// an answer.
     unexplained: u64,
     /// Terms of owners that had an effect.
     owners: usize,
@@ -246,8 +258,8 @@ impl Found {
             let keys = devices_of(&topic, partition).await?;
             for row in store.scan_all(log).await? {
                 let text = String::from_utf8_lossy(&row.value).into_owned();
-                let (offset, token) = text.split_once(' ').ok_or("an effect without a token")?;
-                let (offset, token) = (offset.parse::<u64>()?, token.parse::<u64>()?);
+                let numbers: Vec<u64> = text.split(' ').map(str::parse).collect::<std::result::Result<_, _>>()?;
+                let [offset, token, attempt] = numbers[..] else { return Err("an effect without a token".into()) };
                 owners.insert(token);
                 match seen.insert(offset, token) {
                     None => {
@@ -257,7 +269,7 @@ impl Found {
                     }
                     Some(before) => {
                         found.repeated += 1;
-                        found.unexplained += u64::from(before == token);
+                        found.unexplained += u64::from(before == token && attempt == 1);
                     }
                 }
             }

@@ -31,7 +31,8 @@ mod common;
 use common::{Http, answer, end, no_arguments, number, say, serve};
 
 const PRODUCTS: u64 = 50;
-const ATTEMPT: Duration = Duration::from_millis(100);
+/// Longer than a busy machine stalls.
+const ATTEMPT: Duration = Duration::from_millis(750);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -57,7 +58,7 @@ impl Shop {
                 asked.fetch_add(1, SeqCst);
                 async move {
                     if away {
-                        Clock::tokio().sleep(Duration::from_secs(2)).await;
+                        Clock::tokio().sleep(ATTEMPT * 4).await;
                     }
                     match product {
                         Ok(product) => answer(200, 1000 + product + markup),

@@ -90,6 +90,7 @@ const PUBLIC: [u8; 32] = [
     0xaa, 0x30, 0xb6, 0xb6, 0xcb, 0x0c, 0x5c, 0x38, 0xad, 0x70, 0x31, 0x66, 0xe1,
 ];
 const PATIENCE: Duration = Duration::from_secs(120);
+const HOUR: Duration = Duration::from_secs(3600);
 /// Orders of the attacker begin here.
 const FORGED: u32 = 1_000_000;
 
@@ -155,7 +156,8 @@ async fn run_gate(args: &Args, folder: &Path, engine: &Engine) -> Result<()> {
     let queue = engine.open().await?.queue(&engine.name("orders")).await?;
     let ring = KeyRing::new([Key::private("gate-1", KEY.as_bytes())?])?;
     let gate = Gate {
-        hand_over: HandOver::new("orders", ring, codec(), HandOverConfig::default())?,
+        // So long that a repeated seal is refused as used, and not as expired.
+        hand_over: HandOver::new("orders", ring, codec(), HandOverConfig::default().call_lifetime(HOUR))?,
         queue: SendOnly::new(queue),
         host: format!("http://127.0.0.1:{}/open", args.ports[1]),
         client: reqwest::Client::new(),
@@ -174,7 +176,7 @@ async fn run_gate(args: &Args, folder: &Path, engine: &Engine) -> Result<()> {
 async fn call(State(gate): State<Gate>, body: Bytes) -> StatusCode {
     let Ok(order) = serde_json::from_slice(&body) else { return StatusCode::UNPROCESSABLE_ENTITY };
     let Ok(sealed) = gate.hand_over.seal(&order) else { return StatusCode::INTERNAL_SERVER_ERROR };
-    gate.wire.write(&String::from_utf8_lossy(&sealed).replace('\n', " "));
+    gate.wire.write(&format!("call {}", line_of(&sealed)));
     match gate.client.post(&gate.host).body(sealed).send().await {
         Ok(answer) => answer.status(),
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -228,6 +230,11 @@ impl hyper::body::Body for Counted {
 
 // ---- the trusted host -------------------------------------------------------------------------------------------------------
 
+/// Returns a seal and its content as one line.
+fn line_of(sealed: &[u8]) -> String {
+    String::from_utf8_lossy(sealed).replace('\n', " ")
+}
+
 /// Returns the end of a seal, which tells it from others.
 fn seal_of(sealed: &[u8]) -> String {
     let seal = sealed.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -236,9 +243,12 @@ fn seal_of(sealed: &[u8]) -> String {
 
 async fn run_host(args: &Args, folder: &Path, engine: &Engine) -> Result<()> {
     let backend = engine.open().await?;
-    let (keys, config) = (KeyRing::new([Key::public("gate-1", &PUBLIC)?])?, TrustedHostConfig::default());
+    let (keys, config) =
+        (KeyRing::new([Key::public("gate-1", &PUBLIC)?])?, TrustedHostConfig::default().max_lifetime(HOUR));
     let host = TrustedHost::new("orders", keys, backend.store(), codec(), config)?;
-    let log = Log::open(folder, "opened")?;
+    let (log, wire) = (Log::open(folder, "opened")?, Log::open(folder, "wire")?);
+    let orders = backend.queue(&engine.name("orders")).await?;
+    let attacked = SendOnly::new(orders.clone());
     let state = (host.clone(), log.clone());
     let app = Router::new().route("/open", post(open)).with_state(state);
     let calls = tokio::spawn({
@@ -248,14 +258,26 @@ async fn run_host(args: &Args, folder: &Path, engine: &Engine) -> Result<()> {
     let config = QueueListenerConfig::default()
         .visibility(Duration::from_secs(2))
         .idle(IdleConfig::between(Duration::from_millis(10), Duration::from_millis(100)));
-    let listener = QueueListener::new(backend.queue(&engine.name("orders")).await?, config)?;
-    let handles = listener.run(std::future::pending(), async |work: Work| match host.open_message(&work).await {
-        Ok(order) => {
-            log.write(&format!("queue {} {} {}", order.number, seal_of(&work.body), work.id));
-            Disposition::Complete
+    let listener = QueueListener::new(orders, config)?;
+    let handles = listener.run(std::future::pending(), async |work: Work| {
+        // The attacker reads the queue, and sends a copy of each third message before it is opened.
+        if work.headers.is_empty() {
+            wire.write(&format!("queue {}", line_of(&work.body)));
+            if seal_of(&work.body).bytes().map(u32::from).sum::<u32>() % 3 == 0 {
+                let copy = Message::new(work.body.clone()).header("copy", "yes");
+                if attacked.send(copy).await.is_ok() {
+                    wire.write("copy -");
+                }
+            }
         }
-        Err(error @ OpenError::Unavailable { .. }) => Disposition::retry(error),
-        Err(error) => Disposition::dead_letter(error),
+        match host.open_message(&work).await {
+            Ok(order) => {
+                log.write(&format!("queue {} {} {}", order.number, seal_of(&work.body), work.id));
+                Disposition::Complete
+            }
+            Err(error @ OpenError::Unavailable { .. }) => Disposition::retry(error),
+            Err(error) => Disposition::dead_letter(error),
+        }
     });
     tokio::select! {
         ended = calls => Ok(ended??),
@@ -340,8 +362,7 @@ async fn watch(args: &Args) -> Result<bool> {
     }
     say(format!("  {} orders through a gate to a host, on one {}", args.orders, engine.place()));
 
-    let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
-    let began = clock.now();
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build()?;
     let mut accepted = BTreeSet::new();
     let sends = async {
         for number in 0..args.orders {
@@ -366,14 +387,19 @@ async fn watch(args: &Args) -> Result<bool> {
     tokio::try_join!(sends, kills)?;
 
     // What was seen on the way to the host comes again, and with other contents.
-    let (mut repeated, mut altered) = (0, 0);
+    let (mut repeated, mut altered, mut copied) = (0, 0, 0);
+    let seen: BTreeSet<_> = lines(folder.path(), "wire")?.into_iter().collect();
     for line in lines(folder.path(), "wire")? {
-        let Some((seal, content)) = line.split_once(' ') else { continue };
+        copied += u32::from(line == "copy -");
+    }
+    for line in seen {
+        let [_, seal, content] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
         let same = format!("{seal}\n{content}");
         let other = format!("{seal}\n{}", json!({ "number": FORGED + repeated }));
         until_answered(&client, &clock, &host, same.clone()).await?;
         until_answered(&client, &clock, &host, other.clone()).await?;
-        queue.send(vec![Message::new(same), Message::new(other)]).await?;
+        let by_queue = [same, other].map(|body| Message::new(body).header("copy", "yes"));
+        queue.send(by_queue.into()).await?;
         (repeated, altered) = (repeated + 2, altered + 2);
     }
     // Requests that the gate refuses, each with a body that it must not read.
@@ -397,7 +423,8 @@ async fn watch(args: &Args) -> Result<bool> {
         }
     }
     // Until the queue is empty.
-    while queue.depth().await?.total() > 0 && clock.now() - began < PATIENCE {
+    let until = clock.now() + PATIENCE;
+    while queue.depth().await?.total() > 0 && clock.now() < until {
         clock.sleep(Duration::from_millis(50)).await;
     }
 
@@ -423,16 +450,17 @@ async fn watch(args: &Args) -> Result<bool> {
     let bytes_read_of_refused: u64 = read.iter().filter_map(|line| line.split_once(' ')?.1.parse::<u64>().ok()).sum();
     let dead = queue.dead_letters().ok_or("no dead letters")?.depth().await?.total();
     say(format!(
-        "  {} kills; the attacker repeated {repeated} seals and altered {altered}; {} refused requests were counted",
+        "  {} kills; the attacker copied {copied} unopened messages, repeated {repeated} seals and altered {altered}; {} \
+         refused requests were counted",
         all.kills,
         read.len()
     ));
     let summary = json!({ "requests": args.orders, "refused": refused, "opened": opened.len(),
         "replays_accepted": replays_accepted, "altered_accepted": altered_accepted,
-        "bytes_read_of_refused": bytes_read_of_refused, "lost": lost, "kills": all.kills, "repeated": repeated,
-        "altered": altered, "dead": dead });
+        "bytes_read_of_refused": bytes_read_of_refused, "lost": lost, "kills": all.kills, "copied": copied,
+        "repeated": repeated, "altered": altered, "dead": dead });
     say(format!("\nsummary: {summary}"));
     let harmless = (replays_accepted, altered_accepted, bytes_read_of_refused, lost) == (0, 0, 0, 0);
     let whole = accepted.len() == args.orders as usize && opened.len() == accepted.len() && !read.is_empty();
-    Ok(harmless && whole && all.kills == args.kills && dead == u64::from(repeated))
+    Ok(harmless && whole && all.kills == args.kills && dead >= u64::from(repeated))
 }

@@ -59,6 +59,8 @@ struct Probed {
     rounds: AtomicU64,
     liveness_failures: AtomicU64,
     inconclusive: AtomicU64,
+    /// Before its first result each replica is unready.
+    are_ready: AtomicBool,
     most_left: AtomicU64,
 }
 
@@ -78,7 +80,7 @@ async fn show(args: Args) -> Result<(Value, bool)> {
         let health = Health::builder(config)
             .name(&fleet)
             .check(Check::dependency("orders-db", ping).required())
-            .check(Check::local("disk", || async { Ok::<_, String>(()) }).in_group(Group::Liveness))
+            .check(Check::local("worker", || async { Ok::<_, String>(()) }).in_group(Group::Liveness))
             .fleet(backend.store(), format!("replica-{i}"))
             .build()?;
         replicas.push(Replica { address: listen(&health).await?, health });
@@ -94,11 +96,13 @@ async fn show(args: Args) -> Result<(Value, bool)> {
     until(&clock, || replicas.iter().all(|replica| replica.health.is_fit())).await?;
     say(format!("{REPLICAS} replicas over {} are ready", engine.place()));
 
-    // A thousand reports a second for two seconds.
+    probed.are_ready.store(true, SeqCst);
+
+    // A thousand reports a second for two seconds; a stalled machine takes longer, and is allowed as much more.
     let asked = &replicas[0].health;
     let (before, began) = (asked.executions("orders-db").unwrap_or_default(), clock.now());
     let mut reports = 0u64;
-    while clock.now() - began < MS(2_000) {
+    while reports < 2_000 {
         clock.sleep(MS(10)).await;
         let due = ((clock.now() - began).as_millis() as u64).saturating_sub(reports);
         join_all((0..due).map(|_| asked.report(&Group::Readiness))).await;
@@ -144,7 +148,6 @@ async fn show(args: Args) -> Result<(Value, bool)> {
     let holds = (left, stayed, degraded) == (10, 10, 10)
         && count(&probed.most_left) <= 10
         && executions <= allowed
-        && reports >= 1_900
         && failures == 0
         && inconclusive == 0
         && count(&probed.rounds) > 10;
@@ -181,23 +184,24 @@ async fn probe(replicas: Arc<Vec<Replica>>, probed: Arc<Probed>, clock: Clock) {
         let lives = join_all(replicas.iter().map(|replica| http.get(replica.address, "/livez"))).await;
         let failed = lives.iter().filter(|page| !page.as_ref().is_ok_and(|page| page.status() == 200)).count();
         probed.liveness_failures.fetch_add(failed as u64, SeqCst);
+        let counts = probed.are_ready.load(SeqCst);
         let ready = join_all(replicas.iter().map(|replica| http.get(replica.address, "/readyz"))).await;
         let left = ready.iter().filter(|page| page.as_ref().is_ok_and(|page| page.status() == 503)).count();
-        // Before the first results all are unready.
-        if probed.rounds.fetch_add(1, SeqCst) > 5 {
+        probed.rounds.fetch_add(1, SeqCst);
+        if counts {
             probed.most_left.fetch_max(left as u64, SeqCst);
         }
         clock.sleep(MS(100)).await;
     }
 }
 
-/// Waits for a fact, for half a minute at most.
+/// Waits for a fact, for two minutes at most.
 async fn until(clock: &Clock, holds: impl Fn() -> bool) -> Result<()> {
-    for _ in 0..1_500 {
+    for _ in 0..6_000 {
         if holds() {
             return Ok(());
         }
         clock.sleep(MS(20)).await;
     }
-    Err("what was expected did not come within half a minute".into())
+    Err("what was expected did not come within two minutes".into())
 }

@@ -30,8 +30,9 @@ use common::{Http, answer, end, no_arguments, say, serve};
 const CALLS: u64 = 800;
 const AT_ONCE: usize = 8;
 const FAST: Duration = Duration::from_millis(5);
-const SLOW: Duration = Duration::from_millis(300);
-const LATE: Duration = Duration::from_millis(40);
+const SLOW: Duration = Duration::from_millis(400);
+/// Longer than a busy machine delays one answer in twenty: each of those would cost a hedge.
+const LATE: Duration = Duration::from_millis(120);
 /// Maximum additional load of hedges.
 const RATIO: f64 = 0.1;
 

@@ -42,7 +42,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const ACCOUNTS: usize = 10;
 /// Orders that are replayed per second.
 const PACE: u32 = 50;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A shop defers orders while its bank is closed, and is killed twice.
 #[derive(Parser)]

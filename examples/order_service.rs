@@ -1,9 +1,10 @@
 //! An order service: orders come by HTTP, and each becomes a saga over four services, which any of several processes runs.
 //!
-//! The processes are killed, at random or at each request that they make. Services answer too late, or refuse. Each order
-//! ends complete or compensated, each booking is made once, and each customer gets the status on a reply queue. An order
-//! whose payment was refused after an attempt without an answer is stuck: an operator looks whether it was paid, and lets
-//! it go on. The last line is the result as JSON.
+//! The processes are killed, at random or at each request that they make, and of a cluster of servers the one that leads the
+//! store. Services answer too late, or refuse. Each order ends complete or compensated, each booking is made once, and each
+//! customer gets the status on a reply queue. An order whose payment was refused after an attempt without an answer is stuck: an
+//! operator looks whether it was paid, and lets it go on. A platform may ask `/livez`, and a load balancer `/readyz`. The last
+//! line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 #[path = "common/mod.rs"]
 mod common;
@@ -23,7 +24,7 @@ use std::{
 };
 
 use clap::Parser;
-use common::{Answer, Result, answer, say, serve};
+use common::{Answer, Result, answer, patiently, say, serve};
 use engine::{Engine, EngineAt};
 use hyper::{Request, body::Incoming};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ use steadfast::{
     backend::Backend,
     codec::Codec,
     entropy::Entropy,
+    health::{Check, Group, Health, HealthConfig},
     queue::{Queue, QueueExt},
     queue_listener::IdleConfig,
     saga::{Action, Compensation, Executed, Participant, Plan, Saga, SagaConfig, SagaPhase, Step, StepOutcome},
@@ -58,8 +60,8 @@ struct Args {
     /// Kills a process at each request that it makes for the first time.
     #[arg(long)]
     kill_each_request: bool,
-    /// Place of the orders and their states: `sqlite:FILE`, the URL of a server, or `postgres` or `redis` for a server of
-    /// this run. A temporary file by default.
+    /// Place of the orders and their states: `sqlite:FILE`, the URL of a server, `postgres`, `redis` or `nats` for a server of
+    /// this run, or `nats:3` for a cluster of three, one of which is killed. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     /// Seed of the kills.
@@ -70,7 +72,8 @@ struct Args {
     services: Option<String>,
 }
 
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Time within which an order has to be begun, and maximum time without the end of one.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Header with the process that makes a request.
 const PROCESS: &str = "process";
 /// Services in the order of the steps. The third is the pivot.
@@ -192,8 +195,7 @@ async fn scheduler(backend: &Backend, engine: &Engine, services: &str) -> Result
 }
 
 async fn run_orders(services: String, engine: &Engine) -> Result<()> {
-    let backend = engine.open().await?;
-    let orders = scheduler(&backend, engine, &services).await?;
+    let orders = patiently(async || scheduler(&engine.open().await?, engine, &services).await).await?;
     let (ran, supervised) = tokio::join!(orders.run(std::future::pending()), orders.supervise(std::future::pending()));
     ran?;
     supervised?;
@@ -311,11 +313,28 @@ impl Pool {
     }
 }
 
+/// Returns the health of the front: without its store it accepts no order, and there is no other store to ask.
+fn health(orders: &Scheduler<Order>) -> Result<Health> {
+    let orders = orders.clone();
+    let store = move || {
+        let orders = orders.clone();
+        async move { orders.read("none").await.map(drop) }
+    };
+    let check = Check::dependency("orders", store).required();
+    let config = HealthConfig::default().drain_delay(Duration::from_millis(100));
+    Ok(Health::builder(config).name("orders").check(check).build()?)
+}
+
 /// Orders by HTTP: `POST /orders/NUMBER` submits, `GET` returns the status.
-async fn front(orders: Scheduler<Order>, web: String) -> Result<std::net::SocketAddr> {
+async fn front(orders: Scheduler<Order>, health: Health, web: String) -> Result<std::net::SocketAddr> {
     serve(move |request: Request<Incoming>| {
-        let (orders, web) = (orders.clone(), web.clone());
+        let (orders, health, web) = (orders.clone(), health.clone(), web.clone());
         async move {
+            match request.uri().path() {
+                "/livez" => return health.answer(&Group::Liveness, request.headers()).await.map(String::into),
+                "/readyz" => return health.answer(&Group::Readiness, request.headers()).await.map(String::into),
+                _ => {}
+            }
             let id = request.uri().path().trim_start_matches("/orders/").to_owned();
             if request.method() == hyper::Method::POST {
                 let correlation_id = request.headers().get("correlation-id").and_then(|id| id.to_str().ok());
@@ -338,14 +357,15 @@ async fn front(orders: Scheduler<Order>, web: String) -> Result<std::net::Socket
 /// Reads status messages from the private reply queue.
 async fn read_replies(replies: &dyn Queue, read: &Mutex<BTreeMap<String, Vec<String>>>) -> Result<()> {
     loop {
-        let Some(reply) = replies.receive_one(Duration::from_secs(30)).await? else {
+        let Some(reply) = patiently(async || replies.receive_one(Duration::from_secs(30)).await).await? else {
             Clock::tokio().sleep(Duration::from_millis(20)).await;
             continue;
         };
         let header = |name: &str| reply.headers.get(name).cloned().unwrap_or_default();
         let (request, status) = (header("correlation-id"), header(STATUS));
         read.lock().unwrap_or_else(PoisonError::into_inner).entry(request).or_default().push(status);
-        replies.complete(&reply.receipt).await?;
+        // Without an answer it may come again.
+        let _ = replies.complete(&reply.receipt).await;
     }
 }
 
@@ -380,7 +400,8 @@ async fn watch(args: &Args) -> Result<bool> {
     })
     .await?;
     let orders = scheduler(&backend, &engine, &address.to_string()).await?;
-    let front = front(orders.clone(), engine.name("web-1")).await?;
+    let health = health(&orders)?;
+    let front = front(orders.clone(), health.clone(), engine.name("web-1")).await?;
     let replies = backend.queue(&engine.name("web-1")).await?;
 
     let mut pool = Pool { processes: Vec::new(), services: address.to_string(), kills: 0 };
@@ -389,6 +410,11 @@ async fn watch(args: &Args) -> Result<bool> {
     }
     say(format!("  {} orders, {} processes on one {}", args.orders, args.processes, engine.place()));
     let http = reqwest::Client::new();
+    // As a load balancer does, before it sends requests.
+    let ready = http.get(format!("http://{front}/readyz")).send().await?;
+    if ready.status() != 200 || ready.text().await? != "healthy" {
+        return Err("the front is not ready".into());
+    }
     let read: Mutex<BTreeMap<String, Vec<String>>> = Mutex::default();
     for number in 0..args.orders {
         // A customer that is not sure asks again, under the same number.
@@ -403,7 +429,7 @@ async fn watch(args: &Args) -> Result<bool> {
     let began = clock.now();
     let has_end = |told: &Vec<String>| told.iter().any(|status| status != "received");
     let watched = async {
-        let mut next_kill = clock.now();
+        let (mut next_kill, mut last, mut since) = (clock.now(), 0, began);
         loop {
             clock.sleep(Duration::from_millis(10)).await;
             let to_kill = std::mem::take(&mut services.seen.lock().unwrap_or_else(PoisonError::into_inner).1);
@@ -418,16 +444,20 @@ async fn watch(args: &Args) -> Result<bool> {
             }
             let ended =
                 read.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|told| has_end(told)).count();
+            if ended != std::mem::replace(&mut last, ended) {
+                since = clock.now();
+            }
             let is_over = ended == args.orders as usize && pool.kills >= args.kill;
-            if is_over || clock.now() - began > PATIENCE {
+            if is_over || clock.now() - since > PATIENCE {
                 return Ok::<_, common::Failure>(());
             }
         }
     };
-    tokio::select! {
-        watched = watched => watched?,
-        failed = read_replies(&*replies, &read) => failed?,
-    }
+    let leaderless = async { Ok(engine.lose_leader(Duration::from_secs(2)).await) };
+    let servers_killed = tokio::select! {
+        watched = async { tokio::try_join!(watched, leaderless) } => watched?.1,
+        failed = read_replies(&*replies, &read) => return failed.map(|()| false),
+    };
     let took = clock.now() - began;
     // Messages that were delivered before a kill come back, and repeated replies arrive.
     let queue = backend.queue(&engine.name("orders")).await?;
@@ -435,7 +465,7 @@ async fn watch(args: &Args) -> Result<bool> {
         clock.sleep(Duration::from_secs(4)).await;
         // One after the other, if several were delivered to a process that was killed.
         let until = clock.now() + PATIENCE;
-        while queue.depth().await?.total() > 0 && clock.now() < until {
+        while patiently(async || queue.depth().await).await?.total() > 0 && clock.now() < until {
             clock.sleep(Duration::from_millis(50)).await;
         }
         Ok::<_, common::Failure>(())
@@ -445,6 +475,12 @@ async fn watch(args: &Args) -> Result<bool> {
         settled = settled => settled?,
     }
 
+    // Whatever happened to the processes, the front needed no restart; before its end it tells load balancers.
+    health.stopping().await;
+    let probe = async |path: &str| {
+        Ok::<_, common::Failure>(http.get(format!("http://{front}{path}")).send().await?.status().as_u16())
+    };
+    let probes = (probe("/livez").await?, probe("/readyz").await?);
     let by_operator = resolve(&orders, &services).await?;
     let (held, doubled) = services.count().await?;
     let mut phases: BTreeMap<&str, usize> = BTreeMap::new();
@@ -472,8 +508,9 @@ async fn watch(args: &Args) -> Result<bool> {
     ));
     let summary: Value = json!({ "orders": args.orders, "completed": of("completed"), "compensated": of("compensated"),
         "stuck": of("stuck"), "open": of("open"), "double_bookings": doubled, "half_done": half_done,
-        "by_operator": by_operator, "replies_lost": lost, "replies_repeated": repeated, "left": left, "kills": pool.kills });
+        "by_operator": by_operator, "replies_lost": lost, "replies_repeated": repeated, "left": left, "kills": pool.kills,
+        "servers_killed": servers_killed });
     say(format!("\nsummary: {summary}"));
     let ended = of("completed") + of("compensated") + of("stuck");
-    Ok(ended == args.orders as usize && (doubled, half_done, lost, left) == (0, 0, 0, 0))
+    Ok(ended == args.orders as usize && (doubled, half_done, lost, left) == (0, 0, 0, 0) && probes == (200, 503))
 }

@@ -2,7 +2,7 @@
 //!
 //! `parse` reads a line, and sends what is none to a queue of odd lines; `price` adds the price; `print` writes the receipt.
 //! Each process logs what it handles, which a kill repeats. Each receipt comes out once all the same, and those of a till
-//! in order. The last line is the result as JSON.
+//! in order, where the queues have groups: on NATS they have none. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 #[path = "common/mod.rs"]
 mod common;
@@ -27,6 +27,7 @@ use steadfast::{
     backoff::BackoffConfig,
     entropy::Entropy,
     pipes_and_filters::{Emit, Filter, LINEAGE},
+    port::Capability,
     queue::{Delivery, Message, Queue, QueueExt, Receive, Settle},
     queue_listener::{IdleConfig, QueueListenerConfig, Work},
     time::Clock,
@@ -59,7 +60,8 @@ struct Args {
     log: Option<PathBuf>,
 }
 
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Maximum time without progress.
+const PATIENCE: Duration = Duration::from_secs(120);
 const FILTERS: [&str; 3] = ["parse", "price", "print"];
 /// The queues before, between and behind the filters.
 const QUEUES: [&str; 4] = ["lines", "sales", "priced", "receipts"];
@@ -157,11 +159,11 @@ fn is_odd(number: u32) -> bool {
     number % 50 == 49
 }
 
-fn line(number: u32) -> Message {
+fn line(number: u32, has_groups: bool) -> Message {
     let article = if number.is_multiple_of(3) { "pear" } else { "apple" };
     let amount = if is_odd(number) { "some".to_owned() } else { (1 + number % 5).to_string() };
-    let message = Message::new(format!("{number} {article} {amount}")).group(format!("till-{}", number % TILLS));
-    message.header(LINEAGE, format!("line-{number}"))
+    let message = Message::new(format!("{number} {article} {amount}")).header(LINEAGE, format!("line-{number}"));
+    if has_groups { message.group(format!("till-{}", number % TILLS)) } else { message }
 }
 
 /// The processes of all filters. One that was killed is replaced.
@@ -221,6 +223,10 @@ async fn watch(args: &Args) -> Result<bool> {
         queues.push(queue(&backend, &engine, name).await?);
     }
     let (receipts, odd) = (queues[3].clone(), queue(&backend, &engine, "odd").await?);
+    let has_groups = queues[0].capabilities().has(Capability::Groups);
+    if !has_groups {
+        say("  the queues have no groups: the order of a till is not kept");
+    }
     let mut pool = Pool { processes: Vec::new(), log: folder.path().join("handled.log"), kills: 0 };
     for filter in 0..FILTERS.len() {
         for _ in 0..args.processes {
@@ -232,11 +238,12 @@ async fn watch(args: &Args) -> Result<bool> {
 
     let began = clock.now();
     let (mut came, mut odd_lines, mut sent, mut next_kill) = (Vec::new(), Vec::new(), 0, clock.now());
+    let (mut last, mut since) = (0, began);
     loop {
         // The lines come while processes are killed.
         let share = if args.kills == 0 { 1.0 } else { f64::from(pool.kills + 1) / f64::from(args.kills) };
         while sent < args.lines && f64::from(sent) < share * f64::from(args.lines) {
-            queues[0].send_one(line(sent)).await?;
+            queues[0].send_one(line(sent, has_groups)).await?;
             sent += 1;
         }
         if pool.kills < args.kills && clock.now() >= next_kill {
@@ -245,8 +252,12 @@ async fn watch(args: &Args) -> Result<bool> {
         }
         read(&*receipts, &mut came).await?;
         read(&*odd, &mut odd_lines).await?;
-        let is_over = came.len() + odd_lines.len() >= args.lines as usize && pool.kills >= args.kills;
-        if is_over || clock.now() - began > PATIENCE {
+        let through = came.len() + odd_lines.len();
+        if through != std::mem::replace(&mut last, through) {
+            since = clock.now();
+        }
+        let is_over = through >= args.lines as usize && pool.kills >= args.kills;
+        if is_over || clock.now() - since > PATIENCE {
             break;
         }
         clock.sleep(Duration::from_millis(20)).await;
@@ -254,6 +265,12 @@ async fn watch(args: &Args) -> Result<bool> {
     let took = clock.now() - began;
     // Messages that were delivered before a kill come back, and repeated results would arrive.
     clock.sleep(Duration::from_secs(4)).await;
+    let until = clock.now() + PATIENCE;
+    for queue in &queues[..3] {
+        while queue.depth().await?.total() > 0 && clock.now() < until {
+            clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
     read(&*receipts, &mut came).await?;
     read(&*odd, &mut odd_lines).await?;
 
@@ -262,8 +279,10 @@ async fn watch(args: &Args) -> Result<bool> {
     for delivery in came.iter().chain(&odd_lines) {
         let number = number(&delivery.body).ok_or("a receipt without a number")?;
         *times.entry(number).or_default() += 1;
-        if !is_odd(number) {
-            by_till.entry(delivery.group.clone().unwrap_or_default()).or_default().push(number);
+        if let Some(till) = delivery.group.clone()
+            && !is_odd(number)
+        {
+            by_till.entry(till).or_default().push(number);
         }
     }
     let lineages: BTreeSet<_> = came.iter().chain(&odd_lines).filter_map(|came| came.headers.get(LINEAGE)).collect();

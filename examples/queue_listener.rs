@@ -53,8 +53,8 @@ async fn measure() -> Result<bool> {
     for (name, (requests, wake)) in [("memory", memory), ("sqlite", file)] {
         let a_minute = requests as f64 / 60.0;
         writeln!(io::stdout(), "{name:<7} {a_minute:.2} requests a minute while idle; the job began after {wake:?}")?;
-        // A poll comes after half a minute: what came within a second was a notice, even if the machine stalled.
-        holds &= a_minute <= 2.0 && wake <= Duration::from_secs(1);
+        // A poll comes after half a minute: what came within ten seconds was a notice, even if the machine stalled.
+        holds &= a_minute <= 2.0 && wake <= Duration::from_secs(10);
         results.insert(name.into(), json!({ "requests_a_minute": a_minute, "wake_us": wake.as_micros() as u64 }));
     }
     writeln!(io::stdout(), "summary: {}", serde_json::Value::Object(results))?;

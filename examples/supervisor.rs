@@ -74,9 +74,10 @@ fn show(kills: u64) -> Result<(serde_json::Value, bool)> {
     say(format!("a child that always wants to run got {poll_share:.3} of the time"));
     let [alone, without, with] = [None, Some(1.0), Some(SHARE)].map(delay_of_a_neighbour);
     let (alone, without, with) = (alone?, without?, with?);
-    say(format!(
-        "99th percentile of a neighbour's delay: {alone:?} alone, {without:?} beside it, {with:?} with its limit"
-    ));
+    for (what, at) in [("median", 0), ("99th percentile", 1)] {
+        let (alone, without, with) = (alone[at], without[at], with[at]);
+        say(format!("{what} of a neighbour's delay: {alone:?} alone, {without:?} beside it, {with:?} with its limit"));
+    }
     let faults = block_on(faults())?;
     say(format!("{} restarts; did not stop: {}", faults.restarts, faults.named.join(", ")));
     let (repeated, lost) = block_on(steps_with_kills(kills))?;
@@ -89,13 +90,16 @@ fn show(kills: u64) -> Result<(serde_json::Value, bool)> {
         "lost_steps": lost,
         "named_at_stop": faults.named,
         "poll_share": (poll_share * 1e3).round() / 1e3,
-        "neighbours_p99_ms": { "alone": ms(alone), "without_limit": ms(without), "with_limit": ms(with) },
+        "neighbours_p50_ms": { "alone": ms(alone[0]), "without_limit": ms(without[0]), "with_limit": ms(with[0]) },
+        "neighbours_p99_ms": { "alone": ms(alone[1]), "without_limit": ms(without[1]), "with_limit": ms(with[1]) },
     });
     let is_named = faults.named == ["hangs: Dropped", "blocks: Blocked"];
     let holds = (poll_share - SHARE).abs() <= 0.02
         && repeated <= kills * EVERY
         && lost == 0
         && is_named
+        // One poll in a while still delays it, but not each of its turns.
+        && with[0] < without[0]
         && faults.escalations == 1;
     Ok((summary, holds))
 }
@@ -142,9 +146,9 @@ fn share_on_a_manual_clock() -> Result<f64> {
     Ok(supervisor.state()[0].poll_time.as_secs_f64() / (clock.now() - began).as_secs_f64())
 }
 
-/// Runs a busy child with this share beside a task that sleeps for a millisecond at a time, on one thread. Returns the 99th
-/// percentile of its delays.
-fn delay_of_a_neighbour(share: Option<f64>) -> Result<Duration> {
+/// Runs a busy child with this share beside a task that sleeps for a millisecond at a time, on one thread. Returns the median
+/// and the 99th percentile of its delays.
+fn delay_of_a_neighbour(share: Option<f64>) -> Result<[Duration; 2]> {
     let clock = Clock::tokio();
     let delays = Arc::new(Mutex::new(Vec::new()));
     let (seen, timer) = (delays.clone(), clock.clone());
@@ -176,7 +180,7 @@ fn delay_of_a_neighbour(share: Option<f64>) -> Result<Duration> {
     runtime.block_on(async { supervisor.run(clock.sleep(Duration::from_secs(2))).await })?;
     let mut delays = delays.lock().unwrap_or_else(|e| e.into_inner());
     delays.sort();
-    Ok(delays.get(delays.len() * 99 / 100).copied().unwrap_or_default())
+    Ok([50, 99].map(|percent| delays.get(delays.len() * percent / 100).copied().unwrap_or_default()))
 }
 
 struct Faults {
@@ -228,7 +232,8 @@ async fn faults() -> Result<Faults> {
     let report = supervisor.run(clock.sleep(Duration::from_secs(3))).await?;
     let took = clock.now() - started;
     drop(release);
-    if took > Duration::from_secs(6) {
+    // After two seconds of it the stop goes on without the child that blocks, which has no end.
+    if took > Duration::from_secs(30) {
         return Err(format!("the stop took {took:?}").into());
     }
     let how = |how| match how {

@@ -83,6 +83,7 @@
 //! | [`fallback`] | substitutes for failed calls, with a mark on request |
 //! | [`coalesce`] | one execution for concurrent callers with the same key |
 //! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
+//! | [`index_table`] | rows that are found by other keys than their own, and unique values |
 //! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
 //! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
 //! | [`work`] | what handlers of messages and events return, and the signal that asks them to stop |
@@ -91,9 +92,14 @@
 //! | [`scheduler`] | sagas from a queue, with deadlines, replies and a supervisor |
 //! | [`stream`] | a partitioned log of events: producers, and processors that share its partitions |
 //! | `federated_identity` | tokens of other issuers, verified also while an issuer is away or flooded; by feature |
+//! | `valet_key` | keys for single paths or folders of bytes; signed URLs and checked completion of uploads; by feature |
 //! | `gatekeeper` | an exposed process that checks, and a trusted one that opens what it sealed; by feature |
+//! | `static_content` | releases of a site in a bucket: upload, then switch; rollback, safe pruning; by feature |
 //! | [`event_sourcing`] | changes as events: commits in one order, aggregates, each command once |
+//! | [`materialized_view`] | rows that are computed from events, and read by key |
 //! | [`supervisor`] | the long-lived tasks of a process: started in order, restarted within a budget, metered |
+//! | [`config_store`] | settings from documents in a store: numbered, validated, rolled back, tried in each process |
+//! | [`reconfiguration`] | changes of a running process, in all of its parts or in none |
 //! | [`health`] | what load balancers and platforms are told, by checks that run once for all of them |
 //! | [`journal`] | rejected work, kept in a queue and replayed later |
 //! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
@@ -107,6 +113,7 @@
 //! | `http` | HTTP and gRPC: classifiers, hints, rejections as responses, deadlines as headers; by feature |
 //! | `tower` | a pipeline as a layer for any service: axum, hyper, reqwest, tonic; by feature |
 //! | `metrics` | metrics of all policies; by feature |
+//! | `console` | one page for the people who run a service: what is wrong, and what they can do; by feature |
 //! | `testing` | a scripted service, conformance suites, a faulty network; by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //! | [`codec`] | values as bytes, by two functions of yours |
@@ -118,6 +125,7 @@
 //! | [first steps](_docs::first_steps) | the next five minutes: a struct, a document, shared state |
 //! | [patterns](_docs::patterns) | each pattern with what it can do |
 //! | [once](_docs::once) | five ways to have an effect once |
+//! | [CQRS](_docs::cqrs) | commands and queries apart: which rooms, and when |
 //! | [examples](_docs::examples) | programs to run, with their flags |
 //! | [words](_docs::words) | the terms of the field, and their places here |
 //! | [choosing](_docs::choosing) | a pattern for each problem |
@@ -127,6 +135,7 @@
 //! | [design](_docs::design) | reasons for the design |
 //! | [cancel safety](_docs::cancel_safety) | effects of a dropped future |
 //! | [compare](_docs::compare) | speed beside other crates |
+//! | [scaling](_docs::scaling) | what many processes cost, and where one server ends |
 //! | [stability](_docs::stability) | versions, and what may change |
 //!
 //! # Features
@@ -138,12 +147,12 @@
 //! | feature | rooms |
 //! |---|---|
 //! | always there | [`call`] and the policies, [`standard`], the ports and their engines, what all rooms share |
-//! | `data` | [`cache_aside`], [`sharding`] |
+//! | `data` | [`cache_aside`], [`index_table`], [`sharding`] |
 //! | `work` | [`work`], [`queue_listener`], [`journal`], [`claim_check`], [`pipes_and_filters`], [`leader_election`] |
 //! | `workflow` | [`saga`], [`scheduler`], and without `work` also [`work`] and [`queue_listener`] |
-//! | `operations` | [`supervisor`], [`health`] |
+//! | `operations` | [`supervisor`], [`config_store`], [`reconfiguration`], [`health`] |
 //! | `stream` | [`stream`], and without `work` also [`work`] and [`leader_election`] |
-//! | `events` | [`event_sourcing`], and the group `stream` |
+//! | `events` | [`event_sourcing`], [`materialized_view`], and the group `stream` |
 //!
 //! ```toml
 //! [dependencies]
@@ -160,11 +169,14 @@
 //! | `postgres` | `backend::postgres`: the ports on a PostgreSQL server; TLS by rustls with aws-lc |
 //! | `redis` | `backend::redis`: the ports on a Redis server; TLS by rustls with aws-lc |
 //! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |
-//! | `jwt` | `federated_identity`, `gatekeeper`, `token`; with `http` also bearer tokens of requests; cryptography by aws-lc |
+//! | `jwt` | `federated_identity`, `gatekeeper`, `valet_key`, `token`; with `http` also bearer tokens of requests; cryptography by aws-lc |
+//! | `object_store` | `static_content`; with `jwt` also `valet_key::Uploads`; the clouds are features of `object_store` in your manifest |
 //! | `reqwest` | the same for `reqwest`'s responses and errors; without TLS: choose it in your manifest |
+//! | `prober` | `health::Prober`: status, text, latency, name and certificate of services, seen from outside; TLS by rustls with aws-lc |
 //! | `tonic` | the same for `tonic::Status`, in both directions |
 //! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers, and `tower::GateLayer` |
 //! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies for the `metrics` facade |
+//! | `console` | `console::Console`: a page with the state of all components, live, with the actions of operators; a tower service |
 //! | `lz4` | compression of large bodies in claim checks |
 //! | `chaos` | `chaos`: fault injection; a build without the feature cannot inject faults |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a faulty network |
@@ -188,10 +200,12 @@ pub mod call;
 )]
 mod ground;
 mod patterns;
+// The heads of revisions are fenced for `static_content` alone.
 #[cfg_attr(
     not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(dead_code, unreachable_pub, unused_imports)
 )]
+#[cfg_attr(not(feature = "object_store"), allow(dead_code))]
 mod ports;
 mod roof;
 mod wings;
@@ -202,6 +216,12 @@ mod wings;
 )]
 pub mod work;
 
+#[cfg(any(feature = "jwt", feature = "object_store"))]
+use ground::address;
+#[cfg(any(feature = "console", feature = "object_store"))]
+use ground::sha256;
+#[cfg(any(feature = "http", feature = "jwt"))]
+use ground::strict_path;
 #[cfg(feature = "jwt")]
 pub use ground::token;
 #[cfg(feature = "chaos")]
@@ -214,20 +234,26 @@ pub use patterns::leader_election;
 pub use patterns::queue_listener;
 #[cfg(feature = "workflow")]
 pub use patterns::saga;
+#[cfg(feature = "object_store")]
+pub use patterns::static_content;
 #[cfg(feature = "data")]
-pub use patterns::{cache_aside, sharding};
-#[cfg(feature = "jwt")]
-pub use patterns::{federated_identity, gatekeeper};
+pub use patterns::{cache_aside, index_table, sharding};
 #[cfg(feature = "operations")]
-pub use patterns::{health, supervisor};
-#[cfg(feature = "events")]
-pub use roof::event_sourcing;
+pub use patterns::{config_store, health, supervisor};
+#[cfg(feature = "jwt")]
+pub use patterns::{federated_identity, gatekeeper, valet_key};
+#[cfg(feature = "operations")]
+pub use roof::reconfiguration;
 #[cfg(feature = "workflow")]
 pub use roof::scheduler;
 #[cfg(feature = "stream")]
 pub use roof::stream;
+#[cfg(feature = "events")]
+pub use roof::{event_sourcing, materialized_view};
 #[cfg(feature = "work")]
 pub use roof::{journal, pipes_and_filters};
+#[cfg(feature = "console")]
+pub use wings::console;
 #[cfg(feature = "http")]
 pub use wings::http;
 #[cfg(feature = "metrics")]
@@ -244,16 +270,14 @@ pub use {
     wings::backend,
 };
 // Internal rooms, by their short paths. The last of them serve only some groups.
-use ground::{
-    budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window, wire,
-};
+use ground::{budget, build, flight, hash, in_progress, key_ref, race, record, sharded, spawn, striped, sync, window};
 #[cfg_attr(
     not(all(feature = "data", feature = "events", feature = "operations", feature = "work", feature = "workflow")),
     allow(unused_imports)
 )]
 use {
-    ground::{caught, validator},
-    ports::{gather, presence},
+    ground::{caught, validator, wire},
+    ports::{gather, presence, revisions},
 };
 
 pub use build::{Builder, Component, HasEntropy, HasEvents, HasName};

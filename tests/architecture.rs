@@ -48,7 +48,8 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("aws_lc_rs", &["ground/token/crypto.rs", "backend"]),
-    ("base64", &["ground/token/crypto.rs"]),
+    ("base64", &["ground/sha256.rs", "ground/token/crypto.rs"]),
+    ("sha2", &["ground/sha256.rs"]),
     ("jsonwebtoken", &["ground/token/crypto.rs"]),
     ("async_nats", &["backend"]),
     ("redis", &["backend"]),
@@ -59,8 +60,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["backend"]),
     ("twox_hash", &["hash"]),
     // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, steps of a saga, partitions,
-    // parts of a queue, renewals, wakers of children, checks, questions to sentinels, rows of a write, commits of a refused
-    // request.
+    // parts of a queue, renewals, wakers of children, checks, probes, questions to sentinels, rows of a write, commits of a refused
+    // request, partitions of a view's sources, entries of an index, files of a site.
     (
         "futures_util",
         &[
@@ -77,16 +78,32 @@ const DOORS: &[(&str, &[&str])] = &[
             "ports/queue/partitioned.rs",
             "queue_listener",
             "patterns/health/component.rs",
+            "patterns/health/prober/ask.rs",
+            "patterns/health/prober/mod.rs",
+            "index_table",
+            "patterns/static_content/publisher.rs",
+            "patterns/static_content/prune.rs",
+            "patterns/static_content/site.rs",
+            "patterns/valet_key/limited.rs",
+            "patterns/valet_key/uploads/checks.rs",
+            "patterns/valet_key/uploads/sweep.rs",
             "patterns/supervisor/signal.rs",
             "patterns/supervisor/task.rs",
             "roof/event_sourcing/send.rs",
             "roof/event_sourcing/decide.rs",
+            "roof/materialized_view/run.rs",
+            "roof/materialized_view/view.rs",
             "roof/stream/processor/members.rs",
             "roof/stream/processor/run.rs",
             "roof/stream/processor/state.rs",
             "roof/stream/processor/handlers.rs",
+            "wings/console/board.rs",
             // The client's subscriptions are streams.
             "wings/backend/nats/notifier.rs",
+            "wings/backend/nats/queue/clean.rs",
+            "wings/backend/nats/queue/receive.rs",
+            "wings/backend/nats/queue/send.rs",
+            "wings/backend/nats/queue/settle.rs",
             "wings/backend/nats/reader.rs",
             "wings/backend/nats/scan.rs",
             "wings/backend/nats/snapshot.rs",
@@ -95,20 +112,40 @@ const DOORS: &[(&str, &[&str])] = &[
             "wings/backend/redis/sentinel.rs",
         ],
     ),
-    ("arc_swap", &["hedge", "chaos", "ground/config/live.rs"]),
+    (
+        "arc_swap",
+        &[
+            "hedge",
+            "chaos",
+            "ground/config/live.rs",
+            "patterns/config_store/component.rs",
+            "patterns/static_content/site.rs",
+        ],
+    ),
+    ("object_store", &["static_content", "valet_key"]),
     ("quick_cache", &["patterns/cache_aside/local/table.rs", "roof/event_sourcing/aggregates.rs"]),
     (
         "rustix",
         &["wings/backend/sqlite/failure.rs", "wings/backend/sqlite/identity.rs", "wings/backend/sqlite/machine.rs"],
     ),
-    ("http", &["http", "tower", "health_http"]),
-    ("http_body", &["tower"]),
+    ("http", &["console", "http", "tower", "health_http"]),
+    ("http_body", &["console", "tower"]),
     ("httpdate", &["wings/http/hints.rs"]),
     ("metrics", &["metrics"]),
-    ("reqwest", &["wings/http/by_reqwest.rs"]),
+    // A probe is a request.
+    (
+        "reqwest",
+        &[
+            "patterns/health/prober/ask.rs",
+            "patterns/health/prober/mod.rs",
+            "patterns/health/prober/target.rs",
+            "wings/http/by_reqwest.rs",
+        ],
+    ),
     ("tonic", &["wings/http/by_tonic.rs"]),
     ("tower_layer", &["tower"]),
-    ("tower_service", &["tower"]),
+    ("tower_service", &["console", "tower"]),
+    ("x509_parser", &["patterns/health/prober/ask.rs"]),
     ("lazy_static", &[]),
 ];
 
@@ -213,6 +250,7 @@ fn watched(code: &str) -> Vec<String> {
         "aws_lc_rs",
         "base64",
         "jsonwebtoken",
+        "object_store",
         "async_nats",
         "redis",
         "rusqlite",
@@ -231,6 +269,7 @@ fn watched(code: &str) -> Vec<String> {
         "tonic",
         "tower_layer",
         "tower_service",
+        "x509_parser",
     ]
     .into_iter()
     .flat_map(of)

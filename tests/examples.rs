@@ -24,7 +24,12 @@ fn examples() -> Vec<String> {
         files.filter(is_one).map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
     names.retain(|name| name != "drone_delivery");
     // Without their feature they are not built.
-    names.retain(|name| cfg!(feature = "jwt") || !["federated_identity", "gatekeeper"].contains(&name.as_str()));
+    names.retain(|name| {
+        cfg!(feature = "jwt") || !["federated_identity", "gatekeeper", "valet_key"].contains(&name.as_str())
+    });
+    names.retain(|name| cfg!(feature = "console") || name != "console");
+    names.retain(|name| cfg!(feature = "prober") || name != "prober");
+    names.retain(|name| cfg!(feature = "object_store") || !["static_site", "valet_key"].contains(&name.as_str()));
     names.sort();
     names
 }
@@ -114,8 +119,16 @@ fn the_judge_of_a_fleet_finds_each_defect_that_is_planted() {
 }
 
 /// Examples of several processes, which share their state on a backend.
-const SHARED: [&str; 7] =
-    ["leader_election", "cache_aside", "shared_limit", "sharding", "billing", "fleet", "order_service"];
+const SHARED: [&str; 8] = [
+    "leader_election",
+    "cache_aside",
+    "shared_limit",
+    "sharding",
+    "billing",
+    "fleet",
+    "order_service",
+    "config_rollout",
+];
 
 #[test]
 fn processes_that_share_their_state_refuse_the_memory_of_one() {

@@ -1,5 +1,7 @@
 //! The language of the documentation, as far as it can be counted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#[path = "sources/boards.rs"]
+mod boards;
 #[path = "sources/links.rs"]
 mod links;
 mod sources;
@@ -120,13 +122,16 @@ fn the_readme_and_the_documentation_lead_to_each_page() {
 }
 
 /// Stored forms: the file of the source, the line there, and the number on the page of stability.
-const FORMS: [(&str, &str, &str); 15] = [
+const FORMS: [(&str, &str, &str); 19] = [
     ("wings/backend/postgres/schema.rs", "const VERSION: i32 = {};", "schema in PostgreSQL | `version` {} |"),
     ("wings/backend/redis/check.rs", "const FORM: u64 = {};", "data in Redis | form {} |"),
     ("wings/backend/nats/setup.rs", "const FORM: u32 = {};", "streams of NATS | form {} |"),
-    ("wings/backend/nats/queue/entry.rs", "const FORM: u64 = {};", "entries of a queue on NATS | form {} |"),
+    ("wings/backend/nats/setup.rs", "const WORK_FORM: u32 = {};", "messages of a queue on NATS | form {} |"),
+    ("wings/backend/nats/queue/record.rs", "const FORM: u32 = {};", "claims of a queue on NATS | form {} |"),
     ("patterns/saga/stored.rs", "const FORM: &str = \"saga {}\";", "record of a saga | `saga {}` |"),
+    ("patterns/index_table/stored.rs", "const FORM: u64 = {};", "entries of an index | {} |"),
     ("roof/event_sourcing/stored.rs", "const FORMAT: u64 = {};", "rows of a log of commits | {} |"),
+    ("roof/materialized_view/stored.rs", "const FORMAT: u64 = {};", "rows of a view | {} |"),
     ("roof/stream/stored.rs", "const FORMAT: u64 = {};", "rows of a topic | {} |"),
     ("roof/stream/processor/checkpoint.rs", "const FORM: &str = \"checkpoint {}\";", "`checkpoint {}` |"),
     ("roof/stream/processor/members.rs", "const FORM: &str = \"member {}\";", "`member {}` |"),
@@ -139,6 +144,7 @@ const FORMS: [(&str, &str, &str); 15] = [
     ("ports/lease/record.rs", "const FORM: &str = \"lease {}\";", "`lease {}` |"),
     ("patterns/throttling/shared/row.rs", "const FORM: &str = \"rate {}\";", "`rate {}` |"),
     ("patterns/circuit_breaker/shared/report.rs", "strip_prefix(\"{} open \")", "`circuit {}` |"),
+    ("patterns/static_content/manifest.rs", "const FORM: u64 = {};", "releases of a site, and their head | {} |"),
     ("patterns/sharding/stored.rs", "const FIRST: &str = \"steadfast-shards {}\";", "`steadfast-shards {}` |"),
 ];
 
@@ -173,28 +179,34 @@ fn the_page_of_choice_lets_a_pattern_run_where_the_store_has_what_it_needs() {
 }
 
 /// The patterns, by the folders of their pages.
-const PATTERNS: [&str; 24] = [
+const PATTERNS: [&str; 30] = [
     "patterns/cache_aside",
     "patterns/chaos",
     "patterns/circuit_breaker",
     "patterns/claim_check",
     "patterns/coalesce",
+    "patterns/config_store",
     "patterns/fallback",
     "patterns/federated_identity",
     "patterns/gatekeeper",
     "patterns/health",
     "patterns/hedge",
+    "patterns/index_table",
     "patterns/leader_election",
     "patterns/queue_listener",
     "patterns/retry",
     "patterns/saga",
     "patterns/sharding",
+    "patterns/static_content",
     "patterns/supervisor",
     "patterns/throttling",
     "patterns/timeout",
+    "patterns/valet_key",
     "roof/event_sourcing",
     "roof/journal",
+    "roof/materialized_view",
     "roof/pipes_and_filters",
+    "roof/reconfiguration",
     "roof/scheduler",
     "roof/standard",
     "roof/stream",

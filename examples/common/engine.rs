@@ -29,20 +29,22 @@ use std::{
     process,
     str::FromStr,
     sync::Arc,
+    time::Duration,
 };
 
 use steadfast::{
     backend::{self, Backend},
     port::PortError,
     store::Store,
+    time::Clock,
 };
 
 /// Variables that lead the processes of an example to its backend. A URL may hold a password, which arguments would show.
 const URL: &str = "STEADFAST_EXAMPLE_BACKEND";
 const RUN: &str = "STEADFAST_EXAMPLE_RUN";
 
-/// Name of the private servers of `nats`, where an example takes several.
-const NATS_CLUSTER: &str = "nats: a cluster of three";
+/// A cluster of three private servers.
+const NATS_CLUSTER: &str = "nats:3";
 
 /// A backend, as `--backend` names it.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,7 +53,7 @@ pub(crate) enum EngineAt {
     Sqlite(PathBuf),
     /// A server that runs already, by its URL.
     Server(String),
-    /// A server that the example starts, and ends: `postgres`, `redis` or `nats`.
+    /// Servers that the example starts, and ends: `postgres`, `redis`, `nats`, or `nats:3` for a cluster of three.
     Private(&'static str),
 }
 
@@ -64,12 +66,14 @@ impl FromStr for EngineAt {
             None if text == "postgres" => Ok(Self::Private("postgres")),
             None if text == "redis" => Ok(Self::Private("redis")),
             None if text == "nats" => Ok(Self::Private("nats")),
+            Some(_) if text == NATS_CLUSTER => Ok(Self::Private(NATS_CLUSTER)),
             Some(("sqlite", file)) if !file.is_empty() => Ok(Self::Sqlite(file.into())),
             Some(("postgres" | "postgresql" | "redis" | "rediss" | "nats" | "tls", rest)) if rest.starts_with("//") => {
                 Ok(Self::Server(text.to_owned()))
             }
             _ => Err(
-                "must be `memory`, `sqlite:FILE`, `postgres`, `redis` or `nats` for a server of its own, or the URL of a server",
+                "must be `memory`, `sqlite:FILE`, `postgres`, `redis` or `nats` for a server of its own, `nats:3` for a cluster \
+                 of three, or the URL of a server",
             ),
         }
     }
@@ -107,14 +111,9 @@ enum Private {
 }
 
 impl EngineAt {
-    /// Returns the same backend on several servers, if the engine replicates what it holds, and the servers are the example's.
-    pub(crate) fn replicated(self) -> Self {
-        if self == Self::Private("nats") { Self::Private(NATS_CLUSTER) } else { self }
-    }
-
     /// Returns the backend; starts its server if it has none yet.
     pub(crate) fn start(&self) -> Result<Engine, String> {
-        let run = format!("{:x}-{:x}", process::id(), steadfast::time::Clock::tokio().wall().as_millis());
+        let run = format!("{:x}-{:x}", process::id(), Clock::tokio().wall().as_millis());
         let of = |url: String, private| Engine { url, run: run.clone(), private };
         Ok(match self {
             Self::Memory => of("memory:".to_owned(), None),
@@ -298,6 +297,27 @@ impl Engine {
             #[cfg(feature = "nats")]
             Some(Private::NatsCluster(cluster)) => cluster.servers()[at].start_again(),
             _ => self.start_again(),
+        }
+    }
+
+    /// Kills the server of a cluster that leads the store after this time, and starts it again after three seconds. Returns the
+    /// number of servers that were killed: one that has no others is left as it is.
+    pub(crate) async fn lose_leader(
+        &self,
+        #[allow(unused_variables, reason = "only a cluster goes on without one")] after: Duration,
+    ) -> u32 {
+        match &self.private {
+            #[cfg(feature = "nats")]
+            Some(Private::NatsCluster(cluster)) => {
+                let clock = Clock::tokio();
+                clock.sleep(after).await;
+                let leader = tokio::task::block_in_place(|| cluster.leader("steadfast_store"));
+                tokio::task::block_in_place(|| leader.kill());
+                clock.sleep(Duration::from_secs(3)).await;
+                tokio::task::block_in_place(|| leader.start_again());
+                1
+            }
+            _ => 0,
         }
     }
 

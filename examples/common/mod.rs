@@ -3,11 +3,12 @@
 use std::{
     convert::Infallible,
     error::Error,
-    future::Future,
+    future::{Future, ready},
     io::{self, Write as _},
     net::SocketAddr,
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use http_body_util::{BodyExt, Full};
@@ -16,7 +17,9 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::Value;
+use steadfast::{metrics::Metrics, time::Clock};
 use tokio::net::TcpListener;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -25,13 +28,31 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 /// A response with its complete body.
 pub(crate) type Answer = Response<Bytes>;
 
-/// Serves requests on loopback with this function until the process ends.
+/// Serves requests on a free port of loopback with this function until the process ends.
 pub(crate) async fn serve<H, F>(handle: H) -> Result<SocketAddr>
 where
     H: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    serve_at(0, handle).await
+}
+
+/// Serves the metrics of this process on a port of loopback until it ends.
+pub(crate) async fn serve_metrics(port: u16) -> Result<Metrics> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    let metrics = Metrics::on(recorder);
+    let watched = metrics.clone();
+    serve_at(port, move |_| ready(answer(200, watched.scrape(|| page.render())))).await?;
+    Ok(metrics)
+}
+
+async fn serve_at<H, F>(port: u16, handle: H) -> Result<SocketAddr>
+where
+    H: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let (address, handle) = (listener.local_addr()?, Arc::new(handle));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -71,7 +92,15 @@ impl Http {
     }
 
     pub(crate) async fn get_with(&self, server: SocketAddr, path: &str, headers: HeaderMap) -> Result<Answer> {
-        let mut request = Request::get(format!("http://{server}{path}")).body(Full::default())?;
+        self.send(Request::get(format!("http://{server}{path}")), headers).await
+    }
+
+    pub(crate) async fn post_with(&self, server: SocketAddr, path: &str, headers: HeaderMap) -> Result<Answer> {
+        self.send(Request::post(format!("http://{server}{path}")), headers).await
+    }
+
+    async fn send(&self, request: hyper::http::request::Builder, headers: HeaderMap) -> Result<Answer> {
+        let mut request = request.body(Full::default())?;
         *request.headers_mut() = headers;
         let (head, body) = self.0.request(request).await?.into_parts();
         Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
@@ -86,6 +115,20 @@ pub(crate) fn number(answer: &Answer) -> Option<u64> {
 /// Ends the process if it has arguments; `--help` is the only one.
 pub(crate) fn no_arguments(about: &'static str) {
     clap::Command::new(env!("CARGO_CRATE_NAME")).about(about).get_matches();
+}
+
+/// Repeats a request until it succeeds, for a minute: without its leader a cluster refuses requests for seconds.
+pub(crate) async fn patiently<T, E: Into<Failure>>(
+    mut request: impl AsyncFnMut() -> std::result::Result<T, E>,
+) -> Result<T> {
+    let clock = Clock::tokio();
+    let until = clock.now() + Duration::from_secs(60);
+    loop {
+        match request().await {
+            Err(_) if clock.now() < until => clock.sleep(Duration::from_millis(100)).await,
+            done => return done.map_err(Into::into),
+        }
+    }
 }
 
 pub(crate) fn say(line: impl AsRef<str>) {

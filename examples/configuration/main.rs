@@ -1,7 +1,8 @@
 //! All policies of a service in one TOML file: loaded, explained, and replaced during 10,000 calls.
 //!
 //! The file is rewritten every few milliseconds, with valid and invalid documents. An invalid one is refused
-//! with the name of the field, and changes nothing. Every call is answered. A breaker that was isolated before
+//! with the name of the field, and changes nothing; one that a part fails to apply is undone in all parts. Every call
+//! is answered. A breaker that was isolated before
 //! stays isolated, and the calls of its host get a marked substitute. The last line is the result as JSON.
 #![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
 #[path = "../common/mod.rs"]
@@ -10,6 +11,7 @@ mod service;
 
 use std::{
     collections::BTreeMap,
+    error::Error as _,
     future::ready,
     path::PathBuf,
     process::ExitCode,
@@ -29,6 +31,8 @@ use steadfast::{
     CallError, Cause, Priority,
     call::{idempotent, with_priority},
     circuit_breaker::State,
+    config_store::watch_file,
+    reconfiguration::SubmitError,
     time::Clock,
 };
 
@@ -63,12 +67,17 @@ async fn main() -> ExitCode {
 }
 
 /// An invalid document, and the text that its error must contain.
-fn bad_documents() -> [(String, &'static str); 4] {
+fn bad_documents() -> [(String, &'static str); 7] {
     [
-        (ANY_DAY.replace("max_attempts = 4", "max_attempts = 0"), "payments.retry.max_attempts"),
+        (ANY_DAY.replace("max_attempts = 4", "max_attempts = 0"), "retry.max_attempts"),
         (ANY_DAY.replace("max_attempts = 4", "max_atempts = 4"), "max_atempts"),
-        (BUSY_DAY.replace("max_open = 0.25", "max_open = 7.0"), "hosts.max_open"),
+        (BUSY_DAY.replace("max_open = 0.25", "max_open = 7.0"), "max_open"),
         (BUSY_DAY.replace("[chaos]", "[chaos"), "chaos"),
+        // Valid, but no part would take it before the next start.
+        (ANY_DAY.replace("term = \"15s\"", "term = \"30s\""), "goes beyond the parts"),
+        // Valid, and then the last part fails.
+        (BUSY_DAY.replace("level = \"warn\"", "level = \"trace\""), "part `log` failed"),
+        (ANY_DAY.replace("level = \"info\"", "level = \"all\""), "level"),
     ]
 }
 
@@ -95,12 +104,16 @@ async fn show() -> Result<(Value, bool)> {
 
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("service.toml");
-    let (done, kept) = (AtomicBool::new(false), AtomicBool::new(true));
+    let (called, done, kept) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
     let writes = rewrite(&file, &done, &clock);
-    let watches = watch(&service, &file, &done, &kept, &clock);
+    let watches = async {
+        let reloads = watch(&service, &file, &called, &kept, &clock).await;
+        done.store(true, SeqCst);
+        reloads
+    };
     let calls = async {
         let answers = call_all(&service, server).await;
-        done.store(true, SeqCst);
+        called.store(true, SeqCst);
         answers
     };
     let background = service.run();
@@ -109,13 +122,16 @@ async fn show() -> Result<(Value, bool)> {
         all = work => all,
         () = background => return Err("the service has ended by itself".into()),
     };
-    let (loaded, refused) = reloads?;
+    let reloads = reloads?;
+    let reloads_hold = reloads.are_enough();
+    let Reloads { loaded, refused, vetoed, rolled_back } = reloads;
     let written = written?;
     let lost = CALLS - seen.fresh - seen.degraded - seen.failed;
     let still = service.payments.circuit_breaker().is_some_and(|breaker| breaker.state() == State::Closed);
     say(format!(
         "{CALLS} calls: {} answered, {} by a substitute, {} failed, {lost} lost\nthe file was written {written} times: {loaded} documents loaded, \
-         {refused} refused, each by the name of what is wrong\nthe isolated breaker stayed so: {}",
+         {refused} refused, each by the name of what is wrong: {vetoed} before any part had changed, {rolled_back} undone in all \
+         parts\nthe isolated breaker stayed so: {}",
         seen.fresh,
         seen.degraded,
         seen.failed,
@@ -127,9 +143,9 @@ async fn show() -> Result<(Value, bool)> {
     }
     let summary = json!({
         "calls": CALLS, "answered": seen.fresh, "degraded": seen.degraded, "failed": seen.failed, "lost": lost,
-        "loaded": loaded, "refused": refused, "breaker_kept": kept.load(SeqCst),
+        "loaded": loaded, "refused": refused, "vetoed": vetoed, "rolled_back": rolled_back, "breaker_kept": kept.load(SeqCst),
     });
-    let holds = lost == 0 && seen.failed == 0 && kept.load(SeqCst) && still && loaded >= 10 && refused >= 10;
+    let holds = lost == 0 && seen.failed == 0 && kept.load(SeqCst) && still && reloads_hold;
     // A tenth of the calls went to the isolated host; others may have failed by random faults.
     Ok((summary, holds && seen.degraded >= CALLS / 10 && seen.fresh > 0))
 }
@@ -198,7 +214,7 @@ async fn rewrite(file: &std::path::Path, done: &AtomicBool, clock: &Clock) -> Re
         let text = match written % 4 {
             0 => BUSY_DAY,
             2 => ANY_DAY,
-            _ => &bad[(written / 2 % 4) as usize].0,
+            _ => &bad[(written / 2 % bad.len() as u64) as usize].0,
         };
         // Written beside the file and then renamed, so that no reader sees half a file.
         let beside = file.with_extension("new");
@@ -210,40 +226,68 @@ async fn rewrite(file: &std::path::Path, done: &AtomicBool, clock: &Clock) -> Re
     Ok(written)
 }
 
-/// Polls the file, and applies a new document.
+/// Documents that were read, by their ends.
+#[derive(Default)]
+struct Reloads {
+    loaded: u64,
+    refused: u64,
+    /// Refused by a part, or because no part takes the change.
+    vetoed: u64,
+    rolled_back: u64,
+}
+
+impl Reloads {
+    /// Returns `true` if each kind of end was seen several times.
+    fn are_enough(&self) -> bool {
+        self.loaded >= 10 && self.refused >= 10 && self.vetoed >= 3 && self.rolled_back >= 2
+    }
+}
+
+/// Follows the file, and applies each new document, until all calls were made and enough documents read.
 async fn watch(
     service: &Service,
     file: &std::path::Path,
-    done: &AtomicBool,
+    called: &AtomicBool,
     kept: &AtomicBool,
     clock: &Clock,
-) -> Result<(u64, u64)> {
+) -> Result<Reloads> {
     let bad = bad_documents();
-    let (mut last, mut loaded, mut refused) = (String::new(), 0, 0);
-    while !done.load(SeqCst) {
-        clock.sleep(LOOK_EVERY).await;
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        if text == last || text.is_empty() {
+    let (mut file, mut reloads) = (watch_file(file, LOOK_EVERY), Reloads::default());
+    while !(called.load(SeqCst) && reloads.are_enough()) {
+        // The file is not there at first.
+        let text = tokio::select! {
+            text = file.changed() => text.unwrap_or_default(),
+            () = clock.sleep(LOOK_EVERY * 20) => continue,
+        };
+        if text.is_empty() {
             continue;
         }
         let before = service.payments.config();
-        match service.reconfigure(&text) {
-            Ok(()) => loaded += 1,
-            Err(error) => {
-                let told = error.to_string();
+        let submitted = match toml::from_str(&text) {
+            Ok(document) => service.reconfigure(document).await.map_err(|error| {
+                match &error {
+                    SubmitError::Failed { .. } => reloads.rolled_back += 1,
+                    _ => reloads.vetoed += 1,
+                }
+                format!("{error}{}", error.source().map_or_else(String::new, |source| format!(": {source}")))
+            }),
+            Err(error) => Err(error.to_string()),
+        };
+        match submitted {
+            Ok(_) => reloads.loaded += 1,
+            Err(told) => {
                 let named = bad.iter().any(|(bad, field)| *bad == text && told.contains(field));
                 if !named || service.payments.config() != before {
                     return Err(format!("not refused as expected: {told}").into());
                 }
-                if refused < 4 {
+                if reloads.refused < 7 {
                     say(format!("refused: {}", told.trim().replace('\n', "\n         ")));
                 }
-                refused += 1;
+                reloads.refused += 1;
             }
         }
-        last = text;
         let isolated = service.hosts.get(&"us".to_owned()).state() == State::Isolated;
         kept.fetch_and(isolated, SeqCst);
     }
-    Ok((loaded, refused))
+    Ok(reloads)
 }

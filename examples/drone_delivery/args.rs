@@ -63,8 +63,9 @@ pub struct Args {
     pub unprotected: bool,
 
     /// Store of the requests' state and the services' books: `memory`, `sqlite:FILE` (feature `sqlite`), or the URL of a
-    /// server, `postgres://..` or `redis://..` (features `postgres`, `redis`). A killed run continues when it is started
-    /// again on the same file or server. `postgres` or `redis` alone starts a server for this run.
+    /// server, `postgres://..`, `redis://..` or `nats://..` (features `postgres`, `redis`, `nats`). A killed run continues
+    /// when it is started again on the same file or server. `postgres`, `redis` or `nats` alone starts a server for this
+    /// run, and `nats:3` a cluster of three.
     #[arg(long, visible_alias = "backend", value_name = "STORE", default_value = "memory")]
     pub store: StoreAt,
 

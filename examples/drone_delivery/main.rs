@@ -25,6 +25,7 @@ mod mover;
 mod page;
 mod pipelines;
 mod plot;
+mod probes;
 mod record;
 mod report;
 mod request;
@@ -73,6 +74,7 @@ use crate::{
     ledger::{Fingerprint, Fingerprinted, Identity, Ledger, State},
     mover::Growth,
     pipelines::Protection,
+    probes::Probes,
     record::{Done, End, Record},
     report::{Report, Sharded},
     services::{Books, Running, Service},
@@ -163,7 +165,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let _held = Turn::take(&args.store, &engine).await.map_err(|e| format!("--store: {e}"))?;
     let (clock, entropy) = (Clock::tokio(), Entropy::from_seed(args.seed));
     let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed, shards: args.shards };
-    let (at, own, alone) = (args.store.clone(), store.clone(), args.shards == 1);
+    let (at, own, alone, servers) = (args.store.clone(), store.clone(), args.shards == 1, engine.clone());
     // One shard is the job's own store.
     let plan = FaultPlan::new(args.faults, args.seed, args.shards);
     let network = FaultNetwork::new(FaultConfig::default(), args.seed, &clock)?;
@@ -198,6 +200,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
             followers.spawn(async move { record.follow(service, events).await });
         }
     }
+    let probes = Probes::start(&store, &protections, &clock).await?;
     let starts = match args.rate() {
         // A burst of a hundredth of a second: even, but not one by one.
         Some(rate) => Some(RateLimiter::new(Quota::per_second(rate).burst((rate / 100).max(1)))?),
@@ -274,6 +277,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
                 all.map(|(took, ())| took)
             }
             never = plan.cut(&network, &growth.clock, start) => match never {},
+            never = probes.follow(&workflow.gate) => match never {},
         }
     };
     // A shard is added during the work; a move in progress at the end is finished.
@@ -285,8 +289,15 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
             () = growth.clock.sleep_until(start + add.at) => growth.add(ShardId(args.shards), start).await.map(Some),
         }
     };
+    // A cluster of three has to do its work without the server that leads.
+    let leaderless = async {
+        if servers.lose_leader(Duration::from_secs(2)).await > 0 {
+            let _ = writeln!(io::stderr().lock(), "the server that led the cluster was killed, and started again");
+        }
+        Ok(())
+    };
     let again = |e| format!("--store: {e}; nothing is lost: start again on it");
-    let (took, grown) = tokio::try_join!(all, grow).map_err(again)?;
+    let (took, grown, ()) = tokio::try_join!(all, grow, leaderless).map_err(again)?;
     let accepted = Accepted {
         took,
         deepest: deepest.into_inner().unwrap_or_else(PoisonError::into_inner),
@@ -304,12 +315,14 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         first: args.shards,
     };
     let turned_away = Service::ALL.map(|service| workflow.calls.protections[service as usize].turned_away());
+    // Their checks hold the breakers.
+    let probed = probes.end().await;
     // Dropping the breakers ends their events, and with them the tasks that record all events.
     drop(workflow);
     followers.join_all().await;
 
     let mut record = record.lock().clone();
-    (record.accepted, record.interrupted) = (accepted, interrupted.get().copied());
+    (record.accepted, record.probed, record.interrupted) = (accepted, probed, interrupted.get().copied());
     (record.before, record.looked_up) = (before, accounts.map(|accounts| accounts.stats()));
     let mut books: [Books; 5] = Default::default();
     for (books, service) in books.iter_mut().zip(&services) {

@@ -256,6 +256,13 @@ impl Report {
             f,
             "  accepted into the queue within {p50} (p99 {p99}) of their arrival; {deepest} in it at most, {requests} requests to it"
         )?;
+        let probed = self.record.probed;
+        let (asked, degraded) = (grouped(probed.asked), grouped(probed.degraded));
+        write!(f, "  asked for its health {asked} times: without one of the services {degraded} times")?;
+        match probed.liveness_failures {
+            0 => writeln!(f, ", and always alive")?,
+            n => writeln!(f, ", and NOT alive {} times", grouped(n))?,
+        }
         if let Some(accounts) = &self.record.looked_up {
             let (asked, loads) = (grouped(accounts.hits + accounts.misses), grouped(accounts.loads));
             writeln!(

@@ -12,7 +12,7 @@ use steadfast::{
 };
 use uuid::Uuid;
 
-use crate::{ingest::Accepted, interrupt::Interrupt, request::Request, services::Service};
+use crate::{ingest::Accepted, interrupt::Interrupt, probes::Probed, request::Request, services::Service};
 
 /// One HTTP call.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +83,8 @@ pub struct Inner {
     pub approved: Option<Duration>,
     /// Figures of the arrival of requests.
     pub accepted: Accepted,
+    /// Answers to the probes of the job.
+    pub probed: Probed,
     /// The signal that stopped the work before its end.
     pub interrupted: Option<Interrupt>,
     /// Figures of the account cache, if there is one.

@@ -11,8 +11,8 @@ use tokio::{runtime::Handle, task::JoinHandle};
 use crate::{engine::Engine, ledger::StoreAt};
 
 const NAME: &str = "drone_delivery";
-/// Time after which the next run may begin if this one is killed.
-const TERM: Duration = Duration::from_secs(5);
+/// Time after which the next run may begin if this one is killed. A cluster has a new leader by then.
+const TERM: Duration = Duration::from_secs(15);
 
 /// A lease that is renewed until it is dropped.
 pub struct Turn {
@@ -40,7 +40,7 @@ impl Turn {
                         "another run ({other}) is at work on it: wait for its end, or take another store"
                     ));
                 }
-                Acquired::Held(_) => clock.sleep(TERM / 10).await,
+                Acquired::Held(_) => clock.sleep(TERM / 30).await,
             }
         };
         let renewing = tokio::spawn(renew(lease.clone(), holder.clone(), token));
@@ -48,13 +48,15 @@ impl Turn {
     }
 }
 
-/// Renews the lease for ever. Ends the process if another run has taken over.
+/// Renews the lease for ever. Ends the process if its term is over: another run may have taken over.
 async fn renew(lease: Arc<dyn Lease>, holder: String, token: FencingToken) {
     loop {
-        Clock::tokio().sleep(TERM / 5).await;
+        Clock::tokio().sleep(TERM / 15).await;
         if let Err(LeaseError::NotHeld) = lease.renew(NAME, &holder, token, TERM).await {
             use std::io::Write as _;
-            let _ = writeln!(std::io::stderr().lock(), "drone_delivery: --store: another run has taken over");
+            let why =
+                format!("no renewal reached the store for {} s, so another run may have taken over", TERM.as_secs());
+            let _ = writeln!(std::io::stderr().lock(), "drone_delivery: --store: {why}; run it again to finish");
             std::process::exit(1);
         }
     }

@@ -41,6 +41,10 @@ pub fn open(node: &Node, backend: &Backend) -> Result<Prices> {
 }
 
 impl Prices {
+    pub fn watch(&self, node: &Node) {
+        node.watch("prices", &self.0);
+    }
+
     /// Returns the price of a product, in cents.
     pub async fn get(&self, node: &Node, product: u64) -> Result<u64> {
         let asked = node.log.now();

@@ -99,6 +99,19 @@ pub fn open(node: &Node, backend: &Backend) -> Result<Arc<Limits>> {
 }
 
 impl Limits {
+    pub fn watch(&self, node: &Node) {
+        for (name, limit) in [("payments", &self.payments), ("mails", &self.mails)] {
+            match limit {
+                Counted::Together(limiter) => node.watch(name, limiter),
+                Counted::Alone(limiter) => node.watch(name, limiter),
+            }
+        }
+        node.watch("gateway", &self.breaker);
+        if let Some(shared) = &self.shared {
+            node.watch("gateway", shared);
+        }
+    }
+
     /// Takes a permit.
     pub async fn acquire(&self, node: &Node, limit: Limit) -> Result<(), Rejected> {
         let asked = node.log.now();

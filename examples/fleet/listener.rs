@@ -41,6 +41,7 @@ pub async fn run(node: &Node, backend: &Backend, prices: &Prices, limits: &Arc<L
     let name = node.engine.name(ORDERS);
     let listener = QueueListener::builder(backend.queue(&name).await?, config());
     let listener = listener.notifier(backend.notifier(), name).build()?;
+    node.watch(ORDERS, &listener);
     let handler = Handler { node, prices, limits, router: Router::open(&node.engine).await?, backend };
     listener.run(std::future::pending(), async |work: Work| handler.handle(&work).await).await?;
     Ok(())

@@ -66,7 +66,9 @@ const VIRTUAL: u32 = 4_096;
 /// Maximum number of shards; each is owned by one process.
 const SHARDS: usize = 4;
 /// Maximum time for the processes to start, and then for one more order to be done.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Time limit of an attempt of a request to a shard.
+const REQUEST: Duration = Duration::from_secs(1);
 
 /// A service of several processes over one engine that are killed, paused and cut off: nothing that was accepted is lost.
 #[derive(Parser, Clone)]
@@ -75,8 +77,8 @@ struct Args {
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=16))]
     processes: u32,
     /// Where the processes meet: `sqlite:FILE`, the URL of a server (`postgres://..`, `redis://..`, `nats://..`), or `postgres`,
-    /// `redis` or `nats` (a cluster of three) for servers of this run, which are restarted, and whose connections are cut. A
-    /// temporary file by default.
+    /// `redis`, `nats` or `nats:3` (a cluster of three) for servers of this run, which are restarted, and whose connections are
+    /// cut. A temporary file by default.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<EngineAt>,
     /// Seconds for which orders are accepted.
@@ -97,6 +99,9 @@ struct Args {
     /// Folder in which the logs of the processes stay. A temporary one by default.
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
+    /// First of the ports on which the processes serve their metrics, one each. No metrics by default.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_520))]
+    metrics: Option<u16>,
     /// A defect that is planted, which the judge has to find.
     #[arg(long, value_name = "DEFECT")]
     plant: Vec<Plant>,
@@ -147,8 +152,7 @@ async fn show(args: &Args) -> Result<(serde_json::Value, bool)> {
     let (folder, clock) = (tempfile::tempdir()?, Clock::tokio());
     let place = args.logs.clone().unwrap_or_else(|| folder.path().join("logs"));
     std::fs::create_dir_all(&place).map_err(|error| format!("--logs {}: {error}", place.display()))?;
-    let chosen = args.backend.clone().map(EngineAt::replicated);
-    let engine = Arc::new(EngineAt::start_shared(chosen.as_ref(), folder.path(), "fleet.db")?);
+    let engine = Arc::new(EngineAt::start_shared(args.backend.as_ref(), folder.path(), "fleet.db")?);
     let store = engine.open().await?.store();
     let builder = ShardDirectory::builder(store, engine.name("orders"), ShardDirectoryConfig::default());
     builder.create(&ShardMap::hashed(VIRTUAL, &shards(args.processes))?).await?;
@@ -230,7 +234,7 @@ async fn wait(what: &str, patience: Duration, holds: impl Fn() -> bool) -> Resul
 async fn audit(engine: &Engine) -> Result<Rows> {
     let (clock, shared, http) = (Clock::tokio(), Shared::open(engine).await?, Http::new());
     let directory = shared.directory().await?;
-    let until = clock.now() + Duration::from_secs(60);
+    let until = clock.now() + PATIENCE;
     loop {
         let map = directory.refresh().await?;
         let read = async |shard: ShardId| {

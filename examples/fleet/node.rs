@@ -8,11 +8,16 @@ use std::{
     },
 };
 
-use steadfast::{backend::Backend, sharding::ShardId, time::Clock};
+use steadfast::{
+    backend::Backend,
+    metrics::{Measured, Metrics},
+    sharding::ShardId,
+    time::Clock,
+};
 
 use crate::{
     Args, MS, Plant, Result, cache,
-    common::Http,
+    common::{Http, serve_metrics},
     engine::Engine,
     ingest, limits, listener,
     log::{Fact, Log},
@@ -28,6 +33,7 @@ pub struct Node {
     pub world: SocketAddr,
     pub http: Http,
     pub log: Log,
+    metrics: Option<Metrics>,
     is_closed: AtomicBool,
     orders: AtomicU32,
 }
@@ -43,6 +49,14 @@ impl Node {
         self.args.plant.contains(&plant)
     }
 
+    /// Watches a component under this name, if this process serves metrics. One that takes the place of another is not
+    /// watched.
+    pub fn watch(&self, name: &str, component: &impl Measured) {
+        if let Some(metrics) = &self.metrics {
+            let _ = metrics.watch(name, component);
+        }
+    }
+
     pub fn next_order(&self) -> u32 {
         self.orders.fetch_add(1, SeqCst)
     }
@@ -53,7 +67,11 @@ pub async fn run(number: usize, world: SocketAddr, args: &Args, engine: Engine) 
     let log = Log::open(args.logs.as_deref().ok_or("no folder for the log")?, number, args.life)?;
     let (is_closed, orders) = (AtomicBool::new(false), AtomicU32::new(0));
     let (life, args, http) = (args.life, args.clone(), Http::new());
-    let node = Arc::new(Node { number, life, args, engine, world, http, log, is_closed, orders });
+    let metrics = match args.metrics {
+        Some(first) => Some(serve_metrics(first + number as u16).await?),
+        None => None,
+    };
+    let node = Arc::new(Node { number, life, args, engine, world, http, log, metrics, is_closed, orders });
     std::thread::spawn({
         let node = node.clone();
         move || obey(&node)
@@ -84,8 +102,10 @@ pub async fn run(number: usize, world: SocketAddr, args: &Args, engine: Engine) 
         }};
     }
     let cache = cache::open(&node, &backend)?;
+    cache.watch(&node);
     tokio::spawn(cache::run(node.clone(), cache.clone()));
     let limits = limits::open(&node, &backend)?;
+    limits.watch(&node);
     tokio::spawn(limits::flood(node.clone(), limits.clone()));
     part!("ingest", ingest::run);
     part!("sweeper", sweeper::run);

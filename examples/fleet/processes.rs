@@ -54,6 +54,9 @@ impl Processes {
         command.args(["--node", &node.to_string(), "--life", &life.to_string(), "--world", &self.world.to_string()]);
         command.args(["--processes", &self.args.processes.to_string(), "--rate", &self.args.rate.to_string()]);
         command.arg("--logs").arg(logs.folder());
+        if let Some(port) = self.args.metrics {
+            command.args(["--metrics", &port.to_string()]);
+        }
         for plant in &self.args.plant {
             command.args(["--plant", &format!("{plant:?}").to_lowercase()]);
         }

@@ -24,6 +24,7 @@ pub async fn run(node: &Arc<Node>, backend: &Backend) -> Result<()> {
         .candidate(format!("{}-{}", node.number, node.life))
         .notifier(backend.notifier())
         .build()?;
+    node.watch("sweeper", &election);
     loop {
         let mut leadership = election.campaign().await?;
         let token = leadership.token().as_u64();

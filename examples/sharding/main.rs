@@ -19,6 +19,7 @@ use std::{
     fmt,
     io::{self, Write as _},
     process::{ExitCode, Stdio},
+    time::Duration,
 };
 
 use clap::Parser;
@@ -43,6 +44,8 @@ use crate::{
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const VIRTUAL: u32 = 4_096;
+/// Time limit of an attempt of a request to a shard: no request fails on a busy machine.
+const REQUEST: Duration = Duration::from_secs(10);
 const ORDERS_EACH: u32 = 3;
 const FIRST: [ShardId; 4] = [ShardId(0), ShardId(1), ShardId(2), ShardId(3)];
 const FIFTH: ShardId = ShardId(4);
@@ -287,7 +290,7 @@ async fn lose_a_shard(router: &Router, load: &Load, engine: &Engine, shards: &mu
     shards[2] = Process::shard(engine, lost).await?;
     let back = clock.now();
     while !open(router).is_empty() {
-        clock.sleep(std::time::Duration::from_millis(20)).await;
+        clock.sleep(Duration::from_millis(20)).await;
         let _ = router.ask_all(&Ask::Total).await;
     }
     say(format_args!("  after its restart it gets calls again after {} ms\n", (clock.now() - back).as_millis()))?;
@@ -302,7 +305,7 @@ async fn watch(engine: &Engine, number: u32, hold: Option<u32>) -> Result<()> {
         say(format_args!("  mover {number}  {line}"))?;
         if line.contains(mover::HOLDS) {
             // Meanwhile orders of the chunk wait.
-            Clock::tokio().sleep(std::time::Duration::from_millis(200)).await;
+            Clock::tokio().sleep(Duration::from_millis(200)).await;
             mover.kill().await?;
             return Ok(say(format_args!("  mover {number}  is killed"))?);
         }

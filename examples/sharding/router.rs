@@ -120,10 +120,10 @@ impl Protected {
         let pipeline = Pipeline::new()
             .named(shard.to_string())
             .classify(classify)
-            .then(Timeout::new(Duration::from_secs(2)))
+            .then(Timeout::new(crate::REQUEST * 2))
             .then(retry)
             .then(breaker.clone())
-            .then(Timeout::new(Duration::from_secs(1)))
+            .then(Timeout::new(crate::REQUEST))
             .boxed();
         Self { pipeline, breaker }
     }

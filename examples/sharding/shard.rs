@@ -39,7 +39,7 @@ impl Shared {
     }
 
     pub async fn directory(&self) -> Result<ShardDirectory> {
-        let config = ShardDirectoryConfig::default();
+        let config = ShardDirectoryConfig::default().retry_timeout(crate::REQUEST * 5);
         Ok(ShardDirectory::builder(self.store.clone(), self.name.clone(), config).open().await?)
     }
 

@@ -13,6 +13,9 @@ pub mod patterns {}
 #[doc = include_str!("once.md")]
 pub mod once {}
 #[doc = include_str!("links.md")]
+#[doc = include_str!("cqrs.md")]
+pub mod cqrs {}
+#[doc = include_str!("links.md")]
 #[doc = include_str!("examples.md")]
 pub mod examples {}
 #[doc = include_str!("links.md")]
@@ -73,6 +76,9 @@ pub mod cancel_safety {}
 #[doc = include_str!("links.md")]
 #[doc = include_str!("compare.md")]
 pub mod compare {}
+#[doc = include_str!("links.md")]
+#[doc = include_str!("scaling.md")]
+pub mod scaling {}
 #[doc = include_str!("links.md")]
 #[doc = include_str!("stability.md")]
 pub mod stability {}

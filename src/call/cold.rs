@@ -33,6 +33,17 @@ impl<F: Future> Future for Cold<F> {
     }
 }
 
+/// Boxes the future that `make` returns, in its place on the heap.
+///
+/// `Box::pin(future)` copies the whole future, with the room for all that it will hold, because the
+/// allocation may panic while the future is on the stack. Here the room comes first, and the
+/// compiler writes to it the few values with which the future begins.
+#[inline]
+pub(crate) fn boxed_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    let room = Box::new_uninit();
+    Box::into_pin(Box::write(room, make()))
+}
+
 /// Boxes a rarely taken branch, so that it adds nothing to the size or the type depth of the common
 /// path.
 pub(crate) fn boxed<'a, T>(

@@ -101,7 +101,8 @@ impl<'a> Deadline<'a> {
     #[inline]
     pub(crate) fn over(&self) -> Cold<impl Future<Output = ()>> {
         Cold::new(async move {
-            if self.at() == Instant::FAR_FUTURE {
+            let at = self.at();
+            if at == Instant::FAR_FUTURE {
                 return pending().await;
             }
             poll_fn(|cx| {
@@ -113,7 +114,7 @@ impl<'a> Deadline<'a> {
             })
             .await;
             let _armed = Armed(self);
-            let mut timer = pin!(self.clock.sleep_until(self.at()));
+            let mut timer = pin!(self.clock.sleep_until(at));
             poll_fn(|cx| {
                 let over = timer.as_mut().poll(cx);
                 if over.is_pending() {

@@ -1,5 +1,5 @@
 //! The description of a pipeline: its order, and warnings about its settings.
-use std::{fmt, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use super::Operation;
 use crate::{config::Name, outcome::PolicyKind};
@@ -44,6 +44,8 @@ pub struct Layer {
     delay: Option<Duration>,
     hangs: bool,
     warnings: Vec<String>,
+    component: Option<Arc<dyn Any + Send + Sync>>,
+    is_part: bool,
 }
 
 impl Layer {
@@ -59,7 +61,28 @@ impl Layer {
             delay: None,
             hangs: false,
             warnings: Vec::new(),
+            component: None,
+            is_part: false,
         }
+    }
+
+    /// Sets the policy itself, for what shows more of it than its settings.
+    #[must_use]
+    pub(crate) fn with_component(mut self, policy: &(impl Any + Clone + Send + Sync)) -> Self {
+        self.component = Some(Arc::new(policy.clone()));
+        self
+    }
+
+    /// Returns `true` if the policy's settings are a part of those of a stack.
+    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "read by the console alone"))]
+    pub(crate) fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// Returns the policy itself, if it is one of this crate.
+    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "read by the console alone"))]
+    pub(crate) fn component(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.component.as_deref()
     }
 
     /// Sets the maximum time that the policy gives to its inner policies.
@@ -108,6 +131,16 @@ impl Layer {
     pub fn kind(&self) -> PolicyKind {
         self.kind
     }
+
+    /// Returns the name of the policy, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_ref().map(Name::as_str)
+    }
+
+    /// Returns the settings of the policy in words.
+    pub fn settings(&self) -> &str {
+        &self.settings
+    }
 }
 
 impl Explanation {
@@ -130,6 +163,13 @@ impl Explanation {
     /// Adds the next inner policy.
     pub fn push(&mut self, layer: Layer) {
         self.layers.push(layer);
+    }
+
+    /// Adds the next inner policies, whose settings are parts of those of a stack.
+    pub(crate) fn push_parts(&mut self, describe: impl FnOnce(&mut Self)) {
+        let first = self.layers.len();
+        describe(self);
+        self.layers[first..].iter_mut().for_each(|layer| layer.is_part = true);
     }
 
     /// Returns the policies, outermost first.

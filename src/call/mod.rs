@@ -243,7 +243,7 @@ pub(crate) use attempt::AttemptInternals;
 pub use blocking::{BlockingOperation, on_retry_blocking};
 pub(crate) use blocking::{blocking_door, call_alone_blocking, call_alone_blocking_or};
 pub use boxed::BoxedPipeline;
-pub(crate) use cold::{Cold, boxed};
+pub(crate) use cold::{Cold, boxed, boxed_in_place};
 pub(crate) use context::Frame;
 pub use context::{AttemptInfo, CallContext, OperationName};
 pub(crate) use deadline::{Deadline, Timed};

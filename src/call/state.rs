@@ -221,12 +221,17 @@ impl<T, E> TypedCallState<T, E> {
     pub(super) fn result(&mut self) -> Result<T, CallError<E>> {
         match self.value.take() {
             Some(value) => Ok(value),
-            None => Err(self.error()),
+            None => self.failure_of_the_call(),
         }
     }
 
+    /// Returns the whole result, for the reason in `alone`.
     #[cold]
     #[inline(never)]
+    fn failure_of_the_call(&mut self) -> Result<T, CallError<E>> {
+        Err(self.error())
+    }
+
     fn error(&mut self) -> CallError<E> {
         let FailureState { cause, verdict, history } = &mut self.failure;
         // Only a policy that neither made the attempt nor rejected it leaves no cause at all.

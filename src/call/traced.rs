@@ -5,7 +5,10 @@
 //! knows the outcome, so it alone reports that, once.
 use std::future::Future;
 
-use tracing::{Instrument, Level, Span, field};
+use tracing::{
+    Instrument, Level, Span, field,
+    level_filters::{LevelFilter, STATIC_MAX_LEVEL},
+};
 
 use super::{CallContext, CallState, Operation, as_inside, state::Attention};
 use crate::{
@@ -14,9 +17,15 @@ use crate::{
 };
 
 /// Returns `true` if a subscriber wants spans of calls. Without a subscriber this is one load of a
-/// static.
+/// static, in the code of the call: the macro alone would be a function of its own.
 #[inline]
 pub(crate) fn wanted() -> bool {
+    Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && wanted_by_a_subscriber()
+}
+
+#[cold]
+#[inline(never)]
+fn wanted_by_a_subscriber() -> bool {
     tracing::enabled!(target: "steadfast::call", Level::DEBUG)
 }
 

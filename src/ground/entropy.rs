@@ -64,6 +64,15 @@ impl Entropy {
     }
 }
 
+/// Returns a key that nobody can guess, as long as a block of SHA-256, from a generator for
+/// cryptography that the system has seeded. It is no part of a seeded stream: a run is not replayed
+/// by its keys.
+#[cfg(feature = "console")]
+pub(crate) fn secret() -> [u8; 64] {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that draws ambient randomness")]
+    rand::random()
+}
+
 /// Applies SplitMix64's finaliser: every bit of the result depends on every bit of `z`.
 #[inline]
 pub(crate) const fn mix(mut z: u64) -> u64 {

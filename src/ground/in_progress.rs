@@ -28,6 +28,14 @@ impl InProgress {
         InProgressGuard { count: self, n }
     }
 
+    /// Counts `n` more until the guard is dropped, unless they would be more than `most`.
+    #[allow(dead_code, reason = "used by a room of a group")]
+    pub(crate) fn enter_within(&self, n: u32, most: u32) -> Option<InProgressGuard<'_>> {
+        let more = |now: u32| now.checked_add(n).filter(|sum| *sum <= most);
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
+        Some(InProgressGuard { count: self, n })
+    }
+
     /// Counts one if nothing is in progress.
     pub(crate) fn enter_alone(&self) -> Option<InProgressGuard<'_>> {
         let is_alone = self.0.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();

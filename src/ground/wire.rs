@@ -2,11 +2,20 @@
 //! length.
 use bytes::{Buf as _, Bytes};
 
+use super::record::Unreadable;
+
 /// Bytes to which values are added.
 #[derive(Debug, Default)]
 pub(crate) struct Out(Vec<u8>);
 
 impl Out {
+    /// Begins a value with the number of its form.
+    pub(crate) fn of_form(form: u64) -> Self {
+        let mut out = Self::default();
+        out.number(form);
+        out
+    }
+
     /// Adds a number: seven bits in a byte, the lowest first, the highest bit in all but the last.
     pub(crate) fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
@@ -39,11 +48,6 @@ impl Out {
         values.for_each(|value| add(self, value));
     }
 
-    #[allow(dead_code, reason = "used by a backend")]
-    pub(crate) fn append(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
     pub(crate) fn into_bytes(self) -> Bytes {
         self.0.into()
     }
@@ -57,6 +61,17 @@ pub(crate) struct In(Bytes);
 impl In {
     pub(crate) const fn new(bytes: Bytes) -> Self {
         Self(bytes)
+    }
+
+    /// Reads a whole value that begins with the number of its form.
+    pub(crate) fn open<T>(bytes: Bytes, form: u64, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, Unreadable> {
+        let mut input = Self(bytes);
+        match input.number() {
+            Some(found) if found == form => {}
+            Some(newer) if newer > form => return Err(Unreadable::TooNew),
+            _ => return Err(Unreadable::Foreign),
+        }
+        read(&mut input).filter(|_| input.is_empty()).ok_or(Unreadable::Foreign)
     }
 
     pub(crate) fn number(&mut self) -> Option<u64> {
@@ -78,7 +93,10 @@ impl In {
     }
 
     pub(crate) fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.bytes()?.into()).ok()
+        let length = usize::try_from(self.number()?).ok()?;
+        let text = str::from_utf8(self.0.get(..length)?).ok()?.to_owned();
+        self.0.advance(length);
+        Some(text)
     }
 
     /// Returns a value that may be absent; the outer `None` is another form.
@@ -108,7 +126,10 @@ impl In {
 mod tests {
     use bytes::Bytes;
 
-    use crate::wire::{In, Out};
+    use crate::{
+        record::Unreadable,
+        wire::{In, Out},
+    };
 
     #[test]
     fn values_come_back_as_they_were_and_damage_is_noticed() {
@@ -127,5 +148,20 @@ mod tests {
             assert_eq!(read(&mut In::new(bytes.slice(..end))), None, "cut at {end}");
         }
         assert_eq!(In::new(Bytes::from(vec![0xff; 11])).number(), None);
+    }
+
+    #[test]
+    fn a_value_of_a_higher_form_is_too_new_and_all_else_is_foreign() {
+        let mut out = Out::of_form(2);
+        out.text("a");
+        let bytes = out.into_bytes();
+        let opened = |bytes: &Bytes, form| In::open(bytes.clone(), form, In::text);
+        assert_eq!(opened(&bytes, 2), Ok("a".to_owned()));
+        assert_eq!(opened(&bytes, 1), Err(Unreadable::TooNew));
+        assert_eq!(opened(&bytes, 3), Err(Unreadable::Foreign));
+        let longer = Bytes::from([&bytes[..], &[0]].concat());
+        for damaged in [&bytes.slice(..2), &Bytes::new(), &longer] {
+            assert_eq!(opened(damaged, 2), Err(Unreadable::Foreign));
+        }
     }
 }

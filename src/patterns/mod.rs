@@ -8,6 +8,8 @@ pub mod circuit_breaker;
 #[cfg(feature = "work")]
 pub mod claim_check;
 pub mod coalesce;
+#[cfg(feature = "operations")]
+pub mod config_store;
 pub mod fallback;
 #[cfg(feature = "jwt")]
 pub mod federated_identity;
@@ -16,6 +18,8 @@ pub mod gatekeeper;
 #[cfg(feature = "operations")]
 pub mod health;
 pub mod hedge;
+#[cfg(feature = "data")]
+pub mod index_table;
 #[cfg(any(feature = "stream", feature = "work"))]
 pub mod leader_election;
 #[cfg(any(feature = "work", feature = "workflow"))]
@@ -26,7 +30,11 @@ pub mod retry;
 pub mod saga;
 #[cfg(feature = "data")]
 pub mod sharding;
+#[cfg(feature = "object_store")]
+pub mod static_content;
 #[cfg(feature = "operations")]
 pub mod supervisor;
 pub mod throttling;
 pub mod timeout;
+#[cfg(feature = "jwt")]
+pub mod valet_key;

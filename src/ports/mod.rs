@@ -6,4 +6,5 @@ pub mod notify;
 pub mod port;
 pub(crate) mod presence;
 pub mod queue;
+pub(crate) mod revisions;
 pub mod store;

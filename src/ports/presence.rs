@@ -41,6 +41,8 @@ pub(crate) struct Presence {
 pub(crate) struct Fleet {
     /// Number of members.
     pub(crate) members: usize,
+    /// The members' names, and what each has written into its row.
+    pub(crate) reports: Vec<(String, Bytes)>,
     /// The other rows.
     pub(crate) rows: Vec<Row>,
 }
@@ -62,7 +64,12 @@ impl Presence {
 
     /// Writes or renews this process's row.
     pub(crate) async fn renew(&self) -> Result<(), AskError<StoreError>> {
-        self.ask(self.store.put(self.key(&self.row), Bytes::new(), PutOptions::new().ttl(TTL))).await.map(|_| ())
+        self.report(Bytes::new()).await
+    }
+
+    /// Writes or renews this process's row, with what it reports of itself.
+    pub(crate) async fn report(&self, report: Bytes) -> Result<(), AskError<StoreError>> {
+        self.ask(self.store.put(self.key(&self.row), report, PutOptions::new().ttl(TTL))).await.map(|_| ())
     }
 
     /// Deletes this process's row.
@@ -72,15 +79,18 @@ impl Presence {
 
     /// Reads all rows. Returns `None` if there are more than [`MAX_MEMBERS`].
     pub(crate) async fn list(&self) -> Result<Option<Fleet>, AskError<StoreError>> {
-        let mut fleet = Fleet { members: 0, rows: Vec::new() };
+        let mut fleet = Fleet { members: 0, reports: Vec::new(), rows: Vec::new() };
         // One request, where the store has pages of that size.
         let mut scan = Scan::partition(&self.partition).limit(2 * MAX_MEMBERS);
         loop {
             let page = self.ask(self.store.scan(&scan)).await?;
             for row in page.rows {
-                match row.row.starts_with(MEMBER) {
-                    true => fleet.members += 1,
-                    false => fleet.rows.push(row),
+                match row.row.strip_prefix(MEMBER) {
+                    Some(member) => {
+                        fleet.members += 1;
+                        fleet.reports.push((member.to_owned(), row.value));
+                    }
+                    None => fleet.rows.push(row),
                 }
             }
             if fleet.members > MAX_MEMBERS {

@@ -25,10 +25,10 @@ impl Health {
     /// |---|---|
     /// | anonymous | the status as one word |
     /// | with the secret in the header `x-health-secret` | details: each check with its kind, status, reason, latency and age |
-    /// | with a wrong secret | 404 without a body, as for an unknown path |
+    /// | with a wrong secret | 404 without body and headers, as for an unknown path |
     ///
     /// Details repeat the header `x-health-nonce` of the request, of 64 visible characters at most.
-    /// No answer has the text of an error, and none may be stored (`no-store`).
+    /// No answer has the text of an error, and no other than a 404 may be stored (`no-store`).
     ///
     /// ```
     /// use http::{HeaderMap, Response};
@@ -62,10 +62,10 @@ impl Health {
     pub async fn answer<B: From<String>>(&self, group: &Group, headers: &HeaderMap) -> Response<B> {
         match headers.get(SECRET) {
             None => {
-                let report = self.report(group).await;
-                respond(status_of(&report), report.status.as_str().to_owned())
+                let status = self.status(group).await;
+                respond(code_of(status), status.as_str().to_owned())
             }
-            Some(secret) => self.details(group, secret.to_str().unwrap_or_default(), headers).await,
+            Some(secret) => Box::pin(self.details(group, secret.to_str().unwrap_or_default(), headers)).await,
         }
     }
 
@@ -76,16 +76,20 @@ impl Health {
     /// As that of [`report`](Self::report).
     pub async fn details<B: From<String>>(&self, group: &Group, secret: &str, headers: &HeaderMap) -> Response<B> {
         if !self.is_secret(secret) {
-            return respond(StatusCode::NOT_FOUND, String::new());
+            // Without a header of ours, as servers answer an unknown path.
+            let mut unknown = Response::new(B::from(String::new()));
+            *unknown.status_mut() = StatusCode::NOT_FOUND;
+            return unknown;
         }
         let report = self.report(group).await;
-        let nonce = headers.get(NONCE).and_then(|nonce| nonce.to_str().ok()).filter(|nonce| nonce.len() <= MAX_NONCE);
-        respond(status_of(&report), text_of(&report, nonce))
+        let nonce = headers.get(NONCE).and_then(|nonce| nonce.to_str().ok());
+        let nonce = nonce.filter(|nonce| nonce.len() <= MAX_NONCE && nonce.bytes().all(|byte| byte.is_ascii_graphic()));
+        respond(code_of(report.status), text_of(&report, nonce))
     }
 }
 
-fn status_of(report: &Report) -> StatusCode {
-    match report.status {
+fn code_of(status: HealthStatus) -> StatusCode {
+    match status {
         HealthStatus::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
         HealthStatus::Healthy | HealthStatus::Degraded => StatusCode::OK,
     }

@@ -1,6 +1,8 @@
 //! The edges of the crate: engines for the ports, bridges to other libraries, tools for tests.
 
 pub mod backend;
+#[cfg(feature = "console")]
+pub mod console;
 #[cfg(all(feature = "http", feature = "operations"))]
 mod health_http;
 #[cfg(feature = "http")]

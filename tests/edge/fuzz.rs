@@ -5,9 +5,11 @@ use serde_json::Value;
 use steadfast::{
     codec::Codec,
     entropy::Entropy,
+    federated_identity::{TokenVerifier, TokenVerifierConfig},
     gatekeeper::{HandOver, HandOverConfig, TrustedHost, TrustedHostConfig},
     http::strict_path,
     store::InMemoryStore,
+    testing::IdentityProvider,
     time::{Clock, Timestamp},
     token::{Key, KeyRing},
 };
@@ -110,6 +112,97 @@ fn of_random_claims_behind_a_valid_signature_those_are_accepted_that_the_rules_n
         }
     }
     assert!(accepted > 0);
+}
+
+/// Returns `true` if a set has a public key, by a reader of its own.
+fn is_in(set: &[u8], key: &Value) -> bool {
+    let Ok(set) = serde_json::from_slice::<Value>(set) else { return false };
+    let Some(keys) = set["keys"].as_array() else { return false };
+    keys.iter().any(|one| {
+        ["kty", "crv", "x", "y"].iter().all(|name| one[name] == key[name]) && one.get("d").is_none_or(Value::is_null)
+    })
+}
+
+#[test]
+fn of_random_key_sets_none_verifies_a_token_whose_key_it_does_not_have() {
+    let (provider, stranger) = (IdentityProvider::new(A), IdentityProvider::new(A));
+    let (token, foreign) = (provider.token(&claims(A)), stranger.token(&claims(A)));
+    let keys = |of: &IdentityProvider| serde_json::from_str::<Value>(&of.key_set()).unwrap()["keys"][0].clone();
+    let (own, other) = (keys(&provider), keys(&stranger));
+    let mut second = other.clone();
+    second["kid"] = "key-2".into();
+    let (set, words) = (
+        serde_json::json!({ "keys": [own, second] }).to_string(),
+        [
+            &b",\"kid\":\"key-1\""[..],
+            b",\"kid\":\"key-2\"",
+            b",\"kid\":null",
+            b",\"use\":\"enc\"",
+            b",\"alg\":\"none\"",
+            b",\"kty\":\"oct\",\"k\":\"AAAA\"",
+            b",\"d\":\"AAAA\"",
+            b",\"y\":\"AAAA\"",
+            b",\"crv\":\"P-384\"",
+            b"[[[[",
+            b"{}",
+            b"1e400",
+            b"\\u0000",
+        ],
+    );
+    let document = format!(r#"{{"issuer":"{A}","jwks_uri":"{A}/keys"}}"#);
+    let entropy = Entropy::from_seed(6);
+    let (clock, time) = Clock::manual();
+    time.set_wall(Timestamp::from_millis(1_800_000_000_000));
+    let served = Arc::new(std::sync::Mutex::new((document.clone().into_bytes(), set.clone().into_bytes())));
+    let source = served.clone();
+    let fetch = move |url: String| {
+        let (document, set) = source.lock().unwrap().clone();
+        let is_safe = url.starts_with("https://") || url.starts_with("http://127.") || url.starts_with("http://[::1]");
+        assert!(is_safe || url.starts_with("http://localhost"), "{url:?}");
+        async move { Ok::<_, String>(if url.ends_with("openid-configuration") { document } else { set }) }
+    };
+    let config = TokenVerifierConfig::default().issuer(crate::federated_identity::issuer(A));
+    let verifier = TokenVerifier::builder(fetch, config).clock(&clock).build().unwrap();
+    let (mut accepted, mut wrong, mut refused) = (0, 0, 0);
+    for n in 0..inputs() {
+        {
+            let mut served = served.lock().unwrap();
+            // Each eighth time the document of discovery differs, too.
+            served.0 = document.clone().into_bytes();
+            if n % 8 == 0 {
+                served.0 =
+                    mutated(document.as_bytes(), &[b"http://", b"\"issuer\":", b"127.0.0.1", b"@", b"#"], &entropy);
+            }
+            served.1 = if n % 2 == 0 {
+                mutated(set.as_bytes(), &words, &entropy)
+            } else {
+                // Members that replace others, at the ends of keys.
+                let mut set = set.clone().into_bytes();
+                for _ in 0..=entropy.up_to(2) {
+                    let ends: Vec<_> = (0..set.len()).filter(|at| set[*at] == b'}').collect();
+                    let at = ends[entropy.up_to(1) as usize];
+                    let member = words[entropy.up_to(8) as usize];
+                    drop(set.splice(at..at, member.iter().copied()));
+                }
+                set
+            };
+        }
+        // So late that the keys before do not serve any more.
+        time.advance(std::time::Duration::from_secs(3600));
+        time.set_wall(Timestamp::from_millis(1_800_000_000_000));
+        let is_accepted = |token: &str| time.block_on(verifier.verify::<Value>(token)).is_ok();
+        let set = served.lock().unwrap().1.clone();
+        if is_accepted(&token) {
+            accepted += 1;
+            wrong += u64::from(!is_in(&set, &own));
+        } else {
+            refused += 1;
+        }
+        // Its key has another id, except where the set was changed so.
+        wrong += u64::from(is_accepted(&foreign) && !is_in(&set, &other));
+    }
+    assert_eq!(wrong, 0);
+    assert!(accepted > 0 && refused > 0, "{accepted} accepted, {refused} refused");
 }
 
 #[test]

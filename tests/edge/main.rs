@@ -1,10 +1,15 @@
-//! The rooms at the edge of a service, through the public API: `token`, `federated_identity`, `gatekeeper`.
+//! The rooms at the edge of a service, through the public API: `token`, `federated_identity`, `gatekeeper`, `valet_key` and, by feature
+//! `object_store`, its uploads.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod federated_identity;
 mod fuzz;
 mod gatekeeper;
 mod http;
+mod metrics;
 mod token;
+#[cfg(feature = "object_store")]
+mod uploads;
+mod valet_key;
 
 /// Returns the bytes as base64url without padding.
 fn base64(bytes: impl AsRef<[u8]>) -> String {

@@ -5,6 +5,7 @@
 mod attack;
 #[path = "../it/capability_table.rs"]
 mod capability_table;
+mod configs;
 mod documented;
 mod door;
 mod faults;

@@ -12,6 +12,7 @@ use std::{
 use steadfast::{
     backoff::BackoffConfig,
     pipes_and_filters::{Emit, Filter, LINEAGE},
+    port::Capability,
     queue::{Message, Queue, QueueExt, Receive},
     queue_listener::{IdleConfig, QueueListenerConfig, Work},
 };
@@ -37,7 +38,8 @@ fn config() -> QueueListenerConfig {
         .max_expiries(80)
 }
 
-/// Four queues, of which the last receives each message once and in order, although all processes are killed again and again.
+/// Four queues, of which the last receives each message once, although all processes are killed again and again; in the order of
+/// its group, where they have groups.
 async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
     let process = || {
         let filter = |at: usize| {
@@ -53,8 +55,11 @@ async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
         crate::server::pass(MS(3)).await;
         Emit::one(Message::new(work.body.clone()))
     };
+    let has_groups = queues[0].capabilities().has(Capability::Groups);
     for i in 0..MESSAGES {
-        queues[0].send_one(Message::new(i.to_string()).group(format!("g{}", i % GROUPS))).await.unwrap();
+        let message = Message::new(i.to_string());
+        let message = if has_groups { message.group(format!("g{}", i % GROUPS)) } else { message };
+        queues[0].send_one(message).await.unwrap();
     }
     let kills = AtomicU32::new(0);
     // Grows while nothing moves: on a busy machine a short life may not suffice for one message.
@@ -73,7 +78,7 @@ async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
     let left = async || {
         let mut left = 0;
         for (queue, steps) in queues[..3].iter().zip([3, 2, 1]) {
-            left += queue.depth().await.unwrap().total() * steps;
+            left += crate::faults::again("depth", || queue.depth()).await.0.total() * steps;
         }
         left
     };
@@ -96,18 +101,25 @@ async fn chain(queues: [Arc<dyn Queue>; 4], forwards: bool) {
     tokio::select! { () = done => {}, _ = async { tokio::join!(lives(1), lives(2)) } => {} }
     let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     loop {
-        let taken = queues[3].receive(Receive::new(32, MS(60_000))).await.unwrap();
+        let taken = queues[3].receive(Receive::new(32, MS(600_000))).await.unwrap();
         if taken.is_empty() {
             break;
         }
         for taken in taken {
             queues[3].complete(&taken.receipt).await.unwrap();
             assert!(taken.headers[LINEAGE].ends_with("/f0.0/f1.0/f2.0"), "{:?}", taken.headers);
-            let group = taken.group.unwrap();
-            groups.entry(group).or_default().push(String::from_utf8_lossy(&taken.body).parse().unwrap());
+            groups
+                .entry(taken.group.unwrap_or_default())
+                .or_default()
+                .push(String::from_utf8_lossy(&taken.body).parse().unwrap());
         }
     }
-    for group in 0..GROUPS {
+    if !has_groups {
+        let all = groups.entry(String::new()).or_default();
+        all.sort_unstable();
+        assert_eq!(*all, (0..MESSAGES).collect::<Vec<_>>());
+    }
+    for group in (0..GROUPS).filter(|_| has_groups) {
         let expected: Vec<_> = (0..MESSAGES).filter(|i| i % GROUPS == group).collect();
         assert_eq!(groups.get(&format!("g{group}")), Some(&expected));
     }
@@ -146,7 +158,7 @@ fn a_chain_over_redis_delivers_each_message_once_and_in_order() {
 
 #[cfg(feature = "nats")]
 #[test]
-fn a_chain_over_nats_delivers_each_message_once_and_in_order() {
+fn a_chain_over_nats_delivers_each_message_once() {
     use steadfast::backend::nats::{Nats, NatsConfig};
     run(async {
         let config = NatsConfig::at(crate::server::Nats::shared().url()).prefix(format!("pipes{}", number()));

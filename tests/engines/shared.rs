@@ -11,7 +11,7 @@ use std::{
 use futures::future::join_all;
 use steadfast::{
     backend::{self, Backend},
-    cache_aside::{CacheAside, CacheAsideConfig},
+    cache_aside::{CacheAside, CacheAsideConfig, RemoteConfig},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig, State},
     codec::Codec,
     supervisor::{CheckpointError, Child, ChildContext, Restart, Supervisor, SupervisorConfig},
@@ -23,6 +23,8 @@ use tokio::sync::Notify;
 use crate::server::{ends, look_again};
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Time limit of a request to a busy server.
+const PATIENCE: Duration = Duration::from_secs(60);
 const PROCESSES: usize = 4;
 
 /// Returns a name that no other test uses.
@@ -66,7 +68,9 @@ async fn an_opening_is_shared(url: &str) {
         .iter()
         .map(|backend| {
             let breaker = CircuitBreaker::builder(CircuitBreakerConfig::default()).build().unwrap();
+            // A busy server answers late, and a report is renewed late.
             let config = SharedCircuitBreakerConfig::default().poll(Duration::from_millis(200));
+            let config = config.stale_after(HOUR).call_timeout(Duration::from_secs(30));
             SharedCircuitBreaker::builder(breaker, backend.store(), &name, config)
                 .notifier(backend.notifier())
                 .build()
@@ -104,10 +108,13 @@ async fn a_cache_is_shared(url: &str) {
             |bytes| bytes.try_into().map(u32::from_be_bytes),
         )
     };
+    // A process whose request takes longer loads by itself.
+    let patience = RemoteConfig::default().timeout(Duration::from_secs(30)).wait(Duration::from_secs(30));
+    let config = CacheAsideConfig::default().remote(patience);
     let caches: Vec<CacheAside<u32, u32>> = backends
         .iter()
         .map(|backend| {
-            let builder = CacheAside::builder(CacheAsideConfig::default()).name(&*name);
+            let builder = CacheAside::builder(config).name(&*name);
             builder.remote(backend.store(), codec()).backplane(backend.notifier()).build().unwrap()
         })
         .collect();
@@ -146,7 +153,8 @@ async fn a_checkpoint_has_one_owner(url: &str) {
     let (backends, name) = (processes(url).await, name());
     let (saved, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let supervisor = |backend: &Backend, child: Child| {
-        let built = Supervisor::builder(SupervisorConfig::default().max_restarts(0)).name(&*name);
+        let built =
+            Supervisor::builder(SupervisorConfig::default().max_restarts(0).call_timeout(PATIENCE)).name(&*name);
         built.checkpoints(backend.store()).child(child.restart(Restart::Transient)).build().unwrap()
     };
     let (tells, waits) = (saved.clone(), go.clone());
@@ -172,6 +180,59 @@ async fn a_checkpoint_has_one_owner(url: &str) {
     ends(second.run(pending())).await.unwrap();
     go.notify_one();
     ends(one).await.unwrap().unwrap();
+}
+
+/// Of members that lose a dependency half leave, whichever process they are in, and all return.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+async fn half_of_a_fleet_stays(url: &str) {
+    use std::{pin::pin, sync::atomic::AtomicBool};
+
+    use futures::future::select;
+    use steadfast::{
+        health::{Check, Group, GroupReason, Health, HealthConfig},
+        store::{Scan, StoreExt},
+    };
+
+    const MEMBERS: usize = 6;
+    let (backends, name) = (processes(url).await, name());
+    let is_away = Arc::new(AtomicBool::new(false));
+    let members: Vec<_> = (0..MEMBERS)
+        .map(|i| {
+            let database = is_away.clone();
+            let ping = move || {
+                let is_away = database.load(Relaxed);
+                async move { if is_away { Err("connection refused") } else { Ok(()) } }
+            };
+            let config = HealthConfig::default().cache_ttl(Duration::from_millis(200)).failure_threshold(1);
+            let built = Health::builder(config).name(&*name).check(Check::dependency("db", ping).required());
+            built.fleet(backends[i % PROCESSES].store(), format!("member-{i}")).build().unwrap()
+        })
+        .collect();
+    let count = || {
+        let reports = members.iter().map(|health| health.last_report(&Group::Readiness));
+        let of = |reason| reports.clone().filter(|report| report.reason == Some(reason)).count();
+        let (left, stayed) = (of(GroupReason::Ejected), of(GroupReason::Stayed));
+        assert!(left <= MEMBERS / 2, "{left} of {MEMBERS} members left");
+        (left, stayed)
+    };
+    let runs = join_all(members.iter().map(|health| health.run(pending())));
+    let store = backends[0].store();
+    let partition = format!("health {name}");
+    let facts = async {
+        // Each has a row.
+        while store.scan_all(Scan::partition(&partition)).await.unwrap().len() < MEMBERS {
+            look_again().await;
+        }
+        is_away.store(true, Relaxed);
+        while count() != (MEMBERS / 2, MEMBERS / 2) {
+            look_again().await;
+        }
+        is_away.store(false, Relaxed);
+        while count() != (0, 0) {
+            look_again().await;
+        }
+    };
+    ends(select(pin!(facts), pin!(runs))).await;
 }
 
 macro_rules! on {
@@ -204,3 +265,18 @@ macro_rules! on {
 on!(postgres, "postgres", crate::server::Postgres::shared().url());
 on!(redis, "redis", crate::server::Redis::shared().url());
 on!(nats, "nats", crate::server::Nats::shared().url());
+
+// Rows with times to live, which NATS has not.
+// Guarantee: health 4.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn half_of_a_fleet_on_postgres_stays_when_a_dependency_is_lost() {
+    half_of_a_fleet_stays(&crate::server::Postgres::shared().url()).await;
+}
+
+// Guarantee: health 4.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn half_of_a_fleet_on_redis_stays_when_a_dependency_is_lost() {
+    half_of_a_fleet_stays(&crate::server::Redis::shared().url()).await;
+}

@@ -107,7 +107,7 @@ async fn competes(stores: [Arc<dyn Store>; 4]) {
         }
         assert!(bodies.insert(body.clone()), "{body} is there twice");
     }
-    assert!(accepted.is_empty(), "accepted and not there: {accepted:?}");
+    assert!(accepted.is_empty(), "{accepted:?}: accepted and not there");
 }
 
 #[cfg(feature = "postgres")]

@@ -39,7 +39,8 @@ pub(crate) enum SeatEvent {
     Emptied,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("sold out")]
 pub(crate) struct SoldOut;
 
 /// Books so many seats; none means a note, 98 that all are free again, and 99 nothing at all.
@@ -521,4 +522,35 @@ async fn a_dropped_command_is_executed_or_not_and_disturbs_nobody() {
         assert_eq!(again.is_repeated, booked == 2);
         assert_eq!(seats.load("conf").await.unwrap().0.booked, 2);
     }
+}
+
+// Guarantee: event_sourcing 10.
+// A command that was accepted before was answered with the conflict of its group.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_was_accepted_before_is_repeated_also_in_a_group_that_gives_up() {
+    let (unsteady, store) = unsteady();
+    let config = AggregateConfig::default().max_attempts(1);
+    let seats = AggregateStore::<Seats>::new(log(&store).await, codec(), config).unwrap();
+    seats.execute("conf", "before", Book(1)).await.unwrap();
+    // Another process of the same log, whose events this one reads.
+    let other = log(&(Arc::new(unsteady.store.clone()) as Arc<dyn Store>)).await;
+    let noted = NewEvent::new("Noted", "\"Noted\"");
+    other.commit(Commit::unnamed().append("conf", Any, [noted])).await.unwrap();
+    let (new, before) = futures::join!(seats.execute("conf", "new", Book(1)), seats.execute("conf", "before", Book(1)));
+    assert!(matches!(new, Err(ExecuteError::Conflict { attempts: 1, .. })), "{new:?}");
+    assert!(before.unwrap().is_repeated);
+}
+
+// Guarantee: event_sourcing 12.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_in_the_middle_of_a_group_is_the_fold_up_to_its_version() {
+    let (_, store) = unsteady();
+    let config = AggregateConfig::default().snapshot_every(3);
+    let open =
+        async || AggregateStore::builder(log(&store).await, codec(), config).snapshots(states(), 1).build().unwrap();
+    let seats = open().await;
+    let done = join_all((0..8).map(|n| seats.execute("conf", n.to_string(), Book(1)))).await;
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    let fresh = open().await;
+    assert_eq!((fresh.load("conf").await.unwrap().1, fresh.verify("conf").await.unwrap()), (8, true));
 }

@@ -10,9 +10,13 @@ use steadfast::{
     event_sourcing::{Commit, CommitError, EventStore, EventStoreConfig, Expected::*, NewEvent, Token},
     port::{Capability, Failure, PortErrorKind},
     store::{DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Sequence, Store, Write},
+    time::Clock,
 };
 
-use crate::{append, event, kinds, log, unsteady::Unsteady};
+use crate::{
+    append, event, kinds, log,
+    unsteady::{Treat, Unsteady},
+};
 
 fn memory() -> Arc<dyn Store> {
     Arc::new(InMemoryStore::new())
@@ -200,7 +204,7 @@ async fn a_dropped_caller_disturbs_nobody_and_its_commit_is_whole_or_absent() {
         assert_eq!(versions.0, versions.1);
         assert_eq!(log.holder("c").await.unwrap().is_some(), versions.0 == 1);
         assert_eq!(log.commit(commit).await.unwrap().is_repeated, versions.0 == 1);
-        assert_eq!((log.version("a").await.unwrap(), log.pending()), (1, 0));
+        assert_eq!((log.version("a").await.unwrap(), log.state().pending), (1, 0));
     }
 }
 
@@ -350,9 +354,68 @@ async fn a_trim_deletes_commits_but_never_the_last_and_streams_stay() {
     assert_eq!(log.read("a", 0, 9).await.unwrap().len(), 6);
 }
 
+// A trim had no time limit: a store without an answer held it for ever.
+#[tokio::test(start_paused = true)]
+async fn a_trim_without_an_answer_ends_as_timed_out_and_the_next_one_goes_on() {
+    let unsteady = Arc::new(Unsteady::default());
+    let log = log(&(unsteady.clone() as Arc<dyn Store>)).await;
+    for n in 0..5 {
+        log.commit(append(&n.to_string(), "a", Version(n), "A")).await.unwrap();
+    }
+    unsteady.treat([Treat::Hangs]);
+    let clock = Clock::tokio();
+    let trimmed = futures::future::select(Box::pin(log.trim(4)), Box::pin(clock.sleep(Duration::from_secs(60)))).await;
+    let futures::future::Either::Left((trimmed, _)) = trimmed else { panic!("it waits for ever") };
+    assert_eq!(trimmed.unwrap_err().kind(), PortErrorKind::TimedOut);
+    assert_eq!((log.trim(4).await.unwrap(), log.commits(0, 9).await.unwrap()[0].number), (3, 4));
+}
+
+// A trim of more commits than one page holds.
+#[tokio::test(start_paused = true)]
+async fn a_trim_of_several_pages_deletes_all_of_them() {
+    let log = log(&memory()).await;
+    join_all((0..1_203).map(|n| log.commit(append(&n.to_string(), "a", Any, "A")))).await;
+    assert_eq!((log.trim(1_201).await.unwrap(), log.commits(0, 9).await.unwrap()[0].number), (1_200, 1_201));
+}
+
+// Guarantee: event_sourcing 3.
+// Without a version, the release of a command that was forgotten frees the claim of the next holder.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_repeated_when_it_is_forgotten_conflicts_by_the_version_of_the_holders_stream() {
+    let (clock, remember) = (Clock::tokio(), Duration::from_secs(60));
+    let config = EventStoreConfig::default().remember(remember);
+    let log = EventStore::builder(memory(), "log", config).build().await.unwrap();
+    log.commit(append("take", "a", Version(0), "Badged").claim("badge")).await.unwrap();
+    let returns = || append("return", "a", Version(1), "Returned").release("badge");
+    log.commit(returns()).await.unwrap();
+    log.commit(append("other", "b", Version(0), "Badged").claim("badge")).await.unwrap();
+    clock.sleep(remember * 2).await;
+    assert!(matches!(log.commit(returns()).await, Err(CommitError::Conflict { actual: 2, .. })));
+    assert_eq!(log.holder("badge").await.unwrap().as_deref(), Some("b"));
+}
+
+// Guarantee: event_sourcing 5.
+#[tokio::test(start_paused = true)]
+async fn a_log_counts_its_commits_by_their_outcomes() {
+    let unsteady = Arc::new(Unsteady::default());
+    let log = log(&(unsteady.clone() as Arc<dyn Store>)).await;
+    let commits = (0..5).map(|n| log.commit(append(&n.to_string(), &format!("s{n}"), Version(0), "A")));
+    assert!(join_all(commits).await.iter().all(Result::is_ok));
+    unsteady.treat([Treat::Loses]);
+    log.commit(append("5", "a", Any, "A")).await.unwrap();
+    assert!(log.commit(append("5", "a", Any, "A")).await.unwrap().is_repeated);
+    log.commit(append("6", "a", Version(7), "A")).await.unwrap_err();
+    *unsteady.is_away.lock().unwrap() = true;
+    log.commit(append("7", "a", Any, "A")).await.unwrap_err();
+    let state = log.state();
+    assert_eq!((state.committed, state.repeated, state.refused, state.failed), (6, 1, 1, 1));
+    // The first alone, the four others together. The last one was not answered either.
+    assert_eq!((state.requests, state.lost_replies, state.pending), (6, 2, 0));
+}
+
 #[test]
 fn a_token_that_is_none_is_refused() {
-    for text in ["", "log", "log@", "@7", "log@x", "log@-1"] {
+    for text in ["", "log", "log@", "@7", "log@x", "log@-1", "log@+5", "log@ 5"] {
         assert!(text.parse::<Token>().is_err(), "{text:?}");
     }
     assert_eq!("a@b@7".parse::<Token>().unwrap().log(), "a@b");

@@ -5,11 +5,15 @@ mod server;
 use std::sync::Arc;
 
 use steadfast::{backend, store::Store};
+#[cfg(feature = "nats")]
+use steadfast::{event_sourcing::EventStore, port::PortErrorKind};
 #[cfg(any(feature = "postgres", feature = "redis"))]
 use {
-    crate::crashes::{ends_at_any_request, runtime},
+    crate::crashes::ends_at_any_request,
     steadfast::testing::{crash_at_every_write, fail_at_every_write},
 };
+
+use crate::crashes::runtime;
 
 async fn open(url: &str) -> Arc<dyn Store> {
     backend::open(url).await.unwrap().store()
@@ -22,6 +26,8 @@ fn each_effect_is_there_once(url: &str) {
     let store = runtime.block_on(open(url));
     assert!(crash_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 10);
     assert!(fail_at_every_write(|process| ends_at_any_request(&runtime, &store, process)) >= 10);
+    crate::views::ends_at_any(&runtime, &store);
+    crate::index_table::ends_at_any(&runtime, &store);
 }
 
 /// Four handles append to 100 streams.
@@ -71,7 +77,15 @@ mod redis {
 mod nats {
     use super::*;
 
-    // Not at each request: a page costs the whole of a partition there, and that would take minutes.
+    #[test]
+    fn a_release_without_ordered_appends_is_refused_by_name() {
+        let (server, runtime) = (server::Nats::old(), runtime());
+        let refused = runtime.block_on(async { EventStore::open(open(&server.url()).await, "log").await }).unwrap_err();
+        assert_eq!(refused.kind(), PortErrorKind::Unsupported);
+        assert!(refused.to_string().contains("append"), "{refused}");
+    }
+
+    // Not at each request: a page costs the whole of a partition there, and that would take more than ten minutes.
     #[test]
     fn every_reader_sees_one_order_of_commits() {
         let server = server::Nats::durable();

@@ -3,13 +3,18 @@
 mod aggregates;
 mod commits;
 mod crashes;
+mod drops;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
 #[allow(clippy::disallowed_methods, reason = "real servers take real time")]
 mod engines;
+mod handle;
+mod index_table;
 mod outbox;
 mod replies;
+mod together;
 mod topic;
 mod unsteady;
+mod views;
 
 use std::sync::Arc;
 

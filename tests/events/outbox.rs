@@ -119,12 +119,12 @@ async fn a_queue_that_is_down_holds_up_itself_alone_and_two_outboxes_send_each_m
 async fn a_message_that_its_queue_would_refuse_is_refused_by_the_commit() {
     let unsteady = Arc::new(Unsteady::default());
     let store: Arc<dyn Store> = unsteady.clone();
-    let can = Capabilities::of("small", &[]).largest_value(10);
+    let can = Capabilities::of("small", &[]).largest_value(200);
     let log = open(&store, "log", &[("mails", can)]).await;
     let commit = |message: Message| append("1", "a", Any, "A").send("mails", message);
     for (commit, words) in [
         (append("1", "a", Any, "A").send("bills", Message::new("")), "`queue`"),
-        (commit(Message::new("longer than ten")), "`body`"),
+        (commit(Message::new("x".repeat(201))), "`body`"),
         (commit(Message::new("").deduplicate("mine")), "`deduplication_id`"),
         (commit(Message::new("").group("g")), "`groups`"),
         (Commit::new("1").append("a", Any, []).send("mails", Message::new("")), "`events`"),

@@ -1,16 +1,21 @@
 //! Lost replies: a commit is applied once, or the error says that it may have been applied.
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use steadfast::{
-    event_sourcing::{Committed, Expected::*},
+    event_sourcing::{Committed, EventStore, EventStoreConfig, Expected::*},
     port::{Failure, PortErrorKind},
     store::Store,
     time::Clock,
 };
 
+use tokio::task::JoinHandle;
+
 use crate::{
-    append, log,
+    append, event, log,
     unsteady::{Treat, Unsteady},
 };
 
@@ -28,6 +33,46 @@ async fn a_commit_that_was_applied_and_whose_reply_is_lost_has_its_own_number() 
     unsteady.treat([Treat::Loses]);
     let done = log.commit(append("cmd", "a", Version(1), "A")).await.unwrap();
     assert_eq!((done.token.number(), done.is_repeated, done.versions["a"]), (2, false, 2));
+}
+
+// Guarantee: event_sourcing 4.
+#[tokio::test(start_paused = true)]
+async fn a_commit_to_any_version_whose_reply_is_lost_has_the_version_that_the_store_gave() {
+    let (unsteady, store) = unsteady();
+    let log = log(&store).await;
+    log.commit(append("before", "a", Version(0), "A")).await.unwrap();
+    unsteady.treat([Treat::Loses]);
+    let commit = append("cmd", "a", Any, "A").append("b", Any, [event("B"), event("B")]);
+    let done = log.commit(commit).await.unwrap();
+    assert_eq!((done.is_repeated, done.versions["a"], done.versions["b"]), (false, 2, 2));
+}
+
+// Guarantee: event_sourcing 4.
+#[tokio::test(start_paused = true)]
+async fn a_command_of_a_dead_process_with_an_open_request_is_applied_once_by_another_one() {
+    // The first process dies behind its lost reply, or behind the mark that it put.
+    for died_at in [[Treat::Keeps, Treat::Keeps], [Treat::Hangs, Treat::Hangs], [Treat::Keeps, Treat::Hangs]] {
+        let (unsteady, store) = unsteady();
+        let tasks: Arc<Mutex<Vec<JoinHandle<()>>>> = Arc::default();
+        let spawned = tasks.clone();
+        let dies = EventStore::builder(store.clone(), "log", EventStoreConfig::default())
+            .spawner(move |task| spawned.lock().unwrap().push(tokio::spawn(task)));
+        let dies = dies.build().await.unwrap();
+        unsteady.treat(died_at);
+        let mut asked = Box::pin(dies.commit(append("cmd", "a", Any, "A")));
+        while unsteady.batches.load(SeqCst) < 2 {
+            assert!(futures::poll!(&mut asked).is_pending());
+            Clock::tokio().sleep(Duration::from_millis(50)).await;
+        }
+        drop(asked);
+        tasks.lock().unwrap().iter().for_each(JoinHandle::abort);
+        unsteady.treat_well();
+        let next = log(&store).await;
+        assert!(!next.commit(append("cmd", "a", Any, "A")).await.unwrap().is_repeated);
+        assert_eq!(unsteady.apply_kept().await, 0, "a request of the dead process was applied, too");
+        assert!(next.commit(append("cmd", "a", Any, "A")).await.unwrap().is_repeated);
+        assert_eq!(next.version("a").await.unwrap(), 1);
+    }
 }
 
 // Guarantee: event_sourcing 4.
@@ -106,6 +151,31 @@ async fn a_request_whose_replies_are_always_lost_is_given_up_and_holds_up_nobody
 }
 
 // Guarantee: event_sourcing 4.
+// They depend on each other, and are sent one by one.
+#[tokio::test(start_paused = true)]
+async fn commits_that_came_together_have_one_time_limit_if_all_replies_are_lost() {
+    for (treat, expects) in [(Treat::Keeps, false), (Treat::Keeps, true), (Treat::Hangs, false), (Treat::Hangs, true)] {
+        let (unsteady, store) = unsteady();
+        let log = log(&store).await;
+        unsteady.treat(std::iter::repeat_n(treat, 10_000));
+        let (clock, begun) = (Clock::tokio(), Clock::tokio().now());
+        let commit = |n: u64| append(&n.to_string(), "a", if expects { Version(n) } else { Any }, "A");
+        let all = join_all((0..64).map(|n| log.commit(commit(n)))).await;
+        for error in all.into_iter().map(Result::unwrap_err) {
+            assert!(!error.may_have_been_applied() && error.to_string().contains("nothing was applied"), "{error}");
+        }
+        // The first one is alone, and the others fill two requests.
+        let waited = clock.now() - begun;
+        assert!(waited < Duration::from_secs(50), "{treat:?}, {expects}: {waited:?}");
+        unsteady.treat_well();
+        assert_eq!(unsteady.apply_kept().await, 0);
+        for n in 0..64 {
+            assert!(!log.commit(commit(n)).await.unwrap().is_repeated);
+        }
+    }
+}
+
+// Guarantee: event_sourcing 4.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stays_away_leaves_an_error_that_says_so_and_the_id_tells_later() {
     let (unsteady, store) = unsteady();
@@ -115,7 +185,7 @@ async fn a_store_that_stays_away_leaves_an_error_that_says_so_and_the_id_tells_l
     let commits = log.commit(append("cmd", "a", Any, "A"));
     let goes = async {
         // Behind the batch.
-        while log.pending() == 0 || unsteady.batches.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+        while log.state().pending == 0 || unsteady.batches.load(std::sync::atomic::Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
         *unsteady.is_away.lock().unwrap() = true;

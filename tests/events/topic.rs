@@ -239,3 +239,31 @@ async fn the_topic_of_a_trimmed_log_begins_with_the_first_commit_that_is_kept() 
         assert_eq!(topic.read(0, Read::from(from)).await.unwrap()[0].position.offset, 4);
     }
 }
+
+// Guarantee: event_sourcing 7.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_receives_for_others_and_is_dropped_leaves_that_to_the_next_one() {
+    let store: Arc<dyn Store> = Arc::new(InMemoryStore::new());
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let open = async || {
+        let log = EventStore::builder(store.clone(), "log", EventStoreConfig::default());
+        log.notifier(notifier.clone()).build().await.unwrap()
+    };
+    let (reader, writer, clock) = (open().await, open().await, Clock::tokio());
+    let waits = || {
+        let (topic, clock) = (reader.topic(), clock.clone());
+        tokio::spawn(async move {
+            topic.read(0, Read::from(1).wait(Duration::from_secs(600))).await.unwrap();
+            clock.now()
+        })
+    };
+    let first = waits();
+    clock.sleep(Duration::from_millis(5)).await;
+    let second = waits();
+    clock.sleep(Duration::from_secs(5)).await;
+    first.abort();
+    clock.sleep(Duration::from_millis(5_195)).await;
+    let committed = clock.now();
+    writer.commit(append("1", "a", Any, "A")).await.unwrap();
+    assert_eq!(second.await.unwrap(), committed, "it polled");
+}

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
+    event_sourcing::{Commit, EventStore, Expected, NewEvent},
     port::{Capabilities, Capability, PortError, PortErrorKind},
     store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreFuture, Version, Write},
 };
@@ -21,6 +22,8 @@ pub(crate) enum Treat {
     Loses,
     /// It is kept, its reply is lost, and [`Unsteady::apply_kept`] applies it later.
     Keeps,
+    /// Its reply never comes.
+    Hangs,
 }
 
 #[derive(Debug, Default)]
@@ -30,11 +33,15 @@ pub(crate) struct Unsteady {
     kept: Mutex<Vec<(String, Vec<Write>)>>,
     /// Every request fails while this is true.
     pub(crate) is_away: Mutex<bool>,
+    /// Every request is refused with an error of this kind.
+    pub(crate) refuses: Mutex<Option<PortErrorKind>>,
     /// A capability that it does not have.
     pub(crate) lacks: Option<Capability>,
     refused: Mutex<Option<&'static str>>,
     /// The store behind this one, once it was restored.
     restored: Mutex<Option<InMemoryStore>>,
+    /// A handle of another process, which appends to this stream before each of so many batches.
+    rival: tokio::sync::Mutex<Option<(EventStore, &'static str, u32)>>,
     ids: AtomicUsize,
     pub(crate) batches: AtomicUsize,
     pub(crate) scans: AtomicUsize,
@@ -58,6 +65,19 @@ impl Unsteady {
 
     fn now(&self) -> InMemoryStore {
         self.restored.lock().unwrap().clone().unwrap_or_else(|| self.store.clone())
+    }
+
+    /// Lets another process append to a stream before each of the next batches.
+    pub(crate) async fn competes(&self, log: EventStore, stream: &'static str, times: u32) {
+        *self.rival.lock().await = Some((log, stream, times));
+    }
+
+    async fn compete(&self) {
+        if let Some((log, stream, times)) = self.rival.lock().await.as_mut().filter(|(_, _, times)| *times > 0) {
+            *times -= 1;
+            let commit = Commit::unnamed().append(*stream, Expected::Any, [NewEvent::new("Booked", "1")]);
+            log.commit(commit).await.unwrap();
+        }
     }
 
     /// Ends the script.
@@ -86,6 +106,9 @@ impl Unsteady {
     }
 
     fn pass(&self) -> Result<(), PortError> {
+        if let Some(kind) = *self.refuses.lock().unwrap() {
+            return Err(PortError::new(kind, "refused"));
+        }
         if *self.is_away.lock().unwrap() { Err(lost()) } else { Ok(()) }
     }
 }
@@ -127,6 +150,7 @@ impl Store for Unsteady {
         Box::pin(async move {
             self.pass()?;
             self.batches.fetch_add(1, SeqCst);
+            self.compete().await;
             // The other callers gather meanwhile.
             tokio::task::yield_now().await;
             let refused = self.refused.lock().unwrap().map(|command| format!("k/{command}"));
@@ -144,6 +168,7 @@ impl Store for Unsteady {
                     self.now().batch(partition, writes).await?;
                     Err(lost().into())
                 }
+                Some(Treat::Hangs) => std::future::pending().await,
                 Some(Treat::Keeps) => {
                     self.kept.lock().unwrap().push((partition.to_owned(), writes));
                     Err(lost().into())

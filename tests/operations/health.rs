@@ -1,5 +1,7 @@
 //! Health checks through their public API.
 mod fleet;
+#[cfg(feature = "prober")]
+mod prober;
 mod reports;
 
 use std::sync::{

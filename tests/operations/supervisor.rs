@@ -1,5 +1,6 @@
 //! The supervisor through its public API.
 mod checkpoints;
+mod handles;
 mod polls;
 mod restarts;
 mod settings;

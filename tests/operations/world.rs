@@ -110,6 +110,7 @@ impl World {
 pub(crate) struct Counted {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) requests: Arc<AtomicUsize>,
+    pub(crate) reads: Arc<AtomicUsize>,
 }
 
 impl Counted {
@@ -129,6 +130,48 @@ impl Store for Counted {
         self.count().delete(key, options)
     }
     fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
+        self.reads.fetch_add(1, SeqCst);
         self.count().scan(scan)
+    }
+}
+
+/// A store whose pages have few rows.
+#[derive(Debug)]
+pub(crate) struct SmallPages {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) rows: usize,
+}
+
+impl Store for SmallPages {
+    forward_store! { store: capabilities, get, put, delete, batch }
+
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
+        Box::pin(async move { self.store.scan(&scan.clone().limit(self.rows)).await })
+    }
+}
+
+/// A store each of whose requests first makes one to another store, such as one that is slow.
+#[cfg(feature = "object_store")]
+#[derive(Debug)]
+pub(crate) struct Slowed<S> {
+    pub(crate) by: S,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+#[cfg(feature = "object_store")]
+impl<S: Store> Store for Slowed<S> {
+    forward_store! { store: capabilities, delete, scan, batch }
+
+    fn get<'a>(&'a self, key: Key<'a>) -> StoreFuture<'a, Option<steadfast::store::Record>> {
+        Box::pin(async move {
+            self.by.get(key).await?;
+            self.store.get(key).await
+        })
+    }
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
+        Box::pin(async move {
+            self.by.put(key, value.clone(), options).await?;
+            self.store.put(key, value, options).await
+        })
     }
 }

@@ -232,7 +232,14 @@ impl Planted {
         self.check_term(term)?;
         self.lock().await?;
         let (name, holder) = (self.name(name), self.holder(holder));
-        let current = self.server().grants.get(&name).filter(|grant| self.is_live(grant)).cloned();
+        let live = |server: &Server| server.grants.get(&name).filter(|grant| self.is_live(grant)).cloned();
+        let mut seen = None;
+        if self.is(Fault::GrantsTakeTwoSteps) {
+            seen = Some(live(&self.server()));
+            tokio::task::yield_now().await;
+        }
+        let server = &mut *self.server();
+        let current = seen.unwrap_or_else(|| live(server));
         if let Some(current) = &current {
             let waits = current.holder != holder || self.is(Fault::TheHolderWaitsForItself);
             if waits && !self.is(Fault::EveryHolderIsGranted) {
@@ -240,18 +247,14 @@ impl Planted {
                 if self.is(Fault::HeldNamesShowTheCaller) {
                     held.holder = holder;
                 }
-                self.server().locked = false;
+                server.locked = false;
                 return Ok(Acquired::Held(held));
             }
             if self.is(Fault::TheHolderKeepsItsToken) {
                 return Ok(Acquired::Granted(FencingToken::new(current.token)));
             }
         }
-        if self.is(Fault::GrantsTakeTwoSteps) {
-            tokio::task::yield_now().await;
-        }
         let ends = self.ends(term);
-        let server = &mut *self.server();
         if self.is(Fault::EndsResetTheToken) && current.is_none() && server.grants.contains_key(&name) {
             server.last.remove(&name);
         }

@@ -134,6 +134,18 @@ struct Part {
     under_way: u64,
 }
 
+/// What the events of a request have in common.
+struct Request {
+    partition: u16,
+    at: usize,
+    /// The offset of the first event.
+    first: u64,
+    /// Positions of the ids, as they were known before.
+    known: Option<Vec<Option<u64>>>,
+    /// The position that was given before.
+    given: Option<u64>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     parts: Vec<Part>,
@@ -261,75 +273,88 @@ impl Plain {
         if self.has(RequestsAreReversed) {
             events.reverse();
         }
-        let known_before = self.has(IdsAreReadBeforeTheAppend).then(|| self.known_before(at, &events));
-        if known_before.is_some() {
+        let known = self.has(IdsAreReadBeforeTheAppend).then(|| self.known_before(at, &events));
+        if known.is_some() {
             self.clock.sleep(Duration::from_millis(2)).await;
         }
         let given = self.has(PositionsAreGivenBeforeTheAppend).then(|| self.lock().parts[at].next);
         if given.is_some() {
             self.clock.sleep(Duration::from_millis(2)).await;
         }
-        let (mut appended, request) = (Vec::new(), self.lock().parts[at].next);
-        let later = self.has(TheOtherHandleSeesEventsLate) || self.has(BoundsAreLate);
-        let reads = self.lock().parts[at].reads;
-        for (n, event) in events.into_iter().enumerate() {
-            if n > 0 && self.has(DroppedAppendsAreApart) {
-                tokio::task::yield_now().await;
-            }
-            if n == 1 && self.has(ConcurrentRequestsAreMixed) {
-                self.clock.sleep(Duration::from_millis(2)).await;
-            }
-            if n == 2 && self.has(ReadersPassEventsUnderWay) {
-                self.wait_for_a_reader(at, reads).await;
-            }
-            let mut state = self.lock();
-            let ids_at = if self.has(IdsAreOfTheTopic) { 0 } else { at };
-            let duplicate = match &known_before {
-                Some(known) => known[n],
-                None => self.known(&state.parts[ids_at], &event),
+        let mut appended = Vec::new();
+        if self.has(DroppedAppendsAreApart)
+            || self.has(ConcurrentRequestsAreMixed)
+            || self.has(ReadersPassEventsUnderWay)
+        {
+            let (first, reads) = {
+                let part = &self.lock().parts[at];
+                (part.next, part.reads)
             };
-            let is_of_request = duplicate.is_some_and(|offset| offset >= request);
-            if let Some(offset) = duplicate.filter(|_| !(is_of_request && self.has(IdsOfOneRequestAreNotCompared))) {
-                if self.has(ADuplicateRefusesItsRequest) {
-                    return Err(PortError::invalid("id", "must be new"));
-                }
-                let offset = if self.has(DuplicatesHaveNewPositions) { state.parts[at].next } else { offset };
-                let position = Position::new(partition, offset);
-                let answer = Appended::duplicate_of(position);
-                appended.push(if self.has(DuplicatesAreNotTold) { Appended::new(position) } else { answer });
-                continue;
+            let request = Request { partition, at, first, known, given };
+            for (n, event) in events.into_iter().enumerate() {
+                self.pause_before(n, at, reads).await;
+                appended.push(self.append_one(&mut self.lock(), &request, n, event)?);
             }
-            let now = self.clock.now();
-            let offset = state.parts[at].next;
-            if let Some(id) = event.id.clone() {
-                self.own.lock().unwrap().insert(id.clone(), offset);
-                state.parts[ids_at].ids.insert(id, (offset, now));
+        } else {
+            let mut state = self.lock();
+            let request = Request { partition, at, first: state.parts[at].next, known, given };
+            for (n, event) in events.into_iter().enumerate() {
+                appended.push(self.append_one(&mut state, &request, n, event)?);
             }
-            let part = &mut state.parts[at];
-            part.next += 1;
-            let told = given.map_or(offset, |given| given + n as u64);
-            appended.push(Appended::new(Position::new(partition, told)));
-            if !(self.has(EmptyBodiesAreDropped) && event.body.is_empty()) {
-                part.events.push((offset, request, self.changed_event(event)));
-            }
+            state.parts[at].next += u64::from(self.has(EachRequestLeavesAHole));
         }
-        self.lock().parts[at].next += u64::from(self.has(EachRequestLeavesAHole));
         if self.has(HandlesCountAlone) && self.number > 1 {
             appended.iter_mut().for_each(|one| one.position.offset += 1);
         }
         if self.has(AnswersAreReversed) {
             appended.reverse();
         }
-        if later {
-            let (changed, state) = (self.changed.clone(), self.state.clone());
-            let late = { state.lock().unwrap().parts[at].clone() };
-            drop((changed, late));
-        }
         self.own_changed.notify_waiters();
         if !self.has(OwnAppendsAloneWake) {
             self.changed.notify_waiters();
         }
         Ok(appended)
+    }
+
+    /// Appends one event of a request.
+    fn append_one(&self, state: &mut State, request: &Request, n: usize, event: Event) -> Result<Appended, PortError> {
+        let Request { partition, at, first, .. } = *request;
+        let ids_at = if self.has(IdsAreOfTheTopic) { 0 } else { at };
+        let duplicate = match &request.known {
+            Some(known) => known[n],
+            None => self.known(&state.parts[ids_at], &event),
+        };
+        let is_of_request = duplicate.is_some_and(|offset| offset >= first);
+        if let Some(offset) = duplicate.filter(|_| !(is_of_request && self.has(IdsOfOneRequestAreNotCompared))) {
+            if self.has(ADuplicateRefusesItsRequest) {
+                return Err(PortError::invalid("id", "must be new"));
+            }
+            let offset = if self.has(DuplicatesHaveNewPositions) { state.parts[at].next } else { offset };
+            let position = Position::new(partition, offset);
+            let answer = Appended::duplicate_of(position);
+            return Ok(if self.has(DuplicatesAreNotTold) { Appended::new(position) } else { answer });
+        }
+        let (now, offset) = (self.clock.now(), state.parts[at].next);
+        if let Some(id) = event.id.clone() {
+            self.own.lock().unwrap().insert(id.clone(), offset);
+            state.parts[ids_at].ids.insert(id, (offset, now));
+        }
+        let part = &mut state.parts[at];
+        part.next += 1;
+        if !(self.has(EmptyBodiesAreDropped) && event.body.is_empty()) {
+            part.events.push((offset, first, self.changed_event(event)));
+        }
+        Ok(Appended::new(Position::new(partition, request.given.map_or(offset, |given| given + n as u64))))
+    }
+
+    /// Pauses before an event of a request, if others may come between.
+    async fn pause_before(&self, n: usize, at: usize, reads: u64) {
+        match self.fault {
+            Some(DroppedAppendsAreApart) if n > 0 => tokio::task::yield_now().await,
+            Some(ConcurrentRequestsAreMixed) if n == 1 => self.clock.sleep(Duration::from_millis(2)).await,
+            Some(ReadersPassEventsUnderWay) if n == 2 => self.wait_for_a_reader(at, reads).await,
+            _ => {}
+        }
     }
 
     /// Waits until the partition was read again, for a while at most: not every case has a reader beside the append.

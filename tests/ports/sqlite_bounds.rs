@@ -98,7 +98,7 @@ fn expired_records_are_deleted_after_a_scan_skipped_them() {
             if left == 0 {
                 break;
             }
-            assert!(looks < 2000, "{left} records that ended are there");
+            assert!(looks < 30_000, "{left} records that ended are there");
             crate::wait_for_a_real_thread(1);
         }
     });
@@ -163,7 +163,7 @@ fn a_subscriber_behind_the_kept_notices_receives_a_gap_and_then_all_kept_ones() 
             if left == 1 {
                 break;
             }
-            assert!(looks < 5000, "{left} notices are there after ten minutes");
+            assert!(looks < 30_000, "{left} notices are there after ten minutes");
             crate::wait_for_a_real_thread(1);
         }
         assert_eq!(late.recv().await, Notice::Gap);

@@ -40,7 +40,7 @@ impl Woken {
     /// Waits for a response of a thread; if none comes, advances to the next timer.
     fn wait(&self, time: &ManualClock) {
         let told = self.told.lock().unwrap();
-        let wait = Duration::from_millis(if time.next_timer().is_some() { 20 } else { 20_000 });
+        let wait = Duration::from_millis(if time.next_timer().is_some() { 100 } else { 60_000 });
         let (mut told, _) = self.tell.wait_timeout_while(told, wait, |told| !*told).unwrap();
         if !std::mem::take(&mut *told) {
             drop(told);

@@ -34,7 +34,7 @@ fn child_that_sends_and_receives_until_it_is_killed() {
             }
         });
         loop {
-            let taken = queue.receive(Receive::new(3, Duration::from_millis(50))).await.unwrap();
+            let taken = queue.receive(Receive::new(3, Duration::from_millis(500))).await.unwrap();
             for delivery in taken {
                 let body = String::from_utf8(delivery.body.to_vec()).unwrap();
                 say(&format!("completing {body}"));

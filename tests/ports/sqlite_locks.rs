@@ -38,7 +38,7 @@ fn writes_behind_a_foreign_lock_fail_together_after_one_wait() {
         run(async {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.db");
-            let config = SqliteConfig::at(&path).durability(durability).lock_wait(Duration::from_millis(300));
+            let config = SqliteConfig::at(&path).durability(durability).lock_wait(Duration::from_secs(1));
             let store = Sqlite::open(config).unwrap().store();
             let foreign = foreign_lock(&path);
             let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();

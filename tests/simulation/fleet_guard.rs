@@ -1,10 +1,12 @@
-//! Members of a fleet that lose a dependency, crash, stall, or are cut off, with clocks that run at different rates.
+//! Members of a fleet that lose a dependency, together or alone, crash, stall, stop, leave for good and come, or are cut
+//! off, with clocks that run at different rates.
 //!
-//! Never do more members count as ejected than the slots of the largest fleet that there may have been. After all faults
-//! have ended, as many have left as there are slots, and all return when the dependency is back.
+//! Never do more members count as ejected than the slots of a fleet of all that lived, or whose rows were there, within the
+//! time of grace.
+//! After all faults have ended, as many have left as there are slots, and all return when the dependency is back.
 use std::{
     collections::BTreeMap,
-    future::{Future, pending},
+    future::Future,
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -15,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use steadfast::{
     entropy::Entropy,
     health::{Check, Group, GroupReason, Health, HealthConfig},
@@ -22,11 +25,15 @@ use steadfast::{
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
 };
+use tokio::sync::Notify;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 const MEMBERS: usize = 6;
 const SLOTS: usize = 3;
+/// Time after which a smaller fleet has fewer slots for certain: a slot is renewed by rows that were read at most 3 s before, and
+/// counts for 25 s of a clock that drifts.
+const GRACE: Duration = Duration::from_secs(30);
 /// Maximum drift of a clock.
 const DRIFT: f64 = 0.02;
 
@@ -38,6 +45,20 @@ enum Without {
     Nothing,
     /// A member counts the slots that are taken and adds its own, instead of inserting one that must be absent.
     Slots,
+    /// Rows live for ten seconds, and a member counts on its own for more than that.
+    Lives,
+}
+
+/// The store with rows that live for a shorter time than was asked for.
+#[derive(Debug)]
+struct ShortLives(Arc<dyn Store>);
+
+impl Store for ShortLives {
+    forward_store! { 0: capabilities, get, delete, batch, scan }
+
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
+        self.0.put(key, value, options.ttl(S(10)))
+    }
 }
 
 /// The store without the slots' rows: each member has rows of its own.
@@ -76,7 +97,10 @@ impl Store for MereCount {
 struct Member {
     client: FaultClient,
     health: Health,
-    task: Task,
+    /// `None` once it has ended.
+    task: Option<Task>,
+    stop: Arc<Notify>,
+    is_broken: Arc<AtomicBool>,
     /// Number of steps for which the process stands still.
     stalled: u64,
 }
@@ -86,9 +110,10 @@ struct World {
     entropy: Entropy,
     network: FaultNetwork,
     store: Arc<dyn Store>,
-    is_broken: Arc<AtomicBool>,
     members: Vec<Member>,
     without: Without,
+    /// The last time at which each member lived or its row was there: a late write of one that has died makes it a member again.
+    seen_at: [Instant; MEMBERS],
     ejections: u64,
     violation: Option<String>,
 }
@@ -110,9 +135,9 @@ impl World {
             entropy,
             network,
             store,
-            is_broken: Arc::default(),
             members: Vec::new(),
             without,
+            seen_at: [Instant::default(); MEMBERS],
             ejections: 0,
             violation: None,
         };
@@ -130,9 +155,11 @@ impl World {
         let store: Arc<dyn Store> = client.store(self.store.clone());
         let store = match self.without {
             Without::Slots => Arc::new(MereCount { store, member: i, names: Mutex::default() }) as Arc<dyn Store>,
-            _ => store,
+            Without::Lives => Arc::new(ShortLives(store)) as Arc<dyn Store>,
+            Without::Nothing => store,
         };
-        let broken = self.is_broken.clone();
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let broken = is_broken.clone();
         let check = Check::dependency("db", move || {
             let broken = broken.clone();
             async move { if broken.load(SeqCst) { Err("away") } else { Ok(()) } }
@@ -147,16 +174,34 @@ impl World {
             .fleet(store, format!("member-{i}"))
             .build()
             .unwrap();
-        let runs = health.clone();
-        Member { client, health, task: Box::pin(async move { runs.run(pending()).await }), stalled: 0 }
+        let (runs, stop) = (health.clone(), Arc::new(Notify::new()));
+        let stopped = stop.clone();
+        let task: Task = Box::pin(async move {
+            let shutdown = async {
+                stopped.notified().await;
+                runs.stopping().await;
+            };
+            runs.run(shutdown).await;
+        });
+        Member { client, health, task: Some(task), stop, is_broken, stalled: 0 }
     }
 
     fn disturb(&mut self) {
         let i = self.entropy.up_to(MEMBERS as u64 - 1) as usize;
         match self.entropy.up_to(199) {
-            0..=3 => self.is_broken.store(true, SeqCst),
-            4 => self.is_broken.store(false, SeqCst),
+            0..=2 => self.breaks(true),
+            3 => self.breaks(false),
+            4 => self.members[i].is_broken.store(true, SeqCst),
             5..=6 => self.members[i] = self.start(i),
+            30 => self.members[i].task = None,
+            31 => self.members[i].stop.notify_one(),
+            32 => {
+                // One that has left for good comes back.
+                let gone = self.members.iter().position(|member| member.task.is_none());
+                if let Some(i) = gone {
+                    self.members[i] = self.start(i);
+                }
+            }
             7..=9 => self.members[i].stalled = self.entropy.up_to(150),
             10..=11 => self.members[i].client.cut(),
             12..=19 => self.members[i].client.heal(),
@@ -173,7 +218,7 @@ impl World {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..2 {
             for member in self.members.iter_mut().filter(|member| member.stalled == 0) {
-                let _: Poll<()> = member.task.as_mut().poll(&mut cx);
+                member.task.take_if(|task| task.as_mut().poll(&mut cx) == Poll::Ready(()));
             }
         }
     }
@@ -181,7 +226,23 @@ impl World {
     fn ejected(&self) -> usize {
         let is_ejected =
             |member: &&Member| member.health.last_report(&Group::Readiness).reason == Some(GroupReason::Ejected);
-        self.members.iter().filter(is_ejected).count()
+        self.members.iter().filter(|member| member.task.is_some()).filter(is_ejected).count()
+    }
+
+    fn breaks(&self, is_broken: bool) {
+        self.members.iter().for_each(|member| member.is_broken.store(is_broken, SeqCst));
+    }
+
+    /// Returns the slots of a fleet of all that lived, or whose rows were there, within the time of grace.
+    fn slots(&mut self) -> usize {
+        let now = self.time.now();
+        let rows = self.store.scan(&Scan::partition("health shop")).now_or_never().unwrap().unwrap().rows;
+        for (i, seen) in self.seen_at.iter_mut().enumerate() {
+            if self.members[i].task.is_some() || rows.iter().any(|row| row.row == format!("member member-{i}")) {
+                *seen = now;
+            }
+        }
+        self.seen_at.iter().filter(|at| now - **at <= GRACE).count() / 2
     }
 
     /// Lets the time pass in steps, and looks after each.
@@ -195,14 +256,20 @@ impl World {
             self.settle();
             let ejected = self.ejected();
             self.ejections = self.ejections.max(ejected as u64);
-            if ejected > SLOTS {
-                self.violation = Some(format!("{ejected} of {MEMBERS} members left, with {SLOTS} slots"));
+            let slots = self.slots();
+            if ejected > slots {
+                self.violation = Some(format!("{ejected} members left, with {slots} slots"));
             }
         }
     }
 
     fn run(mut self) -> (Option<String>, u64) {
-        self.pass(S(120), true);
+        self.pass(S(240), true);
+        for i in 0..MEMBERS {
+            if self.members[i].task.is_none() || self.entropy.unit() < 0.2 {
+                self.members[i] = self.start(i);
+            }
+        }
         for member in &mut self.members {
             member.stalled = 0;
             member.client.heal();
@@ -210,14 +277,21 @@ impl World {
         }
         self.network.configure(FaultConfig::default()).unwrap();
         // A member that was never ready has no part in this.
-        self.is_broken.store(false, SeqCst);
-        self.pass(S(20), false);
-        self.is_broken.store(true, SeqCst);
+        self.breaks(false);
+        // Those that were stopping end, and others come in their place.
+        self.pass(S(40), false);
+        for i in 0..MEMBERS {
+            if self.members[i].task.is_none() {
+                self.members[i] = self.start(i);
+            }
+        }
+        self.pass(S(40), false);
+        self.breaks(true);
         self.pass(S(70), false);
         if self.violation.is_none() && self.ejected() != SLOTS {
             self.violation = Some(format!("{} members left after all faults, with {SLOTS} slots", self.ejected()));
         }
-        self.is_broken.store(false, SeqCst);
+        self.breaks(false);
         self.pass(S(40), false);
         if self.violation.is_none() && self.ejected() != 0 {
             self.violation = Some(format!("{} members have not returned", self.ejected()));
@@ -241,5 +315,7 @@ fn never_more_members_leave_than_there_are_slots() {
 
 #[test]
 fn a_fleet_without_one_of_its_guards_is_missed() {
-    super::assert_missed(Without::Slots, super::controls(40, 500), |seed| World::new(seed, Without::Slots).run().0);
+    for without in [Without::Slots, Without::Lives] {
+        super::assert_missed(without, super::controls(40, 500), |seed| World::new(seed, without).run().0);
+    }
 }

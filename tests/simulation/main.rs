@@ -9,9 +9,15 @@ mod forward;
 
 use std::fmt::Debug;
 
+#[cfg(feature = "object_store")]
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../it/bucket.rs"]
+mod bucket;
 mod cache;
 mod cache_soak;
+mod events;
 mod fleet_guard;
+mod index;
 mod leader;
 mod lease;
 mod listener;
@@ -21,13 +27,18 @@ mod listener_world;
 mod moody_store;
 mod pipes;
 mod poor;
+mod rollout;
+mod rollout_parts;
 mod saga;
 mod scheduler;
 mod services;
 mod sharding;
 mod shared_breaker;
 mod shared_limit;
+#[cfg(feature = "object_store")]
+mod site;
 mod stream;
+mod view;
 
 /// Number of schedules in an optimized build. `.ci/run` runs as many, `scripts/release-checks` 100,000.
 const SCHEDULES: u64 = 5_000;

@@ -256,6 +256,20 @@ fn every_link_leads_its_reader_somewhere() {
 }
 
 #[test]
+fn every_link_of_the_board_and_of_the_alerts_leads_to_a_chapter() {
+    let (items, mut seen) = (Items::read(), 0);
+    for file in ["docs/grafana/steadfast.json", "docs/prometheus/alerts.yaml"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        for rest in text.split(DOCS).skip(1) {
+            seen += 1;
+            let address = rest.split(['"', '\n']).next().unwrap();
+            assert!(items.has(address), "{file}: {address}");
+        }
+    }
+    assert!(seen > 30, "{seen}");
+}
+
+#[test]
 fn the_readme_has_no_link_that_needs_a_checkout() {
     let page = Page::read("README.md");
     let mut targets = page.targets();

@@ -130,7 +130,9 @@ impl<K: Hash + Eq, T> Future for Seat<K, T> {
         };
         state.driver = Some(me.number);
         state.polls += 1;
-        let old = (state.waiting.remove(&me.number), state.driver_waker.take_if(|waker| !waker.will_wake(cx.waker())));
+        // A map that never had an entry is left alone, here and at the end: most flights have one caller.
+        let waited = if state.waiting.is_empty() { None } else { state.waiting.remove(&me.number) };
+        let old = (waited, state.driver_waker.take_if(|waker| !waker.will_wake(cx.waker())));
         drop(state);
         drop(old);
         let mut guard = PanicGuard { flight: &*me.flight, flights: &me.flights, arc: &me.flight, safe: false };
@@ -178,10 +180,10 @@ impl<T> FlightState<T> {
 /// Ends a flight and wakes all waiting callers.
 fn end<T>(mut state: MutexGuard<'_, FlightState<T>>, phase: Phase<T>) {
     state.phase = phase;
-    let (waiting, work) = (std::mem::take(&mut state.waiting), state.work.take());
-    let driver = state.driver_waker.take();
+    let waiting = if state.waiting.is_empty() { None } else { Some(std::mem::take(&mut state.waiting)) };
+    let (work, driver) = (state.work.take(), state.driver_waker.take());
     drop(state);
-    if !waiting.is_empty() {
+    if let Some(waiting) = waiting {
         waiting.into_values().for_each(Waker::wake);
     }
     drop((work, driver));

@@ -20,7 +20,7 @@ pub(super) enum Listener<E> {
     /// Sees the events that are sent, in order, without locks.
     Hook(Hook<E>),
     /// Counts all events, also those that are dropped in a flood. It may run under a policy's lock.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "console"))]
     Counter(Box<dyn Fn(&E) + Send + Sync>),
 }
 
@@ -76,14 +76,14 @@ impl<E> Listeners<E> {
                         tracing::error!(target: "steadfast::observe", source, "a hook of events panicked");
                     }
                 }
-                #[cfg(feature = "metrics")]
+                #[cfg(any(feature = "metrics", feature = "console"))]
                 Listener::Counter(count) => count(&event.what),
             }
         }
     }
 
     /// Counts an event that was dropped.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "console"))]
     pub(super) fn count(&self, dropped: &E) {
         for listener in self.iter() {
             if let Listener::Counter(count) = listener {

@@ -66,6 +66,33 @@
 //! failure is told by its events at `DEBUG` alone. Calls and attempts are spans of
 //! `steadfast::call`, at `DEBUG`.
 //!
+//! # One trace over processes
+//!
+//! The context of a trace travels in headers, such as `traceparent` of W3C "Trace Context". A
+//! [message](crate::queue::Message), an [event](crate::stream::Event) of a stream, a
+//! [submission](crate::scheduler::Submission) of a saga, a request to an
+//! [agent](crate::scheduler::AgentCall) and an [entry](crate::journal::Entry) of a journal carry
+//! them to their handlers, as they were sent: also after a crash, a redrive, and as a dead letter.
+//! With `tracing-opentelemetry` these lines make what a handler does a part of the trace:
+//!
+//! ```ignore
+//! // Where work is sent:
+//! let mut context = HashMap::new();
+//! propagator.inject_context(&Span::current().context(), &mut context);
+//! message.headers.extend(context);
+//!
+//! // In its handler, before its span is entered; in the step of a saga by `step.headers()`:
+//! span.set_parent(propagator.extract(&HashMap::from_iter(work.headers.clone())));
+//! ```
+//!
+//! The first three lines belong inside the operation of a call: then the work is a part of the
+//! attempt that sent it. Results of a [filter](crate::pipes_and_filters) inherit the headers of
+//! their message; each event in a [log of commits](crate::event_sourcing) has its own. A saga that
+//! was started by [`run`](crate::saga::Saga::run) has the context of its caller, and after a crash
+//! none, unless its state has it. The folder `examples/telemetry` of a checkout is a program whose
+//! one trace leads from a request through a call, a queue, a saga and a stream to a collector,
+//! with metrics.
+//!
 //! # Metrics
 //!
 //! Feature `metrics` counts events where they are sent, so that none is missed, and reads gauges:

@@ -114,7 +114,7 @@ impl<E: Traced> Events<E> {
             receiver: self.0.demand().ring.get_or_init(|| broadcast::Sender::new(RING)).subscribe(),
             expected: 0,
             held: None,
-            #[cfg(feature = "metrics")]
+            #[cfg(any(feature = "metrics", feature = "console"))]
             source: Arc::downgrade(&self.0),
         }
     }
@@ -158,7 +158,7 @@ impl<E: Traced> Events<E> {
         let most = self.batch();
         let dropped = self.outbox().push(most, at, source.cloned(), event).err();
         // No hook runs here, where the policy may hold its lock.
-        #[cfg(feature = "metrics")]
+        #[cfg(any(feature = "metrics", feature = "console"))]
         if let (Some(event), Some(listeners)) = (&dropped, self.listeners()) {
             listeners.count(event);
         }

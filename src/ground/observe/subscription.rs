@@ -4,7 +4,7 @@ use std::fmt;
 use tokio::sync::broadcast;
 
 use super::Event;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "console"))]
 use super::source::EventSource;
 
 /// The reason for which a subscription returned no event.
@@ -27,11 +27,11 @@ pub struct Subscription<E> {
     pub(super) expected: u64,
     /// An event to return after the gap before it was reported.
     pub(super) held: Option<Event<E>>,
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "console"))]
     pub(super) source: std::sync::Weak<EventSource<E>>,
 }
 
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "console"))]
 impl<E> Subscription<E> {
     /// Calls `count` with each event from now on, where it is sent, instead of through the ring.
     /// `count` must be quick.

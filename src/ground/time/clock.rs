@@ -77,8 +77,17 @@ impl Clock {
             Kind::Tokio => tokio_now(),
             #[cfg(feature = "quanta")]
             Kind::Quanta(q) => Instant::from_nanos(q.delta_as_nanos(0, q.raw())),
+            Kind::Manual(_) | Kind::Foreign(_) => self.now_by_others(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn now_by_others(&self) -> Instant {
+        match &self.0 {
             Kind::Manual(m) => m.now(),
             Kind::Foreign(s) => s.now(),
+            _ => tokio_now(),
         }
     }
 
@@ -166,7 +175,9 @@ fn origin() -> std::time::Instant {
     })
 }
 
-#[inline]
+// Out of line: a reading of the system's clock costs more than the call, and inlined into each `now`
+// it would keep that from being inlined for the cheaper clocks.
+#[inline(never)]
 pub(super) fn tokio_now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads tokio's clock")]
     let now = tokio::time::Instant::now().into_std();

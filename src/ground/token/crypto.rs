@@ -175,6 +175,25 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     to_base64(digest::digest(&SHA256, bytes).as_ref())
 }
 
+/// A SHA-256 of bytes that come one after another.
+#[cfg(feature = "object_store")]
+pub(crate) struct Sha256(digest::Context);
+
+#[cfg(feature = "object_store")]
+impl Sha256 {
+    pub(crate) fn new() -> Self {
+        Self(digest::Context::new(&SHA256))
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.0.finish().as_ref().to_vec()
+    }
+}
+
 /// Returns 128 bits that nobody can guess, as base64url; `None` if the system has none.
 pub(crate) fn random_id() -> Option<String> {
     let mut bits = [0; 16];

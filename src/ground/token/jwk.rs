@@ -10,15 +10,16 @@ use super::{
 #[derive(Debug, Clone)]
 pub(crate) struct PublishedKey {
     pub(crate) kid: Option<String>,
-    /// The one algorithm for which its issuer publishes it, if it says so.
-    algorithm: Option<Algorithm>,
+    /// The algorithms for which its issuer publishes it; none if it does not say so.
+    algorithms: Vec<Algorithm>,
     pub(crate) key: VerifyKey,
 }
 
 impl PublishedKey {
     /// Returns `true` if tokens of this algorithm may be signed by this key.
     pub(crate) fn fits(&self, algorithm: Algorithm) -> bool {
-        algorithm.key_type() == self.key.key_type() && self.algorithm.is_none_or(|only| only == algorithm)
+        algorithm.key_type() == self.key.key_type()
+            && (self.algorithms.is_empty() || self.algorithms.contains(&algorithm))
     }
 }
 
@@ -58,9 +59,12 @@ struct Member {
     d: Option<serde::de::IgnoredAny>,
 }
 
+/// The members that make a key, whatever it is for.
+type Material = [Option<String>; 5];
+
 impl Member {
     /// Returns the key, or `None` if it is not one for signatures that are accepted here.
-    fn key(self) -> Option<PublishedKey> {
+    fn key(self) -> Option<(PublishedKey, Material)> {
         let bytes = |text: &Option<String>| from_base64(text.as_deref()?);
         let is_for_signatures = self.usage.as_deref().is_none_or(|usage| usage == "sig")
             && self.key_ops.as_ref().is_none_or(|uses| uses.iter().any(|one| one == "verify"));
@@ -79,12 +83,14 @@ impl Member {
             Some(name) => Some(Algorithm::from_name(name).filter(|one| one.key_type() == key.key_type())?),
             None => None,
         };
-        Some(PublishedKey { kid: self.kid, algorithm, key })
+        let algorithms = algorithm.into_iter().collect();
+        Some((PublishedKey { kid: self.kid, algorithms, key }, [self.crv, self.x, self.y, self.n, self.e]))
     }
 }
 
 impl KeySet {
-    /// Reads a set of at most `max` keys. Of two keys with one id neither is used.
+    /// Reads a set of at most `max` keys. Of two different keys with one id neither is used. One
+    /// that is listed again, for example for another algorithm, is one key.
     pub(crate) fn read(json: &[u8], max: usize) -> Result<Self, BadSet> {
         let Set { keys: members } = super::object(json).map_err(|_| BadSet::Unparsable)?;
         if members.len() > max {
@@ -93,11 +99,25 @@ impl KeySet {
         let all = members.len();
         let read =
             |member: serde_json::Value| member.is_object().then(|| serde_json::from_value::<Member>(member).ok())?;
-        let ids: Vec<_> = members.iter().map(|member| member.get("kid").cloned()).collect();
-        let is_alone =
-            |kid: &Option<serde_json::Value>| kid.is_none() || ids.iter().filter(|other| *other == kid).count() == 1;
-        let alone = members.into_iter().zip(&ids).filter(|(_, kid)| is_alone(kid));
-        let keys: Vec<_> = alone.filter_map(|(member, _)| read(member)?.key()).collect();
-        if keys.is_empty() { Err(BadSet::NoKey) } else { Ok(Self { left_out: all - keys.len(), keys }) }
+        let usable: Vec<_> = members.into_iter().filter_map(|member| read(member)?.key()).collect();
+        let mut found: Vec<(PublishedKey, &Material)> = Vec::new();
+        let mut used = 0;
+        for (key, material) in &usable {
+            let differs = |(other, its): &(PublishedKey, Material)| other.kid == key.kid && its != material;
+            if key.kid.is_some() && usable.iter().any(differs) {
+                continue;
+            }
+            used += 1;
+            match found.iter_mut().find(|(known, its)| known.kid == key.kid && *its == material) {
+                // Without an algorithm it is for all of them.
+                Some((known, _)) if known.algorithms.is_empty() || key.algorithms.is_empty() => {
+                    known.algorithms.clear()
+                }
+                Some((known, _)) => known.algorithms.extend(&key.algorithms),
+                None => found.push((key.clone(), material)),
+            }
+        }
+        let keys: Vec<_> = found.into_iter().map(|(key, _)| key).collect();
+        if keys.is_empty() { Err(BadSet::NoKey) } else { Ok(Self { left_out: all - used, keys }) }
     }
 }

@@ -31,6 +31,21 @@ pub enum TokenReason {
 }
 
 impl TokenReason {
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Missing,
+        Self::Malformed,
+        Self::Algorithm,
+        Self::Issuer,
+        Self::Key,
+        Self::Signature,
+        Self::Audience,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::Scope,
+        Self::Unavailable,
+    ];
+
     /// Returns the reason as a word, the same as in events: `not_yet_valid`.
     pub const fn as_str(self) -> &'static str {
         match self {

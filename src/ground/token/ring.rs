@@ -23,6 +23,9 @@ const LEEWAY: Duration = Duration::from_secs(30);
 /// Length of the shortest secret, in bytes: as long as the digest.
 const SECRET: usize = 32;
 
+/// Length of the longest id of a key, in bytes.
+const MAX_KID: usize = 128;
+
 /// A key with its id: a secret, a private key, or a public key that only verifies.
 #[derive(Clone)]
 pub struct Key {
@@ -39,7 +42,7 @@ impl Key {
     /// the secret can sign.
     ///
     /// # Errors
-    /// If the secret has fewer than 32 bytes, or the id is empty.
+    /// If the secret has fewer than 32 bytes, or the id is empty or has more than 128 bytes.
     pub fn secret(kid: impl AsRef<str>, secret: &[u8]) -> Result<Self, ConfigError> {
         require(secret.len() >= SECRET, "secret", "must have at least 32 bytes")?;
         let (verify, sign) = (VerifyKey::secret(secret), Some(SignKey::secret(secret)));
@@ -50,7 +53,7 @@ impl Key {
     /// ed25519` makes one.
     ///
     /// # Errors
-    /// If the bytes are no such key, or the id is empty.
+    /// If the bytes are no such key, or the id is empty or has more than 128 bytes.
     pub fn private(kid: impl AsRef<str>, pkcs8: &[u8]) -> Result<Self, ConfigError> {
         let read = SignKey::ed25519(pkcs8);
         let (sign, verify, public) =
@@ -63,7 +66,7 @@ impl Key {
     /// them.
     ///
     /// # Errors
-    /// If the bytes are no such key, or the id is empty.
+    /// If the bytes are no such key, or the id is empty or has more than 128 bytes.
     pub fn public(kid: impl AsRef<str>, bytes: &[u8]) -> Result<Self, ConfigError> {
         let read = VerifyKey::ed25519(bytes).zip(bytes.try_into().ok());
         let (verify, public) =
@@ -75,7 +78,7 @@ impl Key {
     /// Generates a private key of Ed25519, for tests and for keys that end with their process.
     ///
     /// # Errors
-    /// If the system has no randomness, or the id is empty.
+    /// If the system has no randomness, or the id is empty or has more than 128 bytes.
     pub fn generate(kid: impl AsRef<str>) -> Result<Self, ConfigError> {
         let pkcs8 = SignKey::generate_ed25519();
         Self::private(kid, &pkcs8.ok_or_else(|| ConfigError::new("key", "cannot be generated: no randomness"))?)
@@ -107,7 +110,7 @@ impl Key {
     }
 
     fn check(self) -> Result<Self, ConfigError> {
-        require(!self.kid.is_empty(), "kid", "must not be empty")?;
+        require((1..=MAX_KID).contains(&self.kid.len()), "kid", "must have 1 to 128 bytes")?;
         Ok(self)
     }
 }
@@ -214,6 +217,17 @@ impl KeyRing {
         now: Timestamp,
         token: &str,
     ) -> Result<C, TokenRefused> {
+        self.verify_with_end(typ, audience, now, token).map(|(content, _)| content)
+    }
+
+    /// Same as [`verify`](Self::verify), with the end of the token.
+    pub(crate) fn verify_with_end<C: DeserializeOwned>(
+        &self,
+        typ: &str,
+        audience: &str,
+        now: Timestamp,
+        token: &str,
+    ) -> Result<(C, Timestamp), TokenRefused> {
         let read = Compact::read(token, MAX_TOKEN)?;
         if read.typ.as_deref() != Some(typ) {
             return Err(TokenReason::Malformed.into());
@@ -231,7 +245,8 @@ impl KeyRing {
         if has_expired(claims.exp, now, LEEWAY) {
             return Err(TokenReason::Expired.into());
         }
-        serde_json::from_value(claims.content).map_err(|_| TokenReason::Malformed.into())
+        let content = serde_json::from_value(claims.content).map_err(|_| TokenReason::Malformed)?;
+        Ok((content, Timestamp::from_millis(claims.exp.as_millis())))
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{HALF, TimeWindow};
+use super::{HALF, Ring};
 use crate::{
     sync::{AtomicU64, Ordering},
     time::{Instant, nanos},
@@ -16,54 +16,71 @@ use crate::{
 
 /// Counts events in the last `span`, which may change. Lock-free.
 ///
-/// It counts in ticks of a width of its own: to the inner window, a tick is a nanosecond. Each
-/// change of the width begins a new epoch, so that ticks of different widths are never compared.
+/// Each change of the width of a tick begins a new epoch, so that ticks of different widths are
+/// never compared.
 pub(crate) struct ChangingWindow {
     /// Width of a tick in nanoseconds, above 8 bits of epoch: one word, so that no thread sees one
     /// without the other.
     pace: AtomicU64,
     buckets: u32,
-    window: TimeWindow,
+    ring: Ring,
 }
 
-/// Time of a counted event, in ticks of its epoch.
+/// Time of an event, in ticks of a pace. Windows of one pace share it: a division for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    epoch: u32,
-    tick: Instant,
+    pace: u64,
+    tick: u64,
+}
+
+impl Stamp {
+    #[inline]
+    fn of(pace: u64, now: Instant) -> Self {
+        Self { pace, tick: now.as_nanos() / (pace >> 8) + 1 }
+    }
+
+    #[inline]
+    fn epoch(self) -> u32 {
+        self.pace as u8 as u32
+    }
 }
 
 impl ChangingWindow {
     /// Returns an empty window. `span` is at most a year.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
-        let window = TimeWindow::new(Duration::from_nanos(buckets.into()), buckets);
-        Self { pace: AtomicU64::new(width(span, buckets) << 8), buckets, window }
+        Self { pace: AtomicU64::new(width(span, buckets) << 8), buckets, ring: Ring::new(buckets) }
     }
 
     #[inline]
-    fn stamp(&self, now: Instant) -> Stamp {
-        let pace = self.pace.load(Ordering::Relaxed);
-        Stamp { epoch: pace as u8 as u32, tick: Instant::from_nanos(now.as_nanos() / (pace >> 8)) }
+    fn pace(&self) -> u64 {
+        self.pace.load(Ordering::Relaxed)
+    }
+
+    /// Returns the stamp of `now`.
+    #[inline]
+    pub(crate) fn stamp(&self, now: Instant) -> Stamp {
+        Stamp::of(self.pace(), now)
     }
 
     /// Adds `n` at `now`. If there is no room, halves the current bucket, here and in the window
     /// that this one is compared with.
     #[inline]
     pub(crate) fn add(&self, now: Instant, n: u32, beside: &Self) -> Stamp {
-        loop {
-            let stamp = self.stamp(now);
-            if self.window.add(stamp.epoch, stamp.tick, n) {
-                return stamp;
-            }
-            self.make_room(stamp, now, n, beside);
-        }
+        let stamp = self.stamp(now);
+        if self.ring.add(stamp.epoch(), stamp.tick, n) { stamp } else { self.add_to_full(now, n, beside) }
     }
 
     #[cold]
-    fn make_room(&self, stamp: Stamp, now: Instant, n: u32, beside: &Self) {
-        if self.window.halve_if_full(stamp.epoch, stamp.tick, n) {
-            let stamp = beside.stamp(now);
-            beside.window.halve(stamp.epoch, stamp.tick);
+    fn add_to_full(&self, now: Instant, n: u32, beside: &Self) -> Stamp {
+        loop {
+            let stamp = self.stamp(now);
+            if self.ring.add(stamp.epoch(), stamp.tick, n) {
+                return stamp;
+            }
+            if self.ring.halve_if_full(stamp.epoch(), stamp.tick, n) {
+                let stamp = beside.stamp(now);
+                beside.ring.halve(stamp.epoch(), stamp.tick);
+            }
         }
     }
 
@@ -71,24 +88,23 @@ impl ChangingWindow {
     /// nothing, if the span has changed since.
     #[inline]
     pub(crate) fn add_at(&self, stamp: Stamp) -> bool {
-        let is_current = self.pace.load(Ordering::Relaxed) as u8 as u32 == stamp.epoch;
+        let is_current = self.pace() as u8 as u32 == stamp.epoch();
         if is_current {
-            self.window.add(stamp.epoch, stamp.tick, 1);
+            self.ring.add(stamp.epoch(), stamp.tick, 1);
         }
         is_current
     }
 
     /// Subtracts one event that was counted at this time, unless it is too old to count.
     pub(crate) fn take_back(&self, stamp: Stamp) {
-        self.window.take_back(stamp.epoch, stamp.tick);
+        self.ring.take_back(stamp.epoch(), stamp.tick);
     }
 
     /// Subtracts one event of the tick of `now`; if there is none, one of the tick before.
     pub(crate) fn take_one_back(&self, now: Instant) {
         let stamp = self.stamp(now);
-        if !self.window.take_back(stamp.epoch, stamp.tick) {
-            let before = Instant::from_nanos(stamp.tick.as_nanos().saturating_sub(1));
-            self.window.take_back(stamp.epoch, before);
+        if !self.ring.take_back(stamp.epoch(), stamp.tick) {
+            self.ring.take_back(stamp.epoch(), stamp.tick - 1);
         }
     }
 
@@ -96,7 +112,20 @@ impl ChangingWindow {
     #[inline]
     pub(crate) fn sum(&self, now: Instant) -> u64 {
         let stamp = self.stamp(now);
-        self.window.sum(stamp.epoch, stamp.tick)
+        self.ring.sum(stamp.epoch(), stamp.tick)
+    }
+
+    /// As [`sum`](Self::sum), of windows that are compared with each other.
+    #[inline]
+    pub(crate) fn sums<const N: usize>(windows: [&Self; N], now: Instant) -> [u64; N] {
+        let mut stamp = windows[0].stamp(now);
+        windows.map(|window| {
+            // Another pace only while the span changes.
+            if window.pace() != stamp.pace {
+                stamp = window.stamp(now);
+            }
+            window.ring.sum(stamp.epoch(), stamp.tick)
+        })
     }
 
     /// Changes the span of windows that are compared with each other.
@@ -106,7 +135,7 @@ impl ChangingWindow {
     /// change at a time.
     pub(crate) fn set_spans<const N: usize>(windows: [&Self; N], span: Duration, now: Instant) {
         let kept = windows.map(|window| {
-            let (pace, wide) = (window.pace.load(Ordering::Relaxed), width(span, window.buckets));
+            let (pace, wide) = (window.pace(), width(span, window.buckets));
             let share = (wide as f64 / (pace >> 8) as f64).min(1.0);
             (pace >> 8 != wide).then(|| window.sum(now) as f64 * share)
         });
@@ -114,11 +143,11 @@ impl ChangingWindow {
         let fits = (HALF as f64 / most).min(1.0);
         for (window, kept) in windows.into_iter().zip(kept) {
             let Some(kept) = kept else { continue };
-            let (pace, wide) = (window.pace.load(Ordering::Relaxed), width(span, window.buckets));
-            window.window.clear(); // epochs come round again
+            let (pace, wide) = (window.pace(), width(span, window.buckets));
+            window.ring.clear(); // epochs come round again
             window.pace.store(wide << 8 | (pace + 1) & 0xff, Ordering::Relaxed);
             let stamp = window.stamp(now);
-            window.window.add(stamp.epoch, stamp.tick, (kept * fits).round() as u32);
+            window.ring.add(stamp.epoch(), stamp.tick, (kept * fits).round() as u32);
         }
     }
 }

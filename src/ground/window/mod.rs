@@ -41,6 +41,12 @@ use crate::{
 /// that a late event from before a reset does not count after it.
 pub(crate) struct TimeWindow {
     width: AtomicU64,
+    ring: Ring,
+}
+
+/// The buckets of a window, by ticks. A tick is a time divided by a width that the user knows, plus
+/// 1, so that an untouched bucket is old. It wraps after 2^32.
+struct Ring {
     /// Number of buckets in use.
     live: AtomicU32,
     buckets: Box<[AtomicU64]>,
@@ -66,31 +72,24 @@ impl TimeWindow {
     /// Returns an empty window. `buckets` must be at least 1, `span` at least one nanosecond per
     /// bucket.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
-        let all = (0..buckets).map(|_| AtomicU64::new(0)).collect();
-        Self { width: AtomicU64::new(width(span, buckets)), live: AtomicU32::new(buckets), buckets: all }
+        Self { width: AtomicU64::new(width(span, buckets)), ring: Ring::new(buckets) }
     }
 
     /// Returns the maximum number of buckets.
     pub(crate) fn capacity(&self) -> u32 {
-        self.buckets.len() as u32
+        self.ring.buckets.len() as u32
     }
 
     /// Changes the span and the number of buckets, at most the capacity, and removes all events.
     /// Concurrent additions must use another epoch than later ones.
     pub(crate) fn reshape(&self, span: Duration, buckets: u32) {
         self.width.store(width(span, buckets), Ordering::Relaxed);
-        self.live.store(buckets.min(self.capacity()), Ordering::Relaxed);
+        self.ring.live.store(buckets.min(self.capacity()), Ordering::Relaxed);
         self.clear();
     }
 
-    /// Returns the tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1,
-    /// so that an untouched bucket is old.
-    fn tick(&self, now: Instant) -> (u32, &AtomicU64) {
-        let tick = self.tick_at(now);
-        (tick as u32, &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize])
-    }
-
-    fn tick_at(&self, now: Instant) -> u64 {
+    #[inline]
+    fn tick(&self, now: Instant) -> u64 {
         now.as_nanos() / self.width.load(Ordering::Relaxed) + 1
     }
 
@@ -98,13 +97,58 @@ impl TimeWindow {
     /// bucket has no room for them.
     #[inline]
     pub(crate) fn add(&self, epoch: u32, now: Instant, n: u32) -> bool {
-        let (tick, bucket) = self.tick(now);
+        self.ring.add(epoch, self.tick(now), n)
+    }
+
+    /// Halves the bucket of `now` if it has no room for `n` more. Of several concurrent callers one
+    /// gets `true`.
+    pub(crate) fn halve_if_full(&self, epoch: u32, now: Instant, n: u32) -> bool {
+        self.ring.halve_if_full(epoch, self.tick(now), n)
+    }
+
+    /// Halves the bucket of `now`.
+    pub(crate) fn halve(&self, epoch: u32, now: Instant) {
+        self.ring.halve(epoch, self.tick(now));
+    }
+
+    /// Returns whether the bucket of `now` has room for one more.
+    pub(crate) fn has_room(&self, epoch: u32, now: Instant) -> bool {
+        let tick = self.tick(now);
+        self.ring.bucket(tick).load(Ordering::Relaxed) != key(epoch, tick) | COUNT
+    }
+
+    /// Removes all events. Those of earlier epochs would not be counted anyway, but epochs come
+    /// round again.
+    pub(crate) fn clear(&self) {
+        self.ring.clear();
+    }
+
+    /// Returns the number of events of this epoch in the window that ends at `now`.
+    pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
+        self.ring.sum(epoch, self.tick(now))
+    }
+}
+
+impl Ring {
+    fn new(buckets: u32) -> Self {
+        Self { live: AtomicU32::new(buckets), buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    #[inline]
+    fn bucket(&self, tick: u64) -> &AtomicU64 {
+        &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize]
+    }
+
+    /// As [`TimeWindow::add`].
+    #[inline]
+    fn add(&self, epoch: u32, tick: u64, n: u32) -> bool {
+        let bucket = self.bucket(tick);
         let (key, n) = (key(epoch, tick), u64::from(n).min(HALF));
         let mut old = bucket.load(Ordering::Relaxed);
         loop {
             let count = if old & !COUNT == key {
                 (old & COUNT) + n
-            } else if old & COUNT != 0 && is_ahead(old, epoch, tick) {
+            } else if old & COUNT != 0 && is_ahead(old, epoch, tick as u32) {
                 return true; // a later epoch or lap owns the bucket: this event is already too old to count
             } else {
                 n
@@ -119,21 +163,18 @@ impl TimeWindow {
         }
     }
 
-    /// Halves the bucket of `now` if it has no room for `n` more. Of several concurrent callers one
-    /// gets `true`.
-    pub(crate) fn halve_if_full(&self, epoch: u32, now: Instant, n: u32) -> bool {
+    /// As [`TimeWindow::halve_if_full`].
+    fn halve_if_full(&self, epoch: u32, tick: u64, n: u32) -> bool {
         let n = u64::from(n).min(HALF);
-        self.halve_where(epoch, now, |count| count + n > COUNT)
+        self.halve_where(epoch, tick, |count| count + n > COUNT)
     }
 
-    /// Halves the bucket of `now`.
-    pub(crate) fn halve(&self, epoch: u32, now: Instant) {
-        self.halve_where(epoch, now, |_| true);
+    fn halve(&self, epoch: u32, tick: u64) {
+        self.halve_where(epoch, tick, |_| true);
     }
 
-    fn halve_where(&self, epoch: u32, now: Instant, is_due: impl Fn(u64) -> bool) -> bool {
-        let (tick, bucket) = self.tick(now);
-        let key = key(epoch, tick);
+    fn halve_where(&self, epoch: u32, tick: u64, is_due: impl Fn(u64) -> bool) -> bool {
+        let (bucket, key) = (self.bucket(tick), key(epoch, tick));
         let mut old = bucket.load(Ordering::Relaxed);
         while old & !COUNT == key && is_due(old & COUNT) {
             let half = key | ((old & COUNT) / 2);
@@ -145,11 +186,10 @@ impl TimeWindow {
         false
     }
 
-    /// Subtracts one event that was counted at `at`, if its bucket still holds it. Returns whether
-    /// it did.
-    pub(crate) fn take_back(&self, epoch: u32, at: Instant) -> bool {
-        let (tick, bucket) = self.tick(at);
-        let key = key(epoch, tick);
+    /// Subtracts one event that was counted at this tick, if its bucket still holds it. Returns
+    /// whether it did.
+    fn take_back(&self, epoch: u32, tick: u64) -> bool {
+        let (bucket, key) = (self.bucket(tick), key(epoch, tick));
         let mut old = bucket.load(Ordering::Relaxed);
         while old & !COUNT == key && old & COUNT != 0 {
             match bucket.compare_exchange_weak(old, old - 1, Ordering::AcqRel, Ordering::Relaxed) {
@@ -160,26 +200,21 @@ impl TimeWindow {
         false
     }
 
-    /// Returns whether the bucket of `now` has room for one more.
-    pub(crate) fn has_room(&self, epoch: u32, now: Instant) -> bool {
-        let (tick, bucket) = self.tick(now);
-        bucket.load(Ordering::Relaxed) != key(epoch, tick) | COUNT
-    }
-
-    /// Removes all events. Those of earlier epochs would not be counted anyway, but epochs come
-    /// round again.
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         // A swap instead of a store: it has its place in the order of the additions of other
         // threads.
         self.buckets.iter().for_each(|bucket| _ = bucket.swap(0, Ordering::AcqRel));
     }
 
-    /// Returns the number of events of this epoch in the window that ends at `now`.
-    pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
-        let tick = self.tick_at(now) as u32;
+    /// As [`TimeWindow::sum`].
+    #[inline]
+    fn sum(&self, epoch: u32, tick: u64) -> u64 {
         let live = self.live.load(Ordering::Relaxed);
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
-        buckets.filter(|b| same_epoch(*b, epoch) && tick.wrapping_sub(tick_of(*b)) < live).map(|b| b & COUNT).sum()
+        buckets
+            .filter(|b| same_epoch(*b, epoch) && (tick as u32).wrapping_sub(tick_of(*b)) < live)
+            .map(|b| b & COUNT)
+            .sum()
     }
 }
 
@@ -187,8 +222,8 @@ fn width(span: Duration, buckets: u32) -> u64 {
     (nanos(span) / u64::from(buckets)).max(1)
 }
 
-fn key(epoch: u32, tick: u32) -> u64 {
-    u64::from(epoch as u8) << 56 | u64::from(tick) << 24
+fn key(epoch: u32, tick: u64) -> u64 {
+    u64::from(epoch as u8) << 56 | u64::from(tick as u32) << 24
 }
 
 fn same_epoch(bucket: u64, epoch: u32) -> bool {

@@ -18,7 +18,7 @@ use super::{
     wait::{Wait, Waited},
 };
 use crate::{
-    call::Cold,
+    call::{Cold, boxed_in_place},
     flight::{JoinOrLead, Seat},
 };
 
@@ -133,7 +133,8 @@ where
                 let Some(loader) = miss.loader.take() else { return Err(Err(LoadError::Panicked)) };
                 let lead = lead.of_type(TypeId::of::<F>());
                 let load = self.load(&lead);
-                Ok((lead.start(Box::pin(load.run(LoadPurpose::Load, loader(), miss.options.clone()))), true))
+                let work = boxed_in_place(|| load.run(LoadPurpose::Load, loader(), miss.options.clone()));
+                Ok((lead.start(work), true))
             }
         }
     }

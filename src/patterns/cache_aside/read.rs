@@ -302,6 +302,16 @@ where
         self.0.report.stats.read(self.0.local.len())
     }
 
+    /// Returns `true` for the remote tier and for the backplane if they are not suspended after
+    /// failures; `None` for one that the cache does not have.
+    #[cfg_attr(not(any(feature = "console", feature = "metrics")), allow(dead_code, reason = "read by both alone"))]
+    pub(crate) fn tiers_up(&self) -> [Option<bool>; 2] {
+        let shared = self.0.shared.as_ref();
+        let remote = shared.and_then(|shared| shared.remote.as_ref()).map(|remote| &remote.health);
+        let backplane = shared.and_then(|shared| shared.backplane.as_ref()).map(|backplane| &backplane.health);
+        [remote, backplane].map(|health| health.map(|health| !health.is_suspended()))
+    }
+
     /// Subscribes to the cache's events from now on.
     pub fn events(&self) -> Subscription<Event> {
         self.0.report.events.subscribe()

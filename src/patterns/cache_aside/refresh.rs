@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The times of an entry that decide when a hit starts a refresh.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct RefreshAhead {
     /// Time from which a hit starts a refresh.
     at: Instant,

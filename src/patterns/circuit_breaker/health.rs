@@ -1,9 +1,6 @@
 //! Recovery by a health probe: a loop calls a health endpoint, so that no caller's request is a
 //! probe.
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-};
+use std::{future::Future, pin::pin};
 
 use super::{
     CircuitBreaker, Permit, State, Transition,
@@ -91,8 +88,8 @@ impl CircuitBreaker {
             };
             let mut permit = Permit::new(&self.0, Some(ticket));
             let result = {
-                let mut work = pin!(permit.run(&mut probe));
-                let work = poll_fn(|cx| permit.run(|| work.as_mut().poll(cx)));
+                let work = permit.run(&mut probe);
+                let work = permit.watch(work);
                 let limit = clock.sleep_until(load(&gate.deadline));
                 match race(work, race(shutdown.as_mut(), limit)).await {
                     First::One(result) => Some(result),

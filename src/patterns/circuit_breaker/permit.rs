@@ -1,5 +1,11 @@
 //! Permits: acquire, call, record.
-use std::fmt;
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use super::{
     policy::{Inner, Shared},
@@ -26,25 +32,38 @@ pub struct Permit<'a> {
     ticket: Option<Ticket>,
     /// Start of the call. Read only if slowness or late cancellation is configured.
     started: Option<Instant>,
-    /// Set while the operation runs, so that a panic in it is told apart from a panic elsewhere.
-    running: bool,
+    /// Set by a panic in the operation, so that it is told apart from a panic elsewhere.
+    panicked: bool,
 }
 
 impl<'a> Permit<'a> {
     #[inline]
     pub(super) fn new(breaker: &'a Inner, ticket: Option<Ticket>) -> Self {
         let started = breaker.core.tally.plan().times_calls().then(|| breaker.starts());
-        Self { breaker, ticket, started, running: false }
+        Self { breaker, ticket, started, panicked: false }
     }
 
     /// Records the outcome of the call.
     #[inline]
     pub fn record(mut self, verdict: Verdict) {
-        self.settle(verdict);
+        if verdict.is_success() { self.settle_success() } else { self.settle(verdict) }
+    }
+
+    /// Records a success, without consuming the permit. In a window that is full of successes
+    /// there is nothing to write.
+    #[inline]
+    pub(super) fn settle_success(&mut self) {
+        let changes_nothing =
+            self.started.is_none() && self.ticket.is_some_and(|ticket| self.breaker.core.is_full_of_successes(ticket));
+        if changes_nothing {
+            self.ticket = None;
+        } else {
+            self.settle(Verdict::success());
+        }
     }
 
     /// Records the outcome of the call, without consuming the permit.
-    #[inline]
+    #[inline(never)]
     pub(super) fn settle(&mut self, verdict: Verdict) {
         let Some(ticket) = self.ticket.take() else { return };
         self.breaker.record(ticket, self.started, verdict);
@@ -72,18 +91,49 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Runs a part of the call, and attributes a panic in it to the operation.
+    /// Runs a part of the call, and attributes a panic in it to the operation. Without a panic it
+    /// writes nothing.
     #[inline]
     pub(super) fn run<R>(&mut self, piece: impl FnOnce() -> R) -> R {
-        self.running = true;
+        struct Panics<'p>(&'p mut bool);
+        impl Drop for Panics<'_> {
+            fn drop(&mut self) {
+                *self.0 = true;
+            }
+        }
+        let panics = Panics(&mut self.panicked);
         let done = piece();
-        self.running = false;
+        mem::forget(panics);
         done
+    }
+
+    /// Runs the call, and attributes a panic in it to the operation.
+    #[inline]
+    pub(super) const fn watch<F>(&mut self, work: F) -> Watched<'_, 'a, F> {
+        Watched { permit: self, work }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The work of a call under a permit.
+    pub(super) struct Watched<'p, 'a, F> {
+        permit: &'p mut Permit<'a>,
+        #[pin]
+        work: F,
+    }
+}
+
+impl<F: Future> Future for Watched<'_, '_, F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        this.permit.run(|| this.work.poll(task))
     }
 }
 
 impl Inner {
-    #[inline]
     fn record(&self, ticket: Ticket, started: Option<Instant>, verdict: Verdict) {
         let failure = match verdict.class() {
             Class::Ignore => return self.core.ignore(&self.shared.set, ticket, || self.shared.clock.now()),
@@ -162,7 +212,7 @@ impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.breaker.record_drop(ticket, self.started, self.running && std::thread::panicking());
+            self.breaker.record_drop(ticket, self.started, self.panicked);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     call::{self, Attempt, CallContext, Cold, Explanation, Operation, Policy},
     config::{ConfigError, Name, Reconfigure, reconfigurable, require},
     observe::Subscription,
-    outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected, Verdict},
+    outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected},
     time::{Clock, Instant},
 };
 
@@ -170,21 +170,18 @@ impl CircuitBreaker {
             let cx = CallContext::of(&operation);
             let ticket = match self.0.admit() {
                 Ok(ticket) => ticket,
-                Err(refusal) => return Err(call::alone::refused(self.0.rejected(refusal))),
+                Err(refusal) => return self.0.refused(refusal),
             };
             let mut permit = Permit::new(&self.0, ticket);
-            let result = {
-                let mut work = pin!(permit.run(|| operation.run(cx)));
-                poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
-            };
-            match result {
+            let work = permit.run(|| operation.run(cx));
+            match permit.watch(work).await {
                 Ok(value) => {
-                    permit.settle(Verdict::success());
+                    permit.settle_success();
                     Ok(value)
                 }
                 Err(error) => {
                     permit.settle_failure();
-                    Err(call::alone::failed(error))
+                    call::alone::failed(error)
                 }
             }
         }
@@ -227,6 +224,12 @@ impl CircuitBreaker {
     /// Returns whether shadow mode is on, for this breaker or its registry.
     pub fn is_shadow(&self) -> bool {
         self.0.is_shadow()
+    }
+
+    /// Returns `true` if both are clones of one breaker.
+    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "read by the console alone"))]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -278,6 +281,12 @@ impl Inner {
             set.events.stage_as(self.core.name.as_ref(), clock.now(), || CircuitBreakerEvent::Rejected);
         }
         self.flush();
+    }
+
+    /// Returns the result of a call by this breaker alone that was not admitted.
+    #[inline(never)]
+    fn refused<T, E>(&self, refusal: Refusal) -> Result<T, CallError<E>> {
+        call::alone::refused(self.rejected(refusal))
     }
 
     #[inline]
@@ -335,12 +344,13 @@ impl Policy for CircuitBreaker {
                 Err(refusal) => return inner.refuse(self.0.rejected(refusal)),
             };
             let mut permit = Permit::new(&self.0, ticket);
+            // Without the type that watches a call alone: in a stack each type counts for the compiler's limit of depth.
             let outcome = {
                 let mut work = pin!(inner.attempt(cx));
                 poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
             };
             if outcome == Outcome::Judged(Class::Success) {
-                permit.settle(Verdict::success());
+                permit.settle_success();
             } else {
                 permit.settle_other(outcome, inner.call_state());
             }
@@ -349,7 +359,8 @@ impl Policy for CircuitBreaker {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        explanation.push(super::explain::layer(&self.config(), self.0.core.name.clone()));
+        let layer = super::explain::layer(&self.config(), self.0.core.name.clone());
+        explanation.push(layer.with_component(self));
     }
 }
 

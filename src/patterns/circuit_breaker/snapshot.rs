@@ -7,7 +7,10 @@ use super::{
     state::{Core, Totals, Word, load},
     window::{ALL, Counts},
 };
-use crate::time::Instant;
+use crate::{
+    outcome::{FailureKind, TripRule},
+    time::Instant,
+};
 
 /// A breaker at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +33,10 @@ pub struct Snapshot {
     pub openings: u32,
     /// Time of the opening or isolation, while open or isolated.
     pub since: Option<Instant>,
+    /// Rule that opened the breaker, while open.
+    pub rule: Option<TripRule>,
+    /// Kind of the last failure before the opening, while open.
+    pub last: Option<FailureKind>,
     /// Remaining open time, while open.
     pub retry_after: Option<Duration>,
     /// Number of rejected calls since the breaker was created.
@@ -43,6 +50,8 @@ pub struct Snapshot {
     /// Number of openings suppressed because `max_open` of the registry was reached.
     pub total_suppressed: u64,
     time: [Duration; 4],
+    /// Time at which the breaker entered this state.
+    pub(crate) entered: Instant,
 }
 
 impl Snapshot {
@@ -71,6 +80,7 @@ impl CircuitBreaker {
             (State::Closed, _) => 1.0,
             _ => 0.0,
         };
+        let why = gate.filter(|_| state == State::Open).map(|gate| gate.why());
         Snapshot {
             state,
             in_state,
@@ -80,6 +90,8 @@ impl CircuitBreaker {
             slow: counts.slow,
             openings,
             since: opening.map(|(since, _)| since),
+            rule: why.map(|(rule, _)| rule),
+            last: why.and_then(|(_, last)| last),
             retry_after: opening.filter(|_| state == State::Open).map(|(_, until)| until - now),
             rejected: Core::rejected(core),
             total_failures: totals.failures,
@@ -87,6 +99,7 @@ impl CircuitBreaker {
             total_openings: totals.openings,
             total_suppressed: totals.suppressed,
             time,
+            entered,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    call::boxed_in_place,
     flight::{FlightResult, Flights, JoinOrLead},
     port::BoxFuture,
     spawn::Spawner,
@@ -104,7 +105,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                 }
                 JoinOrLead::Leads(lead) => {
                     let (flight, work) = (lead.flight_id(), work());
-                    let seat = lead.start(Box::pin(async move {
+                    let seat = lead.start(boxed_in_place(|| async move {
                         let mut work = pin!(work);
                         let result = poll_fn(|task| {
                             let _polling = Polling::begin(flight);

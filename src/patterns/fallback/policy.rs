@@ -239,7 +239,7 @@ impl Policy for Fallback {
             timeout => format!("within {timeout:?}"),
         };
         let settings = format!("a fallback after {} and {rejections}, {within}", kinds.join(", "));
-        explanation.push(Layer::new(PolicyKind::Fallback, self.name.clone(), settings));
+        explanation.push(Layer::new(PolicyKind::Fallback, self.name.clone(), settings).with_component(self));
     }
 
     fn has_fallback(&self) -> bool {

@@ -1,9 +1,10 @@
 //! Settings of a verifier, and the issuers that it trusts.
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    address::{SAFE, is_safe},
     config::{ConfigError, human, require, require_share, require_some_time, setters},
     token::Algorithm,
 };
@@ -146,28 +147,6 @@ impl Issuer {
     }
 }
 
-const SAFE: &str = "must be an address with `https`, or with `http` on loopback";
-
-/// Returns `true` for an address with TLS, and for one on loopback.
-pub(super) fn is_safe(url: &str) -> bool {
-    let is_plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
-    let authority = |rest: &'_ str| rest.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
-    if let Some(rest) = url.strip_prefix("https://") {
-        return is_plain(rest) && !authority(rest).is_empty() && !authority(rest).contains('@');
-    }
-    let Some(rest) = url.strip_prefix("http://").filter(|rest| is_plain(rest)) else { return false };
-    let authority = authority(rest);
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').unwrap_or_default(),
-        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
-    };
-    if !port.strip_prefix(':').unwrap_or(port).bytes().all(|byte| byte.is_ascii_digit()) {
-        return false;
-    }
-    let is_loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    !authority.contains('@') && (host == "localhost" || is_loopback)
-}
-
 impl Default for TokenVerifierConfig {
     fn default() -> Self {
         Self {
@@ -214,10 +193,10 @@ impl TokenVerifierConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let mut names = HashSet::new();
         for (at, issuer) in self.issuers.iter().enumerate() {
             issuer.check().map_err(|error| error.within(&format!("issuers.{at}")))?;
-            let repeated = self.issuers[..at].iter().any(|other| other.issuer == issuer.issuer);
-            require(!repeated, "issuers", "must not name an issuer twice")?;
+            require(names.insert(&issuer.issuer), "issuers", "must not name an issuer twice")?;
         }
         require_some_time(self.refresh_interval, "refresh_interval")?;
         require_share(self.refresh_ahead, "refresh_ahead")?;

@@ -24,6 +24,26 @@ pub enum FetchFailure {
     UnsafeAddress,
 }
 
+impl FetchFailure {
+    /// All words.
+    #[cfg(feature = "metrics")]
+    pub(crate) const WORDS: [&str; 7] =
+        ["timed_out", "failed", "too_large", "unparsable", "no_key", "other_issuer", "unsafe_address"];
+
+    /// Returns the reason as a word, the same as in the metrics: `timed_out`.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::TimedOut => "timed_out",
+            Self::Failed(_) => "failed",
+            Self::TooLarge => "too_large",
+            Self::Unparsable => "unparsable",
+            Self::NoKey => "no_key",
+            Self::OtherIssuer => "other_issuer",
+            Self::UnsafeAddress => "unsafe_address",
+        }
+    }
+}
+
 /// An event of a [`TokenVerifier`](super::TokenVerifier). None contains a part of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,7 +61,8 @@ pub enum TokenVerifierEvent {
         issuer: Name,
         /// Number of keys.
         keys: usize,
-        /// Number of keys that were left out: of unknown types, too short, or with a repeated id.
+        /// Number of keys that were left out: of unknown types, too short, or different ones with
+        /// one id.
         left_out: usize,
     },
     /// A fetch failed, and the keys stay as they are.

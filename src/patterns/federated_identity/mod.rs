@@ -150,11 +150,12 @@
 //!    within a `cooldown` before, and otherwise after it.
 //! 4. Neither a wrong signature under a known key nor an unknown issuer causes a fetch.
 //! 5. A known key never waits for a fetch, and no call longer than `fetch_timeout`. Keys serve
-//!    until `max_stale` while their issuer is away; then its tokens are refused as unavailable,
-//!    with a time to return. Other issuers do not notice.
+//!    until `max_stale` while their issuer is away. Its tokens are refused as unavailable, with a
+//!    time to return, under unknown keys while its last fetch failed, and under all after
+//!    `max_stale`. Other issuers do not notice.
 //! 6. A fetched set replaces the old one, so a removed key ends. A set that is empty, too large,
 //!    unreadable, or of another issuer is an event, and the old one stays. RSA keys below 2,048
-//!    bits, keys with one id, private halves and unknown types are left out.
+//!    bits, different keys with one id, private halves and unknown types are left out.
 //! 7. An issuer that is removed is refused from the next call on, and one that is added is fetched
 //!    at its first token.
 //! 8. A caller learns no more than that a token is invalid. Events have the reason, and never a
@@ -167,7 +168,8 @@
 //!
 //! # Events
 //!
-//! The variants of [`TokenVerifierEvent`]: refused, keys fetched, fetch failed.
+//! The variants of [`TokenVerifierEvent`]: refused, keys fetched, fetch failed. The metrics count
+//! the same; [`state`](TokenVerifier::state) has the keys of each issuer.
 //!
 //! # Pitfalls
 //!
@@ -183,6 +185,8 @@
 //! - A token is valid until it expires: there is no revocation here. Let issuers sign tokens for
 //!   minutes.
 //! - The keys of a removed issuer are forgotten. It is fetched anew if it comes back.
+//! - Each change copies the configuration: add a thousand tenants in one
+//!   [`update`](TokenVerifier::update), and not in a thousand.
 //! - Outside a tokio runtime and without a spawner no keys are fetched ahead of time: they serve
 //!   until `max_stale`, and a removed key for as long.
 //!
@@ -202,4 +206,5 @@ mod verifier;
 pub use claims::Verified;
 pub use config::{Issuer, TokenVerifierConfig};
 pub use event::{FetchFailure, TokenVerifierEvent};
+pub use state::IssuerState;
 pub use verifier::TokenVerifier;

@@ -7,10 +7,14 @@
 //! | younger than `max_stale` | not there, or without an id one of several | [`Unknown`](Lookup::Unknown) | after `cooldown`, awaited |
 //! | younger than `max_stale` | of another algorithm | [`Refused`](Lookup::Refused) | no |
 //! | older, or none | | [`Stale`](Lookup::Stale) | after `cooldown`, awaited |
+//!
+//! An unknown key is refused only if the last attempt brought the keys; otherwise the token is
+//! unavailable, like one under stale keys.
 use std::time::Duration;
 
 use super::TokenVerifierConfig;
 use crate::{
+    config::Name,
     time::Instant,
     token::{
         Algorithm, TokenReason,
@@ -27,6 +31,20 @@ pub(super) struct KeyCache {
     fetched: Option<Instant>,
     /// Start of the last attempt, whatever its result.
     attempted: Option<Instant>,
+}
+
+/// The state of an issuer, as [`TokenVerifier::state`](super::TokenVerifier::state) returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IssuerState {
+    /// The issuer.
+    pub issuer: Name,
+    /// Number of its keys.
+    pub keys: usize,
+    /// Time for which they will still serve without another fetch; zero if there are none.
+    pub serves_for: Duration,
+    /// `true` if its last fetch has failed, or has not ended.
+    pub is_away: bool,
 }
 
 /// The answer to the question for a key.
@@ -102,6 +120,22 @@ impl KeyCache {
     /// Replaces the keys by those of a fetch that began at this time.
     pub(super) fn replace(&mut self, set: KeySet, began: Instant) {
         (self.keys, self.fetched) = (set.keys, Some(began));
+    }
+
+    /// Returns `true` if the last attempt brought the keys that are there. Otherwise it failed, or
+    /// has not ended, and the issuer may have other keys by now.
+    pub(super) fn is_current(&self) -> bool {
+        self.fetched.is_some() && self.fetched == self.attempted
+    }
+
+    /// Returns the number of keys.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns `true` if an attempt was made, and the last one did not bring the keys.
+    pub(super) fn is_away(&self) -> bool {
+        self.attempted.is_some() && !self.is_current()
     }
 
     /// Returns the time for which the keys will still serve.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     time::Clock,
-    token::{Algorithm, jwk::KeySet},
+    token::{Algorithm, TokenReason, jwk::KeySet},
 };
 
 /// Keys by number: the coordinates of points of P-256, whose private halves nobody needs.
@@ -39,6 +39,9 @@ struct Model {
 enum Step {
     Pass(u64),
     Ask(usize),
+    /// For a key without an id, and for one of another algorithm.
+    AskWithoutId,
+    AskOther(usize),
     /// A fetch that is allowed brings these keys, or fails.
     Fetch(Option<Vec<usize>>),
 }
@@ -49,6 +52,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u64..40).prop_map(Step::Pass),
         1 => (400u64..3700).prop_map(Step::Pass),
         4 => (0usize..2).prop_map(Step::Ask),
+        1 => Just(Step::AskWithoutId),
+        1 => (0usize..2).prop_map(Step::AskOther),
         3 => proptest::option::weighted(0.7, keys).prop_map(Step::Fetch),
     ]
 }
@@ -62,10 +67,26 @@ proptest! {
         for step in steps {
             let at = start + Duration::from_secs(now);
             let may_fetch = model.attempts.last().is_none_or(|last| now - last >= 30);
+            let fresh = model.fetched.as_ref().filter(|(fetched, _)| now - fetched < 3600);
+            let serves_for = model.fetched.as_ref().map_or(0, |(fetched, _)| 3600u64.saturating_sub(now - fetched));
+            prop_assert_eq!(cache.serves_for(at, &config), Duration::from_secs(serves_for));
+            let last_brought_them = model.fetched.as_ref().map(|(fetched, _)| fetched) == model.attempts.last();
+            prop_assert_eq!(cache.is_current(), last_brought_them && model.fetched.is_some());
             match step {
                 Step::Pass(seconds) => now += seconds,
+                Step::AskWithoutId => match (cache.lookup(at, None, Algorithm::Es256, &config), fresh) {
+                    (Lookup::Stale, None) => {}
+                    (Lookup::Unknown, Some((_, keys))) => prop_assert_eq!(keys.len(), 2),
+                    (Lookup::Found { .. }, Some((_, keys))) => prop_assert_eq!(keys.len(), 1),
+                    (answer, fresh) => prop_assert!(false, "{:?} {:?}", answer, fresh),
+                },
+                Step::AskOther(n) => match (cache.lookup(at, Some(&n.to_string()), Algorithm::Es384, &config), fresh) {
+                    (Lookup::Stale, None) => {}
+                    (Lookup::Unknown, Some((_, keys))) => prop_assert!(!keys.contains(&n)),
+                    (Lookup::Refused(TokenReason::Algorithm), Some((_, keys))) => prop_assert!(keys.contains(&n)),
+                    (answer, fresh) => prop_assert!(false, "{:?} {:?}", answer, fresh),
+                },
                 Step::Ask(n) => {
-                    let fresh = model.fetched.as_ref().filter(|(fetched, _)| now - fetched < 3600);
                     let answer = cache.lookup(at, Some(&n.to_string()), Algorithm::Es256, &config);
                     match (answer, fresh) {
                         (Lookup::Stale, None) => {}

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::{
     FetchFailure, Issuer, TokenVerifierConfig, TokenVerifierEvent as Event, Verified, claims,
     discovery::{Fetch, key_set},
-    state::{KeyCache, Lookup},
+    state::{IssuerState, KeyCache, Lookup},
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents, HasName, debug_fields},
@@ -215,6 +215,22 @@ impl TokenVerifier {
         self.0.name.as_ref().map(Name::as_str)
     }
 
+    /// Returns the state of each issuer, in the order of the configuration.
+    pub fn state(&self) -> Vec<IssuerState> {
+        let (settings, now) = (self.settings(), self.0.clock.now());
+        let states = settings.config.issuers.iter().filter_map(|issuer| settings.issuers.get(&issuer.issuer));
+        let state = states.map(|trusted| {
+            let keys = trusted.cache.keys.lock();
+            IssuerState {
+                issuer: trusted.name.clone(),
+                keys: keys.len(),
+                serves_for: keys.serves_for(now, &settings.config),
+                is_away: keys.is_away(),
+            }
+        });
+        state.collect()
+    }
+
     /// Subscribes to the events of the verifier, from now on.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()
@@ -286,11 +302,13 @@ impl TokenVerifier {
             }
             Err(wait) => wait,
         };
+        // If the issuer could not be asked, it may have this key by now.
+        let is_current = || trusted.cache.keys.lock().is_current();
         match look() {
-            Lookup::Found { key, .. } => Ok(key),
             Lookup::Refused(reason) => Err(reason.into()),
-            Lookup::Unknown => Err(TokenReason::Key.into()),
-            Lookup::Stale => Err(TokenRefused::unavailable_for(waited)),
+            Lookup::Found { key, .. } if is_believed || is_current() => Ok(key),
+            Lookup::Unknown if is_current() => Err(TokenReason::Key.into()),
+            Lookup::Found { .. } | Lookup::Unknown | Lookup::Stale => Err(TokenRefused::unavailable_for(waited)),
         }
     }
 

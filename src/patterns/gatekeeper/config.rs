@@ -47,6 +47,10 @@ pub struct TrustedHostConfig {
     /// Time limit of a request to the store of used seals. 3 s by default.
     #[serde(with = "human")]
     pub call_timeout: Duration,
+    /// Longest time for which a seal may be valid when it comes: at least the lifetimes of the
+    /// gates. 1 h by default.
+    #[serde(with = "human")]
+    pub max_lifetime: Duration,
     /// Time after which a caller may return while the store is away. 1 s by default.
     #[serde(with = "human")]
     pub retry_after: Duration,
@@ -54,19 +58,25 @@ pub struct TrustedHostConfig {
 
 impl Default for TrustedHostConfig {
     fn default() -> Self {
-        Self { call_timeout: Duration::from_secs(3), retry_after: Duration::from_secs(1) }
+        Self {
+            call_timeout: Duration::from_secs(3),
+            max_lifetime: Duration::from_secs(3600),
+            retry_after: Duration::from_secs(1),
+        }
     }
 }
 
 setters! {
     impl TrustedHostConfig {
         call_timeout: Duration,
+        max_lifetime: Duration,
         retry_after: Duration,
     }
 }
 
 impl TrustedHostConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.call_timeout, "call_timeout")
+        require_some_time(self.call_timeout, "call_timeout")?;
+        require_some_time(self.max_lifetime, "max_lifetime")
     }
 }

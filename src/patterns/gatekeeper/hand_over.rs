@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{
     HandOverConfig,
-    seal::{Way, sealed},
+    seal::{MAX_NAME, Way, sealed},
 };
 use crate::{
     build::{Builder, Common, Component},
@@ -51,7 +51,7 @@ impl<T> Component for HandOver<T> {
     fn assemble(spec: HandOverSpec<T>, Common { clock, .. }: Common) -> Self::Built {
         let HandOverSpec { host, ring, codec, config } = spec;
         config.check()?;
-        require(!host.as_str().is_empty(), "host", "must not be empty")?;
+        require((1..=MAX_NAME).contains(&host.as_str().len()), "host", "must have 1 to 128 bytes")?;
         let signs = ring.keys().first().is_some_and(|key| key.signs() && key.algorithm() == Algorithm::EdDsa);
         require(signs, "ring", "must begin with a private key of Ed25519")?;
         Ok(Self(Arc::new(Inner { host, ring, codec, config, clock })))
@@ -62,8 +62,8 @@ impl<T> HandOver<T> {
     /// Creates the way to the host of this name, with the keys that sign for it.
     ///
     /// # Errors
-    /// If a setting breaks its rule, the name is empty, or the newest key is no private key of
-    /// Ed25519.
+    /// If a setting breaks its rule, the name is empty or has more than 128 bytes, or the newest
+    /// key is no private key of Ed25519.
     pub fn new(
         host: impl Into<Name>,
         ring: KeyRing,

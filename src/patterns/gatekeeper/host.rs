@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{
     TrustedHostConfig, TrustedHostEvent as Event,
-    seal::{Seal, Way, opened},
+    seal::{MAX_NAME, Opened, Way, opened},
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents},
@@ -54,7 +54,7 @@ impl<T> Component for TrustedHost<T> {
     fn assemble(spec: TrustedHostSpec<T>, Common { clock, hooks, .. }: Common) -> Self::Built {
         let TrustedHostSpec { host, keys, store, codec, config } = spec;
         config.check()?;
-        require(!host.as_str().is_empty(), "host", "must not be empty")?;
+        require((1..=MAX_NAME).contains(&host.as_str().len()), "host", "must have 1 to 128 bytes")?;
         let are_public = keys.keys().iter().all(|key| !key.signs());
         require(are_public, "keys", "must be public keys: a host signs nothing")?;
         let can = store.capabilities();
@@ -73,8 +73,9 @@ impl<T> TrustedHost<T> {
     /// that were used.
     ///
     /// # Errors
-    /// If a setting breaks its rule, the name is empty, a key signs, or the store has no
-    /// [`TimeToLive`](Capability::TimeToLive) or is not [`Linearizable`](Capability::Linearizable).
+    /// If a setting breaks its rule, the name is empty or has more than 128 bytes, a key signs, or
+    /// the store has no [`TimeToLive`](Capability::TimeToLive) or is not
+    /// [`Linearizable`](Capability::Linearizable).
     pub fn new(
         host: impl Into<Name>,
         keys: KeyRing,
@@ -130,14 +131,15 @@ impl<T> TrustedHost<T> {
     }
 
     async fn open_as(&self, sealed: &[u8], way: Way, user: Bytes) -> Result<T, OpenError> {
-        let Inner { host, keys, codec, clock, .. } = &*self.0;
-        let (seal, content) = opened(keys, host.as_str(), way, clock.wall(), sealed).map_err(OpenError::Refused)?;
-        self.take(&seal, user).await?;
-        codec.decode(content).map_err(OpenError::Content)
+        let Inner { host, keys, codec, config, clock, .. } = &*self.0;
+        let limits = (clock.wall(), config.max_lifetime);
+        let opened = opened(keys, host.as_str(), way, limits, sealed).map_err(OpenError::Refused)?;
+        self.take(&opened, user).await?;
+        codec.decode(opened.content).map_err(OpenError::Content)
     }
 
     /// Uses up a seal: one insert, of which one succeeds.
-    async fn take(&self, seal: &Seal, user: Bytes) -> Result<(), OpenError> {
+    async fn take(&self, seal: &Opened<'_>, user: Bytes) -> Result<(), OpenError> {
         let Inner { host, store, config, clock, .. } = &*self.0;
         let row = format!("{host}/{}", seal.id);
         let (key, limit) = (Key::new(USED, &row), config.call_timeout);
@@ -196,9 +198,11 @@ pub enum OpenError {
     #[error("seal used before")]
     Used,
     /// The content behind a valid seal cannot be decoded.
-    #[error(transparent)]
-    Content(CodecError),
-    /// The store does not tell whether the seal was used. Over HTTP this is a 503.
+    #[error("the content cannot be decoded")]
+    Content(#[source] CodecError),
+    /// The store does not tell whether the seal was used. Over HTTP this is a 503. Since the answer
+    /// may have been lost after the seal was used up, a gate seals anew for its next call; a
+    /// message keeps its seal.
     #[error("the store of used seals is away")]
     Unavailable {
         /// Kind of the store's failure; `None` for a time-out.

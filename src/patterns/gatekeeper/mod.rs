@@ -17,6 +17,7 @@
 //! |---|---|---|
 //! | `HandOverConfig::call_lifetime` | 30 s | time for which a seal for a call is valid |
 //! | `HandOverConfig::queue_lifetime` | 1 h | the same for one in a message |
+//! | `TrustedHostConfig::max_lifetime` | 1 h | longest time for which a seal may be valid when it comes |
 //! | `TrustedHostConfig::call_timeout` | 3 s | time limit of a request to the store of used seals |
 //! | `TrustedHostConfig::retry_after` | 1 s | time after which callers return while the store is away |
 //!
@@ -126,12 +127,16 @@
 //!
 //! 1. A host refuses a seal for another host, and one that has expired, before it decodes the
 //!    content; as it does if a byte of seal or content was altered.
-//! 2. By call a seal is accepted once, by one of any number of hosts.
-//! 3. By queue a seal is accepted for one message, in each of its deliveries, and in no copy. No
-//!    message is lost if the host is killed, or its future is dropped, at any point.
+//! 2. By call a seal is accepted once, by one of any number of hosts that share a store which
+//!    forgets nothing. Its use is remembered for as long as it is valid.
+//! 3. By queue a seal is accepted for one message, the first that is opened, in each of its
+//!    deliveries and as a dead letter, and in no other one. No message is lost if the host is
+//!    killed, or its future is dropped, at any point.
 //! 4. A gate holds a key that signs and has no method to open or to receive; a host holds public
 //!    keys. A rotation in the order of the fifth use loses no message.
 //! 5. While the store of used seals is away nothing is opened, and the error has a time to return.
+//!    By call the gate then seals anew, since the seal may be used up; by queue the next delivery
+//!    is opened.
 //!
 //! # Cancel safety
 //!
@@ -141,15 +146,19 @@
 //! # Events
 //!
 //! The variants of [`TrustedHostEvent`]: refused, replayed, undecodable, store away. They have the
-//! reason, and never a part of the content.
+//! reason, and never a part of the content. The metrics count the same.
 //!
 //! # Pitfalls
 //!
 //! - A call whose answer was lost cannot be repeated with the same seal. The gate seals anew, and
 //!   the value needs an idempotency key of its own if it must have its effect once.
-//! - A message that waits longer than `queue_lifetime` is refused as expired, also after a
-//!   redrive from the dead letters, which moreover is another message.
-//! - A forwarded message is another message: open it where it is received first.
+//! - A message that waits longer than `queue_lifetime` is refused as expired. A longer lifetime
+//!   must be allowed by `max_lifetime` of the hosts, which refuse such a seal as not yet valid.
+//! - A message that was opened is another message after a redrive from the dead letters, and then
+//!   refused: let a listener of the dead letters open it where it is.
+//! - A forwarded message is another message: open it where it is received first. Who can read and
+//!   send to the queue can have a copy opened in the place of the original, which then is a dead
+//!   letter; the value has its effect once in any case.
 //! - The clocks of gates and hosts may differ by 30 s.
 //! - The name of a host stands for one type of content. Give another type another name.
 //! - A store that forgets, such as one in memory after a restart, forgets which seals were used.

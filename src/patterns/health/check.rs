@@ -40,7 +40,8 @@ pub enum Group {
     Liveness,
     /// Unhealthy while no requests should come.
     Readiness,
-    /// Unhealthy until the process has started.
+    /// Unhealthy until the process has started. It has local checks alone, since a platform kills a
+    /// process that does not start in time.
     Startup,
     /// A group of your own.
     Tag(Name),
@@ -55,8 +56,8 @@ pub enum Group {
 /// async fn ping() -> Result<(), std::io::Error> { Ok(()) }
 ///
 /// let database = Check::dependency("orders-db", ping).required();
-/// let disk = Check::local("disk", || async { Ok::<_, String>(()) }).in_group(Group::Liveness);
-/// # drop((database, disk));
+/// let worker = Check::local("worker", || async { Ok::<_, String>(()) }).in_group(Group::Liveness);
+/// # drop((database, worker));
 /// ```
 #[derive(Clone)]
 pub struct Check {

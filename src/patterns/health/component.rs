@@ -4,23 +4,29 @@ use std::{
     future::{Future, pending},
     panic::AssertUnwindSafe,
     sync::Arc,
+    time::Duration,
 };
 
 use futures_util::{FutureExt as _, future::join_all};
+use tokio::sync::Notify;
 
 use super::{
-    Check, CheckFailure, CheckKind, CheckReport, Group, HealthConfig, HealthEvent as Event, HealthStatus, Report,
+    Check, CheckFailure, CheckKind, CheckReport, Group, GroupReason, HealthConfig, HealthEvent as Event, HealthStatus,
+    Report,
     config::LONGEST_PAUSE,
-    fleet::{FleetGuard, LONGEST_TURN},
+    fleet::{FleetGuard, LONGEST_TURN, Part},
     state::{Around, CheckState, status},
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
+    call::{Explanation, Layer},
     caught::panic_text,
     config::{ConfigError, Name, Reconfigure, Secret, reconfigurable, require},
     entropy::Entropy,
     flight::{Flights, JoinOrLead},
+    in_progress::InProgress,
     observe::{Events, Subscription},
+    outcome::PolicyKind,
     port::{BoxFuture, Capability, within},
     race::{both, race},
     spawn::Spawner,
@@ -28,6 +34,9 @@ use crate::{
     sync::Mutex,
     time::{Clock, Instant, scaled},
 };
+
+/// Time after which the probe of a platform usually gives up.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The health of a process, for load balancers, platforms and monitors. The
 /// [module's page](super) states the guarantees.
@@ -43,6 +52,10 @@ struct Inner {
     flights: Flights<usize, ()>,
     fleet: Option<FleetGuard>,
     is_stopping: Mutex<bool>,
+    /// Number of runs.
+    running: InProgress,
+    /// Told when the configuration changes.
+    reconfigured: Notify,
     clock: Clock,
     entropy: Entropy,
     spawner: Spawner,
@@ -69,7 +82,8 @@ impl Health {
 
     /// Returns the report on a group. A check whose result is older than `cache_ttl` is executed,
     /// at most once for all reports together; a report waits for it for `report_timeout` at most,
-    /// and then uses the last result.
+    /// and then uses the last result. Without a tokio runtime and without a spawner the report
+    /// executes the check itself, and waits for `timeout`.
     ///
     /// # Cancel safety
     /// A dropped report leaves the executions to other reports, or to the spawner.
@@ -79,7 +93,12 @@ impl Health {
         let due = self.due(group, &config, now);
         if !due.is_empty() {
             let executed = join_all(due.into_iter().map(|check| self.executed(check)));
-            let _ = within(&self.0.clock, config.report_timeout, executed).await;
+            let limit = match self.0.spawner.is_there() {
+                true => config.report_timeout,
+                // Nobody else goes on with what this report leaves.
+                false => config.report_timeout.max(config.timeout),
+            };
+            let _ = within(&self.0.clock, limit, executed).await;
         }
         self.last_report(group)
     }
@@ -88,19 +107,13 @@ impl Health {
     pub fn last_report(&self, group: &Group) -> Report {
         let config = self.settings();
         let now = self.0.clock.now();
-        let mut failed = Vec::new();
         let mut checks = Vec::new();
         for checked in self.0.checks.iter().filter(|checked| checked.check.belongs_to(group)) {
             let state = checked.state.lock();
             let reason = state.failure(&config, now);
             let (latency, age) = (state.latency(), state.age(now));
-            let was_healthy = state.was_healthy();
             drop(state);
             let Check { name, kind, is_required, .. } = &checked.check;
-            if reason.is_some() {
-                // A fleet keeps members that were ready. One that never was is not, as if it failed by itself.
-                failed.push((if was_healthy { *kind } else { CheckKind::Local }, *is_required));
-            }
             let status = match (reason, is_required) {
                 (None, _) => HealthStatus::Healthy,
                 (Some(_), true) => HealthStatus::Unhealthy,
@@ -108,13 +121,49 @@ impl Health {
             };
             checks.push(CheckReport { name: name.clone(), kind: *kind, status, reason, latency, age });
         }
+        let (status, reason) = self.verdict(group, &config, now);
+        Report { status, reason, checks }
+    }
+
+    /// Returns the status of a group as a report has it, without the report on each check.
+    #[cfg(feature = "http")]
+    pub(crate) async fn status(&self, group: &Group) -> HealthStatus {
+        match self.fresh_status(group) {
+            Some(status) => status,
+            // Boxed: it is seldom, and would make the future of each answer large.
+            None => Box::pin(self.report(group)).await.status,
+        }
+    }
+
+    /// Returns the status of a group if no check of it is due.
+    #[cfg(feature = "http")]
+    fn fresh_status(&self, group: &Group) -> Option<HealthStatus> {
+        let (config, now) = (self.settings(), self.0.clock.now());
+        let mut of_it = self.0.checks.iter().filter(|checked| checked.check.belongs_to(group));
+        let is_fresh = of_it.all(|checked| checked.state.lock().is_fresh(&config, now));
+        is_fresh.then(|| self.verdict(group, &config, now).0)
+    }
+
+    /// Returns the status of a group by the last results, and a further reason.
+    fn verdict(&self, group: &Group, config: &HealthConfig, now: Instant) -> (HealthStatus, Option<GroupReason>) {
         let guards = *group == Group::Readiness;
         let around = Around {
             is_stopping: guards && *self.0.is_stopping.lock(),
             is_ejected: self.0.fleet.as_ref().filter(|_| guards).map(|fleet| fleet.is_ejected(now)),
         };
-        let (status, reason) = status(failed.into_iter(), around);
-        Report { status, reason, checks }
+        status(self.failed(group, config, now), around)
+    }
+
+    /// Returns the failed checks of a group: the kind that counts, and `true` for a required one.
+    fn failed(&self, group: &Group, config: &HealthConfig, now: Instant) -> impl Iterator<Item = (CheckKind, bool)> {
+        let of_it = self.0.checks.iter().filter(|checked| checked.check.belongs_to(group));
+        of_it.filter_map(move |Checked { check, state, .. }| {
+            let state = state.lock();
+            state.failure(config, now)?;
+            // A fleet keeps members that were ready. One that never was is not, as if it failed by itself.
+            let kind = if state.was_healthy() { check.kind } else { CheckKind::Local };
+            Some((kind, check.is_required))
+        })
     }
 
     /// Returns `true` unless readiness is unhealthy by the last results: the health check of a
@@ -141,6 +190,7 @@ impl Health {
     /// # Cancel safety
     /// If the future is dropped, results become stale, and the member's rows expire.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        let _running = self.0.running.enter(1);
         race(shutdown, both(self.keep_watch(), self.keep_membership())).await;
         if let Some(fleet) = &self.0.fleet {
             fleet.leave(self.0.clock.now()).await;
@@ -162,7 +212,7 @@ impl Health {
             let due = self.0.checks.iter().map(|checked| checked.state.lock().due(&config)).min();
             // Not at once for one that has no result.
             let next = due.unwrap_or(now + config.cache_ttl).max(now + config.timeout);
-            self.0.clock.sleep_until(next + jitter).await;
+            race(self.0.reconfigured.notified(), self.0.clock.sleep_until(next + jitter)).await;
         }
     }
 
@@ -171,22 +221,25 @@ impl Health {
         let Some(fleet) = &self.0.fleet else { return pending().await };
         loop {
             let config = self.settings();
-            fleet.turn(&config, self.wants_to_leave(&config), &|event| self.0.tell(event)).await;
+            let part = self.part(&config);
+            fleet.turn(&config, part, &|event| self.0.tell(event)).await;
             let pause = config.cache_ttl.min(LONGEST_TURN);
+            // One that is away makes no request, and comes back soon after its checks.
+            let pause = if part == Part::Away { pause.min(config.timeout) } else { pause };
             self.0.clock.sleep(scaled(pause, 1.0 + 0.2 * self.0.entropy.unit())).await;
         }
     }
 
-    /// Returns `true` if a required dependency of readiness has failed.
-    fn wants_to_leave(&self, config: &HealthConfig) -> bool {
-        let now = self.0.clock.now();
-        self.0.checks.iter().any(|checked| {
-            let check = &checked.check;
-            let counts = check.is_required && check.kind == CheckKind::Dependency;
-            let state = checked.state.lock();
-            let is_lost = state.was_healthy() && state.failure(config, now).is_some();
-            counts && check.belongs_to(&Group::Readiness) && is_lost
-        })
+    /// Returns the part of this member in its fleet.
+    fn part(&self, config: &HealthConfig) -> Part {
+        let failed: Vec<_> = self.failed(&Group::Readiness, config, self.0.clock.now()).collect();
+        if *self.0.is_stopping.lock() || failed.contains(&(CheckKind::Local, true)) {
+            return Part::Away;
+        }
+        match failed.contains(&(CheckKind::Dependency, true)) {
+            true => Part::WantsToLeave,
+            false => Part::Serves,
+        }
     }
 
     fn due(&self, group: &Group, config: &HealthConfig, now: Instant) -> Vec<usize> {
@@ -258,6 +311,7 @@ impl Health {
     pub fn reconfigure(&self, config: HealthConfig) -> Result<(), ConfigError> {
         self.validate(&config)?;
         *self.0.config.lock() = Arc::new(config);
+        self.0.reconfigured.notify_waiters();
         self.0.tell(Event::ConfigChanged);
         Ok(())
     }
@@ -271,9 +325,66 @@ impl Health {
         self.0.config.lock().clone()
     }
 
-    /// Returns `true` if the text is the secret of this service.
+    /// Returns `true` if the text is the secret of this service, or the one before.
     pub fn is_secret(&self, text: &str) -> bool {
-        self.settings().secret.as_ref().is_some_and(|secret| secret.is(text))
+        let config = self.settings();
+        // Each is compared, so that the time does not tell which one it is.
+        let secrets = [&config.secret, &config.previous_secret].into_iter().flatten();
+        secrets.fold(false, |is_one, secret| is_one | secret.is(text))
+    }
+
+    /// Describes the health and its settings, with warnings.
+    ///
+    /// ```
+    /// use steadfast::health::{Health, HealthConfig};
+    ///
+    /// # fn main() -> Result<(), steadfast::ConfigError> {
+    /// let health = Health::builder(HealthConfig::default()).build()?;
+    /// assert!(health.explain().warnings()[0].contains("has no check"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn explain(&self) -> Explanation {
+        let config = self.settings();
+        let checks = self.0.checks.iter().map(|Checked { check, .. }| {
+            let need = if check.is_required { "required" } else { "optional" };
+            format!("{} ({}, {need})", check.name(), check.kind.as_str())
+        });
+        let settings = format!(
+            "{}; each once in {:?}, within {:?}; unhealthy after {} failures, or {:?} without a result",
+            checks.collect::<Vec<_>>().join(", "),
+            config.cache_ttl,
+            config.timeout,
+            config.failure_threshold,
+            config.stale_after,
+        );
+        let mut layer = Layer::new(PolicyKind::Custom("health"), self.0.name.clone(), settings);
+        let is_in_fleet = self.0.fleet.is_some();
+        let warnings = [
+            (self.0.checks.is_empty(), "has no check: each group is healthy".to_owned()),
+            (
+                is_in_fleet && self.0.running.get() == 0,
+                "takes no part in its fleet, because `run` does not run: no dependency ejects it".to_owned(),
+            ),
+            (
+                is_in_fleet && config.max_ejected >= 1.0,
+                "all members of the fleet may leave at once, and nobody answers then".to_owned(),
+            ),
+            (
+                config.report_timeout >= PROBE_TIMEOUT,
+                format!(
+                    "a platform's probe gives up after {PROBE_TIMEOUT:?}, a report after {:?}",
+                    config.report_timeout
+                ),
+            ),
+            (config.previous_secret.is_some(), "accepts the secret before the present one, too".to_owned()),
+        ];
+        for (_, warning) in warnings.into_iter().filter(|(is_true, _)| *is_true) {
+            layer = layer.with_warning(warning);
+        }
+        let mut explanation = Explanation::default();
+        explanation.push(layer);
+        explanation
     }
 
     /// Returns the name, if it has one.
@@ -352,9 +463,19 @@ impl Component for Health {
             if !names.insert(check.name()) {
                 return Err(ConfigError::new("check", format!("must not have the name `{}` twice", check.name())));
             }
-            if check.kind == CheckKind::Dependency && check.belongs_to(&Group::Liveness) {
-                let rule = "must not be a dependency in the group of liveness: its outage would restart the fleet";
-                return Err(ConfigError::new("check", rule).within(check.name()));
+            let rules = [
+                (
+                    Group::Liveness,
+                    "must not be a dependency in the group of liveness: its outage would restart the fleet",
+                ),
+                (
+                    Group::Startup,
+                    "must not be a dependency in the group of startup: no process would start in its outage",
+                ),
+            ];
+            let of_it = |(group, _): &&(Group, _)| check.kind == CheckKind::Dependency && check.belongs_to(group);
+            if let Some((_, rule)) = rules.iter().find(of_it) {
+                return Err(ConfigError::new("check", *rule).within(check.name()));
             }
         }
         let entropy = common.entropy();
@@ -381,6 +502,8 @@ impl Component for Health {
             spawner,
             fleet,
             is_stopping: Mutex::default(),
+            running: InProgress::default(),
+            reconfigured: Notify::new(),
             clock,
             entropy,
             events: hooks.events(),

@@ -42,6 +42,9 @@ pub struct HealthConfig {
     pub max_ejected: f64,
     /// Secret of requests that see details. None by default: then no request does.
     pub secret: Option<Secret>,
+    /// Secret that is accepted, too: the one before, until all monitors have the new one. None by
+    /// default.
+    pub previous_secret: Option<Secret>,
 }
 
 impl Default for HealthConfig {
@@ -56,6 +59,7 @@ impl Default for HealthConfig {
             drain_delay: Duration::from_secs(5),
             max_ejected: 0.5,
             secret: None,
+            previous_secret: None,
         }
     }
 }
@@ -71,6 +75,7 @@ setters! {
         drain_delay: Duration,
         max_ejected: f64,
         secret: impl Into<Option<Secret>>,
+        previous_secret: impl Into<Option<Secret>>,
     }
 }
 
@@ -85,7 +90,10 @@ impl HealthConfig {
         let rule = "must be so short that 1.2 of it and `timeout` are shorter than `stale_after`";
         require(longest < self.stale_after, "cache_ttl", rule)?;
         require((0.0..=1.0).contains(&self.max_ejected), "max_ejected", "must be from 0 to 1")?;
-        let is_usable = self.secret.as_ref().is_none_or(Secret::is_visible);
-        require(is_usable, "secret", "must have visible ASCII characters, as a header has, and no others")
+        for (secret, field) in [(&self.secret, "secret"), (&self.previous_secret, "previous_secret")] {
+            let is_usable = secret.as_ref().is_none_or(Secret::is_visible);
+            require(is_usable, field, "must have visible ASCII characters, as a header has, and no others")?;
+        }
+        Ok(())
     }
 }

@@ -36,7 +36,7 @@ pub enum HealthEvent {
         /// Number of members of the fleet.
         members: usize,
     },
-    /// This member is ready again, and its slot is free.
+    /// No dependency ejects this member any more: its slot is free, or was lost.
     Returned,
     /// The store of the fleet failed or did not answer in time. No dependency ejects this member.
     StoreFailed {
@@ -72,7 +72,7 @@ impl Traced for HealthEvent {
             Self::Stayed { members } => {
                 tracing::warn!(target: TARGET, name, members, "stays although a required dependency has failed");
             }
-            Self::Returned => tracing::info!(target: TARGET, name, "returned to the fleet"),
+            Self::Returned => tracing::info!(target: TARGET, name, "not ejected from the fleet any more"),
             Self::StoreFailed { kind } => {
                 tracing::warn!(target: TARGET, name, ?kind, "store of the fleet failed: no dependency ejects");
             }

@@ -28,6 +28,12 @@ const ATTEMPTS: usize = 3;
 /// Prefix of the row of a slot.
 const SLOT: &str = "slot ";
 
+/// Returns `true` if a fleet of so many slots has this one. By its number, and not by how many are
+/// taken: members that look at the same moment then hold different ones, never more than there are.
+fn counts(slot: &str, slots: usize) -> bool {
+    slot.strip_prefix(SLOT).and_then(|number| number.parse().ok()).is_some_and(|number: usize| number < slots)
+}
+
 /// The events of a turn, in order.
 pub(super) type Told<'a> = &'a (dyn Fn(Event) + Sync);
 
@@ -45,6 +51,8 @@ struct Seat {
     slot: Option<Slot>,
     /// Time from which the member's own row is renewed.
     renew_from: Instant,
+    /// `true` once a row of this member may exist.
+    is_member: bool,
     /// Set once an event has told that the member stays: the time of the next look for a slot.
     stays_until: Option<Instant>,
     is_store_down: bool,
@@ -59,6 +67,17 @@ struct Slot {
     /// Time until which the row certainly exists.
     valid_until: Instant,
     renew_from: Instant,
+}
+
+/// The part of a member in its fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It serves.
+    Serves,
+    /// It has lost a required dependency.
+    WantsToLeave,
+    /// It serves nothing anyway: it stops, has failed by itself, or was never ready.
+    Away,
 }
 
 impl FleetGuard {
@@ -79,9 +98,15 @@ impl FleetGuard {
     }
 
     /// Renews the member's row, and takes, renews or gives up a slot.
-    pub(super) async fn turn(&self, config: &HealthConfig, wants_to_leave: bool, told: Told<'_>) {
+    pub(super) async fn turn(&self, config: &HealthConfig, part: Part, told: Told<'_>) {
         self.seat.lock().left = None;
-        let turned = self.try_turn(config, wants_to_leave, told).await;
+        if part == Part::Away && !self.seat.lock().is_member {
+            return;
+        }
+        let turned = match part {
+            Part::Away => self.go_away(told).await,
+            _ => self.try_turn(config, part == Part::WantsToLeave, told).await,
+        };
         let mut seat = self.seat.lock();
         let was_down = std::mem::replace(&mut seat.is_store_down, turned.is_err());
         drop(seat);
@@ -100,7 +125,12 @@ impl FleetGuard {
     ) -> Result<(), AskError<StoreError>> {
         let now = self.clock.now();
         let mut renewed = Ok(());
+        let is_lost = self.seat.lock().slot.take_if(|slot| now >= slot.valid_until).is_some();
+        if is_lost {
+            told(Event::Returned);
+        }
         if now >= self.seat.lock().renew_from {
+            self.seat.lock().is_member = true;
             renewed = self.presence.renew().await.map(|()| self.seat.lock().renew_from = now + RENEW_EVERY);
         }
         let slot = self.seat.lock().slot.clone();
@@ -108,16 +138,7 @@ impl FleetGuard {
             (None, false) => self.seat.lock().stays_until = None,
             (Some(slot), false) => self.give_up(slot, told).await?,
             (Some(slot), true) if now < slot.renew_from => {}
-            (Some(slot), true) => {
-                // The fleet may have become smaller: a slot counts by its rank.
-                if self.is_within(config, &slot).await? {
-                    if !self.keep(slot).await? {
-                        self.take(config, told).await?;
-                    }
-                } else {
-                    self.give_up(slot, told).await?;
-                }
-            }
+            (Some(slot), true) => self.keep(config, slot, told).await?,
             // Without a row of its own the members are unknown.
             (None, true) if renewed.is_err() => {}
             (None, true) if self.seat.lock().stays_until.is_some_and(|until| now < until) => {}
@@ -139,11 +160,19 @@ impl FleetGuard {
         *self.seat.lock() = Seat { left: Some(is_ejected), ..Seat::default() };
     }
 
-    /// Returns `true` if fewer slots than the fleet has come before this one.
-    async fn is_within(&self, config: &HealthConfig, slot: &Slot) -> Result<bool, AskError<StoreError>> {
-        let Some(fleet) = self.presence.list().await? else { return Ok(false) };
-        let before = fleet.rows.iter().filter(|row| row.row.starts_with(SLOT) && row.row < slot.row).count();
-        Ok(before < slots(config.max_ejected, fleet.members))
+    /// Ends the membership of a member that serves nothing, so that the others are counted alone.
+    /// It may come back.
+    async fn go_away(&self, told: Told<'_>) -> Result<(), AskError<StoreError>> {
+        let before = {
+            let mut seat = self.seat.lock();
+            let is_store_down = seat.is_store_down;
+            std::mem::replace(&mut *seat, Seat { is_store_down, ..Seat::default() })
+        };
+        if let Some(slot) = before.slot {
+            told(Event::Returned);
+            self.free(slot).await?;
+        }
+        self.presence.leave().await
     }
 
     async fn give_up(&self, slot: Slot, told: Told<'_>) -> Result<(), AskError<StoreError>> {
@@ -162,14 +191,24 @@ impl FleetGuard {
         }
     }
 
-    /// Renews the slot. Returns `false` if it is lost.
-    async fn keep(&self, slot: Slot) -> Result<bool, AskError<StoreError>> {
-        match self.write(&slot.row, Precondition::Version(slot.version)).await {
-            Ok(()) => Ok(true),
-            Err(AskError::Failed(StoreError::Conflict { .. })) => {
-                self.seat.lock().slot = None;
-                Ok(false)
-            }
+    /// Renews the slot, or gives it up if the fleet has become too small for its number. Another
+    /// one may be free then.
+    /// The row may have a later version than is known, by a write whose reply was lost.
+    async fn keep(&self, config: &HealthConfig, slot: Slot, told: Told<'_>) -> Result<(), AskError<StoreError>> {
+        let Some(fleet) = self.presence.list().await? else { return self.give_up(slot, told).await };
+        let is_own = |row: &&Row| row.row == slot.row && row.value == self.holder.as_bytes();
+        let Some(own) = fleet.rows.iter().find(is_own) else {
+            // It has expired, or another member has it.
+            self.hold(None);
+            told(Event::Returned);
+            return self.take(config, told).await;
+        };
+        if !counts(&slot.row, slots(config.max_ejected, fleet.members)) {
+            return self.give_up(Slot { version: own.version, ..slot }, told).await;
+        }
+        match self.write(&slot.row, Precondition::Version(own.version)).await {
+            // A late write of its own. The slot is valid until its time, and the next turn looks again.
+            Err(AskError::Failed(StoreError::Conflict { .. })) | Ok(()) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -207,7 +246,7 @@ impl FleetGuard {
         let slots = slots(config.max_ejected, fleet.members);
         let taken: Vec<Row> = fleet.rows.into_iter().filter(|row| row.row.starts_with(SLOT)).collect();
         if let Some(own) = taken.iter().find(|row| row.value == self.holder.as_bytes()) {
-            return Some((own.row.clone(), Precondition::Version(own.version)));
+            return counts(&own.row, slots).then(|| (own.row.clone(), Precondition::Version(own.version)));
         }
         if taken.len() >= slots {
             return None;

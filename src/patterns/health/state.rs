@@ -257,13 +257,16 @@ pub(super) fn status(
             (CheckKind::Dependency, true, Some(false)) => (HealthStatus::Degraded, Some(GroupReason::Stayed)),
             _ => (HealthStatus::Unhealthy, None),
         };
-        worst = worst.max(one.0);
-        reason = reason.or(one.1);
+        // The reason is that of the worst.
+        if one.0 > worst || one.0 == worst && reason.is_none() {
+            (worst, reason) = one;
+        }
     }
     (worst, reason)
 }
 
 /// Returns the number of slots of a fleet.
 pub(super) fn slots(share: f64, members: usize) -> usize {
-    (share * members as f64).floor() as usize
+    // A share such as 0.29 is no binary number: 29 of a hundred, although the product is a bit less.
+    (share * members as f64 + 1e-9).floor() as usize
 }

@@ -60,7 +60,10 @@ fn readiness_follows_the_table_of_checks_stop_and_fleet() {
     assert_eq!(of(&[(dependency, true)], around(false, Some(true))), (Is::Unhealthy, Some(GroupReason::Ejected)));
     assert_eq!(of(&[(local, true)], around(false, Some(false))), (Is::Unhealthy, None));
     let both = [(dependency, true), (local, true)];
-    assert_eq!(of(&both, around(false, Some(false))).0, Is::Unhealthy);
+    // The reason is that of the worst failure.
+    assert_eq!(of(&both, around(false, Some(false))), (Is::Unhealthy, None));
+    let optional_first = [(local, false), (dependency, true)];
+    assert_eq!(of(&optional_first, around(false, Some(false))), (Is::Degraded, Some(GroupReason::Stayed)));
     // A slot that is still held after the dependency is back ejects nobody.
     assert_eq!(of(&[], around(false, Some(true))), (Is::Healthy, None));
     assert_eq!(of(&[], around(true, None)), (Is::Unhealthy, Some(GroupReason::Stopping)));
@@ -71,4 +74,6 @@ fn half_of_a_fleet_has_slots_and_a_member_alone_has_none() {
     let of = |share, members| slots(share, members);
     assert_eq!((of(0.5, 0), of(0.5, 1), of(0.5, 2), of(0.5, 3), of(0.5, 20)), (0, 0, 1, 1, 10));
     assert_eq!((of(1.0, 3), of(0.0, 100)), (3, 0));
+    // Shares that are no binary numbers.
+    assert_eq!((of(0.29, 100), of(0.57, 100), of(0.07, 100)), (29, 57, 7));
 }

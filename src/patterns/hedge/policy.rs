@@ -250,7 +250,8 @@ impl Policy for Hedge {
         let settings = format!("up to {max_attempts} attempts at once{which}, each after {after}");
         let mut layer = Layer::new(PolicyKind::Hedge, self.0.name.clone(), settings)
             .with_budget(self.0.budget.as_ref().is_some_and(RetryBudget::is_on))
-            .with_idempotent(idempotent);
+            .with_idempotent(idempotent)
+            .with_component(self);
         if let HedgeDelay::Fixed(delay) = delay {
             layer = layer.with_delay(delay);
             if delay.is_zero() && max_attempts > 1 {

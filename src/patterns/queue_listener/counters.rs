@@ -66,6 +66,9 @@ pub struct ListenerState {
     /// `true` if the listener is paused, or a [`QueueControl`](super::QueueControl) paused all its
     /// queues.
     pub paused: bool,
+    /// `true` if this listener itself is [paused](super::QueueListener::pause), whatever its queues
+    /// are.
+    pub paused_by_itself: bool,
     /// Number of the listener's queues that a [`QueueControl`](super::QueueControl) paused.
     pub paused_queues: usize,
 }
@@ -164,7 +167,11 @@ impl Counters {
         self.held.load(Ordering::SeqCst)
     }
 
-    pub(super) fn state(&self, buffered: u64, (paused, paused_queues): (bool, usize)) -> ListenerState {
+    pub(super) fn state(
+        &self,
+        buffered: u64,
+        (by_itself, by_control, paused_queues): (bool, bool, usize),
+    ) -> ListenerState {
         let (ends, (depth, dead_letters)) = (&self.ends, *self.depth.last.lock());
         ListenerState {
             tasks: self.tasks.load(Ordering::Relaxed),
@@ -188,7 +195,8 @@ impl Counters {
             snoozed: ends.snoozed.get(),
             cancelled: ends.cancelled.get(),
             control_reads: self.control_reads.get(),
-            paused,
+            paused: by_itself || by_control,
+            paused_by_itself: by_itself,
             paused_queues,
         }
     }

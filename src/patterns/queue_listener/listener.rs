@@ -188,7 +188,7 @@ impl QueueListener {
         runs.iter().take(1).for_each(|run| run.scaling.refresh(MINUTE));
         let paused = *self.0.paused.borrow();
         let paused_queues = self.0.control.as_ref().and_then(|control| control.paused()).unwrap_or_default();
-        let paused = (paused.by_listener || paused.by_control, paused_queues);
+        let paused = (paused.by_listener, paused.by_control, paused_queues);
         self.0.counters.state(buffered, paused)
     }
 

@@ -247,7 +247,8 @@ impl Policy for Retry {
         };
         let settings = format!("at most {} attempts, {backoff}; {assumption}", config.max_attempts);
         let mut layer = Layer::new(PolicyKind::Retry, name.clone(), settings)
-            .with_budget(budget.as_ref().is_some_and(RetryBudget::is_on));
+            .with_budget(budget.as_ref().is_some_and(RetryBudget::is_on))
+            .with_component(self);
         layer = layer.with_idempotent(config.idempotent);
         if config.max_attempts > 1 && delays.is_none() && config.backoff.jitter == Jitter::None {
             layer = layer.with_warning("without jitter, clients that failed together retry together");

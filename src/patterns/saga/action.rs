@@ -1,6 +1,6 @@
 //! The steps of a saga as a user implements them: an action, its compensation, and the outcome of
 //! an attempt.
-use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
 
 use super::state::Direction;
 use crate::{
@@ -85,6 +85,7 @@ pub(super) struct Attempt {
     pub(super) token: FencingToken,
     pub(super) number: u32,
     pub(super) direction: Direction,
+    pub(super) headers: Arc<BTreeMap<String, String>>,
 }
 
 impl<T> Step<T> {
@@ -112,6 +113,12 @@ impl<T> Step<T> {
     /// Returns the name of the step.
     pub fn name(&self) -> &str {
         &self.attempt.name
+    }
+
+    /// Returns the headers of the [submission](crate::scheduler::Submission) that started the saga,
+    /// such as `traceparent`; empty if [`run`](super::Saga::run) started it.
+    pub fn headers(&self) -> &BTreeMap<String, String> {
+        &self.attempt.headers
     }
 
     /// Returns the number of this attempt, from 1. Attempts whose process died are counted.

@@ -237,7 +237,8 @@ impl Execution {
         let key = if direction.undoes() { format!("{action_key}:undo") } else { action_key.clone() };
         let number = step.made(direction);
         let token = FencingToken::new(self.progress.epoch);
-        let attempt = Attempt { id, name, action_key, key, token, number, direction };
+        let headers = self.progress.hosted.origin.headers.clone();
+        let attempt = Attempt { id, name, action_key, key, token, number, direction, headers };
         let (wait, state) = (step.wait, self.progress.state.clone());
         Box::pin(async move {
             if !wait.is_zero() {

@@ -59,14 +59,20 @@ impl<T: Send + Sync + 'static> Saga<T> {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn list_open(&self) -> Result<Vec<(String, bool)>, SagaError> {
+        Ok(self.list_open_up_to(usize::MAX).await?.0)
+    }
+
+    /// Returns the first open sagas, and `true` if these are all. It reads no further page once it
+    /// has `most`.
+    pub(crate) async fn list_open_up_to(&self, most: usize) -> Result<(Vec<(String, bool)>, bool), SagaError> {
         let mut open = Vec::new();
         let mut scan = self.core.index();
         loop {
             let page = self.core.patiently(|| self.core.store.scan(&scan)).await.map_err(of_store)?;
             open.extend(page.rows.iter().map(|row| (id_of(row).to_owned(), &*row.value == STUCK.as_bytes())));
             match page.next {
-                Some(next) => scan.after = Some(next),
-                None => return Ok(open),
+                Some(next) if open.len() < most => scan.after = Some(next),
+                next => return Ok((open, next.is_none())),
             }
         }
     }

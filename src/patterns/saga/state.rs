@@ -195,12 +195,18 @@ pub(super) struct Hosted {
     pub(super) request: u64,
     /// Number of times that a supervisor found no executor.
     pub(super) failures: u32,
-    /// Texts of the request that started the saga, by name.
+    /// The request that started the saga.
     pub(super) origin: Origin,
 }
 
-/// Named texts that a saga keeps for the component that started it.
-pub(crate) type Origin = BTreeMap<String, String>;
+/// The parts of a request that the saga keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Origin {
+    /// Texts for the component that started the saga, by name: words without spaces.
+    pub(crate) texts: BTreeMap<String, String>,
+    /// Headers for the steps.
+    pub(crate) headers: Arc<BTreeMap<String, String>>,
+}
 
 /// The progress of one saga.
 #[derive(Debug, Clone, PartialEq, Eq)]

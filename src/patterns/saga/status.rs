@@ -22,6 +22,11 @@ pub struct SagaStatus<T> {
     pub is_owned: bool,
     /// Number of times that a scheduler's supervisor found it without an executor.
     pub failures: u32,
+    /// `true` if the saga can be [cancelled](super::Saga::cancel): it is neither past its pivot nor
+    /// being compensated.
+    pub can_cancel: bool,
+    /// `true` if the step at which the saga is stuck can be [undone](super::Saga::undo).
+    pub can_undo: bool,
 }
 
 /// The phase of a saga.
@@ -96,8 +101,14 @@ impl<T> SagaStatus<T> {
         };
         let reason = progress.stuck_step().map_or(&progress.reason, |step| &step.note).clone();
         let steps = progress.steps.iter().map(StepStatus::new).collect();
+        let can_cancel =
+            matches!(phase, SagaPhase::Forward | SagaPhase::Completed) || progress.phase == Phase::StuckForward;
+        let can_cancel = can_cancel && progress.cancelled.is_none() && progress.clone().cancel("");
+        let stuck = progress.stuck_step().map(|step| step.planned.name.clone());
+        let can_undo = stuck.is_some_and(|step| progress.clone().undo(&step, ""));
         let (epoch, is_owned) = (FencingToken::new(progress.epoch), progress.is_open() && progress.owner.is_some());
-        Self { phase, state, reason, steps, epoch, is_owned, failures: progress.hosted.failures }
+        let failures = progress.hosted.failures;
+        Self { phase, state, reason, steps, epoch, is_owned, failures, can_cancel, can_undo }
     }
 }
 

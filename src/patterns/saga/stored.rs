@@ -1,10 +1,10 @@
 //! The stored form of a saga: lines of text, readable in the store, and then the bytes of its
 //! state.
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::state::{Hosted, Kind, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
+use super::state::{Hosted, Kind, Origin, Owner, Phase, PlannedStep, Progress, Status, StepProgress};
 use crate::{
     record::{Unreadable, check_form, hex, words},
     time::nanos,
@@ -50,13 +50,15 @@ fn value<T: Copy>(words: &[(T, &'static str)], word: &str) -> Option<T> {
 /// saga, and of each step.
 const HEAD: usize = 256;
 const EACH: usize = 80;
-/// The same, of each text of its origin.
-const EACH_ORIGIN: usize = 32;
+/// The same, of each text and header of its origin.
+const EACH_ORIGIN: usize = 64;
 
 impl Progress {
     /// Returns the size that the record has at most, without texts, until the state changes.
     pub(super) fn size_without_texts(&self) -> usize {
-        let origin = self.hosted.origin.iter().map(|(name, text)| name.len() + text.len() + EACH_ORIGIN).sum::<usize>();
+        let Origin { texts, headers } = &self.hosted.origin;
+        let origin = texts.iter().chain(&**headers).map(|(name, text)| name.len() + text.len() + EACH_ORIGIN);
+        let origin = origin.sum::<usize>();
         HEAD + origin + self.state.len() + self.steps.iter().map(|step| step.planned.name.len() + EACH).sum::<usize>()
     }
 
@@ -99,8 +101,11 @@ impl Progress {
         if let Some(reason) = &self.cancelled {
             out.text("cancelled", reason);
         }
-        for (name, text) in &self.hosted.origin {
+        for (name, text) in &self.hosted.origin.texts {
             out.words("origin ").text(name, text);
+        }
+        for (name, value) in &*self.hosted.origin.headers {
+            out.text("header", name).text("value", value);
         }
         for step in &self.steps {
             let PlannedStep { name, kind: Kind { is_pivot, compensates, first }, group } = &step.planned;
@@ -168,7 +173,12 @@ impl Progress {
                 "cancelled" => all.cancelled = Some(rest.text(value)?),
                 "origin" => {
                     let [name, length] = words(value)?;
-                    all.hosted.origin.insert(name.to_owned(), rest.text(length)?);
+                    all.hosted.origin.texts.insert(name.to_owned(), rest.text(length)?);
+                }
+                "header" => {
+                    let (name, line) = (rest.text(value)?, rest.line()?);
+                    let value = rest.text(line.strip_prefix("value ")?)?;
+                    Arc::make_mut(&mut all.hosted.origin.headers).insert(name, value);
                 }
                 "step" => all.steps.push(step(value)?),
                 "note" => all.steps.last_mut()?.note = rest.text(value)?,

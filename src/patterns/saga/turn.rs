@@ -90,8 +90,7 @@ impl SagaCore {
         Ok(self.read(id).await?.is_some())
     }
 
-    /// Ends the delay of a saga, or skips its next one. Returns the texts of the request that
-    /// started it.
+    /// Ends the delay of a saga, or skips its next one. Returns the request that started it.
     pub(crate) async fn wake(&self, id: &str) -> Result<Origin, SagaError> {
         self.check_id(id)?;
         loop {

@@ -65,15 +65,31 @@ pub trait ShardKey {
     fn in_place(&self) -> Option<&[u8]> {
         None
     }
+
+    /// Returns the bytes of a number, and how many they are. Routing then needs no buffer for keys
+    /// of any length.
+    #[doc(hidden)]
+    #[inline]
+    fn as_number(&self) -> Option<([u8; 16], usize)> {
+        None
+    }
 }
 
 /// Calls `act` with a key's bytes.
 #[inline]
 pub(super) fn with_bytes<R>(key: &(impl ShardKey + ?Sized), act: impl FnOnce(&[u8]) -> R) -> R {
-    match key.in_place() {
-        Some(bytes) => act(bytes),
-        None => act(KeyBytes::of(key).as_slice()),
+    match (key.in_place(), key.as_number()) {
+        (Some(bytes), _) => act(bytes),
+        (None, Some((bytes, len))) => act(&bytes[..len]),
+        (None, None) => act(KeyBytes::of(key).as_slice()),
     }
+}
+
+#[inline]
+fn number<const N: usize>(bytes: [u8; N]) -> Option<([u8; 16], usize)> {
+    let mut all = [0; 16];
+    all[..N].copy_from_slice(&bytes);
+    Some((all, N))
 }
 
 impl ShardKey for [u8] {
@@ -158,6 +174,11 @@ impl<K: ShardKey + ?Sized> ShardKey for &K {
     fn in_place(&self) -> Option<&[u8]> {
         (**self).in_place()
     }
+
+    #[inline]
+    fn as_number(&self) -> Option<([u8; 16], usize)> {
+        (**self).as_number()
+    }
 }
 
 macro_rules! integers {
@@ -167,12 +188,22 @@ macro_rules! integers {
             fn encode(&self, _: bool, out: &mut KeyBytes) {
                 out.push(&self.to_be_bytes());
             }
+
+            #[inline]
+            fn as_number(&self) -> Option<([u8; 16], usize)> {
+                number(self.to_be_bytes())
+            }
         }
         /// The sign bit is inverted, so that negative values sort first.
         impl ShardKey for $signed {
             #[inline]
             fn encode(&self, _: bool, out: &mut KeyBytes) {
                 out.push(&(*self ^ <$signed>::MIN).to_be_bytes());
+            }
+
+            #[inline]
+            fn as_number(&self) -> Option<([u8; 16], usize)> {
+                number((*self ^ <$signed>::MIN).to_be_bytes())
             }
         }
     )*};

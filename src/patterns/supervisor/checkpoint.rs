@@ -20,8 +20,8 @@ use crate::{
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// A later instance of the child has taken the checkpoint over.
-    #[error("a later instance of the child has taken the checkpoint over")]
+    /// A later instance of the child has taken the checkpoint over, or its row was deleted.
+    #[error("a later instance of the child has taken the checkpoint over, or it was deleted")]
     Superseded,
     /// The supervisor has no store for checkpoints.
     #[error("the supervisor has no store for checkpoints")]
@@ -48,19 +48,15 @@ struct Stored {
 
 impl Stored {
     fn encode(&self) -> Bytes {
-        let mut out = Out::default();
-        out.number(FORM);
+        let mut out = Out::of_form(FORM);
         out.number(self.owner);
         out.option(self.bytes.as_ref(), |out, bytes| out.bytes(bytes));
         out.into_bytes()
     }
 
     fn decode(record: &Record) -> Result<Self, CheckpointError> {
-        let read = |input: &mut In| {
-            let (form, owner, bytes) = (input.number()?, input.number()?, input.option(In::bytes)?);
-            (form == FORM && input.is_empty()).then_some(Self { owner, bytes })
-        };
-        read(&mut In::new(record.value.clone())).ok_or(CheckpointError::Unreadable)
+        let read = |input: &mut In| Some(Self { owner: input.number()?, bytes: input.option(In::bytes)? });
+        In::open(record.value.clone(), FORM, read).map_err(|_| CheckpointError::Unreadable)
     }
 }
 

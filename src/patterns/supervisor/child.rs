@@ -1,7 +1,7 @@
 //! The description of a child.
 use std::{fmt, future::Future, sync::Arc};
 
-use super::{ChildContext, Supervisor, SupervisorError, state::ChildRules};
+use super::{ChildContext, StopReport, Supervisor, SupervisorError, state::ChildRules};
 use crate::{
     config::{ConfigError, Name, require, require_share},
     port::BoxFuture,
@@ -47,6 +47,7 @@ pub struct Child {
     rules: ChildRules,
     factory: Factory,
     max_poll_share: Option<f64>,
+    is_metered: bool,
     nested: Option<Supervisor>,
 }
 
@@ -69,7 +70,7 @@ impl Child {
 
     fn of(name: Name, factory: Factory) -> Self {
         let rules = ChildRules { name, restart: Restart::default(), is_optional: false, waits_for_ready: false };
-        Self { rules, factory, max_poll_share: None, nested: None }
+        Self { rules, factory, max_poll_share: None, is_metered: true, nested: None }
     }
 
     /// Creates a child that runs another supervisor. An escalation of that one is a failure of this
@@ -83,12 +84,12 @@ impl Child {
                 let run = supervisor.run_within(Some(&context), context.stopping());
                 match run.await {
                     Ok(report) => {
-                        context.left_unstopped(report.unstopped);
+                        context.set_nested(report);
                         Ok(())
                     }
                     Err(error) => {
                         if let SupervisorError::Escalated { unstopped, .. } = &error {
-                            context.left_unstopped(unstopped.clone());
+                            context.set_nested(StopReport { unstopped: unstopped.clone(), failed: Vec::new() });
                         }
                         Err(error.to_string())
                     }
@@ -128,6 +129,14 @@ impl Child {
         self
     }
 
+    /// Takes the meter away: polls of the child are neither counted nor timed, and cost no look at
+    /// the clock. For children of very many short polls.
+    #[must_use]
+    pub fn unmetered(mut self) -> Self {
+        self.is_metered = false;
+        self
+    }
+
     /// Returns the name.
     pub fn name(&self) -> &str {
         self.rules.name.as_str()
@@ -135,7 +144,9 @@ impl Child {
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(!self.name().is_empty(), "child", "must have a name")?;
-        self.max_poll_share.map_or(Ok(()), |share| require_share(share, "max_poll_share"))
+        let Some(share) = self.max_poll_share else { return Ok(()) };
+        require(self.is_metered, "max_poll_share", "must not be set for a child that is not metered")?;
+        require_share(share, "max_poll_share")
     }
 
     pub(super) fn rules(&self) -> &ChildRules {
@@ -148,6 +159,10 @@ impl Child {
 
     pub(super) fn share(&self) -> Option<f64> {
         self.max_poll_share
+    }
+
+    pub(super) fn is_metered(&self) -> bool {
+        self.is_metered
     }
 
     pub(super) fn nested(&self) -> Option<&Supervisor> {

@@ -1,9 +1,11 @@
 //! Building a supervisor, and what it shows of its children.
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use tokio::sync::mpsc::UnboundedSender;
+
 use super::{
-    Child, ChildPhase, SupervisorConfig, SupervisorEvent as Event, Unstopped, checkpoint::CheckpointRow, lives::Lives,
-    meter::Meter, state::Machine,
+    Child, ChildPhase, SupervisorConfig, SupervisorEvent as Event, Unstopped, checkpoint::CheckpointRow,
+    context::Numbered, lives::Lives, meter::Meter, state::Machine,
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
@@ -41,6 +43,8 @@ pub(super) struct Inner {
     pub(super) lives: Vec<Lives>,
     pub(super) states: Mutex<Vec<Seen>>,
     pub(super) running: InProgress,
+    /// The way to the current run.
+    pub(super) orders: Mutex<Option<UnboundedSender<Numbered>>>,
     pub(super) events: Events<Event>,
 }
 
@@ -196,6 +200,12 @@ impl Supervisor {
         names
     }
 
+    /// Returns the names of supervisors that have checkpoints: its own, and those of nested ones.
+    fn checkpointed(&self) -> Vec<Name> {
+        let nested = self.0.children.iter().filter_map(Child::nested).flat_map(Self::checkpointed);
+        nested.chain(self.0.checkpoints.as_ref().and(self.0.name.clone())).collect()
+    }
+
     /// Returns the largest number of restarts before an escalation.
     fn budget(&self) -> u64 {
         let counted = self.0.children.iter().filter(|child| child.rules().counts());
@@ -211,13 +221,16 @@ impl Inner {
 
     /// Sends the events of the machine, and shows its state.
     pub(super) fn show(&self, machine: &mut Machine) {
-        let seen = machine.slots.iter().map(|slot| Seen {
-            phase: slot.phase,
-            instance: slot.instance,
-            restarts: slot.restarts,
-            cause: slot.causes.back().cloned(),
-        });
-        *self.states.lock() = seen.collect();
+        let unseen = machine.slots.take_unseen();
+        let mut states = self.states.lock();
+        for child in unseen {
+            let (seen, slot) = (&mut states[child], &machine.slots[child]);
+            (seen.phase, seen.instance, seen.restarts) = (slot.phase, slot.instance, slot.restarts);
+            if seen.cause.as_ref() != slot.causes.back() {
+                seen.cause = slot.causes.back().cloned();
+            }
+        }
+        drop(states);
         let now = self.now();
         for event in machine.events.drain(..) {
             self.events.send(self.name.as_ref(), now, || event);
@@ -289,6 +302,15 @@ impl Component for Supervisor {
             let longest = longest.max(partition(common.name.as_ref()).len());
             require(longest <= can.max_key(), "name", "must not be longer than the store's keys")?;
         }
+        let owners = children.iter().filter_map(Child::nested).flat_map(Supervisor::checkpointed);
+        let owners = owners.chain(checkpoints.as_ref().and(common.name.clone()));
+        let mut rows = HashSet::new();
+        for name in owners {
+            if !rows.insert(name.clone()) {
+                let rule = format!("must not be that of two supervisors with checkpoints: `{name}`");
+                return Err(ConfigError::new("name", rule));
+            }
+        }
         let entropy = common.entropy();
         let seen = Seen { phase: ChildPhase::Waiting, instance: 0, restarts: 0, cause: None };
         Ok(Self(Arc::new(Inner {
@@ -303,6 +325,7 @@ impl Component for Supervisor {
             clock: common.clock,
             entropy,
             running: InProgress::default(),
+            orders: Mutex::default(),
             events: common.hooks.events(),
         })))
     }

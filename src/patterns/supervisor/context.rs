@@ -1,12 +1,22 @@
 //! The supervisor as an instance of a child sees it.
-use std::{future::Future, sync::Arc, time::Duration};
+//
+// `is_ready` publishes no other memory: the channel does. So `Relaxed` suffices.
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    UnstoppedChild,
+    StopReport,
     checkpoint::{CheckpointError, CheckpointRow},
+    handle::Reply,
     signal::Signal,
     state::End,
 };
@@ -17,6 +27,8 @@ pub(super) enum Message {
     Ready,
     Ended(End),
     SlowPoll(Duration),
+    /// Not a report: another task asks for a restart.
+    Restart(Reply),
 }
 
 /// A message, with the number of the child and of its instance.
@@ -33,8 +45,9 @@ struct Inner {
     signal: Signal,
     reports: UnboundedSender<Numbered>,
     checkpoint: Option<CheckpointRow>,
-    /// Children of a nested supervisor that did not stop.
-    unstopped: Mutex<Vec<UnstoppedChild>>,
+    is_ready: AtomicBool,
+    /// The report of a nested supervisor.
+    nested: Mutex<StopReport>,
 }
 
 impl ChildContext {
@@ -44,8 +57,8 @@ impl ChildContext {
         reports: UnboundedSender<Numbered>,
         checkpoint: Option<CheckpointRow>,
     ) -> Self {
-        let (signal, unstopped) = (Signal::default(), Mutex::default());
-        Self(Arc::new(Inner { name, number, signal, reports, checkpoint, unstopped }))
+        let (signal, is_ready, nested) = (Signal::default(), AtomicBool::default(), Mutex::default());
+        Self(Arc::new(Inner { name, number, signal, reports, checkpoint, is_ready, nested }))
     }
 
     /// Returns the name of the child.
@@ -60,7 +73,9 @@ impl ChildContext {
 
     /// Reports that the child is ready. Children that wait for it are started.
     pub fn ready(&self) {
-        self.send(Message::Ready);
+        if !self.0.is_ready.swap(true, Ordering::Relaxed) {
+            self.send(Message::Ready);
+        }
     }
 
     /// Returns a future that is ready once the child is asked to stop, for the `shutdown` of what
@@ -127,12 +142,12 @@ impl ChildContext {
         self.0.signal.stop_by()
     }
 
-    pub(super) fn left_unstopped(&self, children: Vec<UnstoppedChild>) {
-        *self.0.unstopped.lock() = children;
+    pub(super) fn set_nested(&self, report: StopReport) {
+        *self.0.nested.lock() = report;
     }
 
-    pub(super) fn take_unstopped(&self) -> Vec<UnstoppedChild> {
-        std::mem::take(&mut self.0.unstopped.lock())
+    pub(super) fn take_nested(&self) -> StopReport {
+        std::mem::take(&mut self.0.nested.lock())
     }
 }
 

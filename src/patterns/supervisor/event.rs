@@ -74,6 +74,11 @@ pub enum SupervisorEvent {
         /// Number of other children that are stopped and started with it.
         others: usize,
     },
+    /// A child is stopped and started again, because it was asked for.
+    RestartRequested {
+        /// Name of the child.
+        child: Name,
+    },
     /// A child did not end in time after it was asked to stop, and is dropped.
     Dropped {
         /// Name of the child.
@@ -84,12 +89,12 @@ pub enum SupervisorEvent {
         /// Name of the child.
         child: Name,
     },
-    /// One poll of a child took longer than `slow_poll`. Other tasks of its thread waited
-    /// meanwhile.
+    /// One poll of a child, or its drop, took longer than `slow_poll`. Other tasks of its thread
+    /// waited meanwhile.
     SlowPoll {
         /// Name of the child.
         child: Name,
-        /// Duration of the poll.
+        /// Duration of the poll or of the drop.
         took: Duration,
     },
     /// A restart would have exceeded the budget: all children are stopped, and `run` returns an
@@ -121,6 +126,7 @@ impl Traced for SupervisorEvent {
             Self::Restarting { child, delay, others } => {
                 tracing::info!(target: TARGET, name, %child, ?delay, others, "restarting");
             }
+            Self::RestartRequested { child } => tracing::info!(target: TARGET, name, %child, "restart requested"),
             Self::Dropped { child } => {
                 tracing::warn!(target: TARGET, name, %child, "child did not stop in time and is dropped");
             }

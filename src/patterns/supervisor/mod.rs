@@ -160,8 +160,8 @@
 //! stream processor, a leader election. A supervisor is a child of another one by
 //! [`Child::supervisor`], with a strategy and a budget of its own. Its
 //! `spawner` (of [its builder](Supervisor::builder)) may be a second runtime, for children that
-//! compute. A child that becomes too large moves to a process of its own with its supervisor,
-//! unchanged.
+//! compute. A change of settings restarts one child by its [handle](Supervisor::handle). A child
+//! that becomes too large moves to a process of its own with its supervisor, unchanged.
 //!
 //! # Guarantees
 //!
@@ -190,11 +190,15 @@
 //!    hundred after a kill, and loses none.
 //! 7. Each poll is metered. One above `slow_poll` is an event. A child with `max_poll_share` that
 //!    always wants to run is polled for that share of the time; a stop ends the limit. One
-//!    long poll cannot be bounded, only named.
+//!    long poll cannot be bounded, only named. So is a drop that takes as long. A child may be
+//!    [without a meter](Child::unmetered).
 //! 8. Refused are: no children, a name twice, a share that is not above 0 and at most 1, a
-//!    `stop_timeout` above `shutdown_timeout`, and checkpoints without a name or in a store that is
-//!    not [`Linearizable`](crate::port::Capability::Linearizable).
+//!    `stop_timeout` above `shutdown_timeout`, checkpoints without a name, in a store that is not
+//!    [`Linearizable`](crate::port::Capability::Linearizable), or of two nested supervisors with
+//!    one name.
 //!    [`explain`](Supervisor::explain) warns of nested budgets that multiply to more than 25.
+//! 9. [`ChildHandle::restart`] stops one child and starts it again, alone and without a use of the
+//!    budget, and returns when the new instance is ready or has failed.
 //!
 //! # Cancel safety
 //!
@@ -204,8 +208,8 @@
 //! # Events
 //!
 //! The variants of [`SupervisorEvent`]: started, ready, finished, failed, restarting, dropped,
-//! blocked, slow poll, escalated, stopping. [`state`](Supervisor::state) and the metrics have
-//! polls, poll time, longest poll and restarts of each child.
+//! blocked, slow poll, restart requested, escalated, stopping. [`state`](Supervisor::state) and the
+//! metrics have polls, poll time, longest poll and restarts of each child.
 //!
 //! # Pitfalls
 //!
@@ -217,7 +221,8 @@
 //!   runtime with several threads, or give the children a runtime of their own by `spawner`.
 //! - Replicas with one name take each other's checkpoints over. Put the member into the name, or
 //!   let a leader alone run the child.
-//! - A failure within a shutdown, such as a last write that fails, is an event and no error.
+//! - A failure within a shutdown, such as a last write that fails, is no error of `run`: look at
+//!   [`failed`](StopReport::failed) of its report for the exit code.
 //! - A nested supervisor whose children may all end ends, too: make its child
 //!   [`Transient`](Restart::Transient). The `start_timeout` of its parent must hold its starts.
 //! - The restart of a set takes the stop of its members: one that ignores the signal costs
@@ -240,10 +245,12 @@ mod component;
 mod config;
 mod context;
 mod event;
+mod handle;
 mod lives;
 mod meter;
 mod run;
 mod signal;
+mod slots;
 mod state;
 mod task;
 
@@ -256,5 +263,6 @@ pub use component::{ChildState, Supervisor, UnstoppedChild};
 pub use config::{Strategy, SupervisorConfig};
 pub use context::ChildContext;
 pub use event::{ChildFailure, SupervisorEvent};
-pub use run::{StopReport, SupervisorError};
+pub use handle::{ChildHandle, RestartError};
+pub use run::{FailedChild, StopReport, SupervisorError};
 pub use state::{ChildPhase, Unstopped};

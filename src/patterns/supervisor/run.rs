@@ -13,6 +13,7 @@ use super::{
     component::Inner,
     config::DROP_GRACE,
     context::{Message, Numbered},
+    handle::Asked,
     state::{Action, Machine, Outcome},
     task::ChildTask,
 };
@@ -42,11 +43,23 @@ pub enum SupervisorError {
 }
 
 /// Report of a run that ended in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StopReport {
     /// The children that did not stop when they were asked to, in the order of their start.
     pub unstopped: Vec<UnstoppedChild>,
+    /// The children that failed within the stop, in the order of their start: by a last write, say.
+    pub failed: Vec<FailedChild>,
+}
+
+/// A child that failed within the stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailedChild {
+    /// Name of the child, with that of its supervisor's child if it is nested: `feeds/prices`.
+    pub child: String,
+    /// Text of the error or of the panic.
+    pub cause: String,
 }
 
 /// The current instances. Dropping it drops them all.
@@ -86,6 +99,8 @@ impl Supervisor {
         let inner = &self.0;
         let Some(_alone) = inner.running.enter_alone() else { return Err(SupervisorError::AlreadyRunning) };
         let (send, mut reports) = mpsc::unbounded_channel();
+        *inner.orders.lock() = Some(send.clone());
+        let mut asked = Asked::default();
         let rules = inner.children.iter().map(|child| child.rules().clone()).collect();
         let mut machine = Machine::new(inner.config, rules, inner.entropy.clone());
         let mut instances = Instances(vec![None; inner.children.len()]);
@@ -98,7 +113,7 @@ impl Supervisor {
         };
         let patience = async { inner.clock.sleep(DROP_GRACE).await };
         match race(shutdown.as_mut(), race(earlier, patience)).await {
-            First::One(()) => return Ok(StopReport { unstopped: inner.left() }),
+            First::One(()) => return Ok(StopReport { unstopped: inner.left(), failed: Vec::new() }),
             First::Other(First::One(())) => {}
             First::Other(First::Other(())) => return Err(inner.is_blocked()),
         }
@@ -108,6 +123,7 @@ impl Supervisor {
                 inner.act(action, &mut instances, &send);
             }
             inner.show(&mut machine);
+            asked.answer(&machine);
             if let Some(parent) = parent_waits.take_if(|_| machine.has_started()) {
                 parent.ready();
             }
@@ -138,22 +154,22 @@ impl Supervisor {
                     }
                 }
                 First::Other(First::One(Some((child, instance, message)))) => {
-                    inner.take(&mut machine, child, instance, message);
+                    inner.take((&mut machine, &mut asked), child, instance, message);
                     // All that came in time counts, before a time limit does.
                     while let Ok((child, instance, message)) = reports.try_recv() {
-                        inner.take(&mut machine, child, instance, message);
+                        inner.take((&mut machine, &mut asked), child, instance, message);
                     }
                 }
                 First::Other(_) => {}
             }
         };
-        let unstopped = inner.unstopped(&machine, &instances);
+        let report = inner.report(&machine, &instances);
         match outcome {
-            Outcome::Stopped => Ok(StopReport { unstopped }),
+            Outcome::Stopped => Ok(report),
             Outcome::Escalated { child } => {
                 let slot = &machine.slots[child];
                 let causes = slot.causes.iter().cloned().collect();
-                Err(SupervisorError::Escalated { child: slot.rules.name.clone(), causes, unstopped })
+                Err(SupervisorError::Escalated { child: slot.rules.name.clone(), causes, unstopped: report.unstopped })
             }
         }
     }
@@ -168,7 +184,8 @@ impl Inner {
                 let name = child.rules().name.clone();
                 let context = ChildContext::new(name, (index, instance), reports.clone(), row);
                 instances.0[index] = Some(context.clone());
-                let meter = (Arc::clone(&self.meters[index]), self.clock.clone());
+                let meter = child.is_metered().then(|| Arc::clone(&self.meters[index]));
+                let meter = (meter, self.clock.clone());
                 let made = (child.factory(), self.lives[index].begin());
                 let task = ChildTask::new(context, made, meter, self.config.slow_poll, child.share());
                 self.spawner.spawn(task);
@@ -186,7 +203,7 @@ impl Inner {
         }
     }
 
-    fn take(&self, machine: &mut Machine, child: usize, instance: u64, message: Message) {
+    fn take(&self, (machine, asked): (&mut Machine, &mut Asked), child: usize, instance: u64, message: Message) {
         let now = self.now();
         match message {
             Message::Ready => machine.ready(child, instance, now),
@@ -195,6 +212,7 @@ impl Inner {
                 let child = self.children[child].rules().name.clone();
                 machine.events.push(Event::SlowPoll { child, took });
             }
+            Message::Restart(reply) => asked.restart(machine, child, reply),
         }
     }
 
@@ -213,20 +231,22 @@ impl Inner {
         SupervisorError::Escalated { child, causes, unstopped: left }
     }
 
-    /// Returns the children that did not stop, with those of nested supervisors.
-    fn unstopped(&self, machine: &Machine, instances: &Instances) -> Vec<UnstoppedChild> {
-        let mut unstopped = Vec::new();
+    /// Returns the children that did not stop or failed in it, with those of nested supervisors.
+    fn report(&self, machine: &Machine, instances: &Instances) -> StopReport {
+        let (mut unstopped, mut failed) = (Vec::new(), Vec::new());
         for ((slot, context), child) in machine.slots.iter().zip(&instances.0).zip(&self.children) {
             let name = &slot.rules.name;
             if let Some(how) = slot.unstopped {
                 unstopped.push(UnstoppedChild { child: name.to_string(), how });
             }
-            let nested = context.as_ref().map(ChildContext::take_unstopped).unwrap_or_default();
-            let named = nested.into_iter().map(|UnstoppedChild { child, how }| {
-                let child = format!("{name}/{child}");
-                UnstoppedChild { child, how }
-            });
+            if let Some(cause) = &slot.failed_in_stop {
+                failed.push(FailedChild { child: name.to_string(), cause: cause.clone() });
+            }
+            let nested = context.as_ref().map(ChildContext::take_nested).unwrap_or_default();
+            let path = |child| format!("{name}/{child}");
+            let named = nested.unstopped.into_iter().map(|one| UnstoppedChild { child: path(one.child), ..one });
             unstopped.extend(named);
+            failed.extend(nested.failed.into_iter().map(|one| FailedChild { child: path(one.child), ..one }));
             // Of a nested supervisor that was dropped itself, or that left a child behind.
             for living in child.nested().map(Supervisor::living).unwrap_or_default() {
                 let left = UnstoppedChild { child: format!("{name}/{living}"), how: Unstopped::Blocked };
@@ -235,6 +255,6 @@ impl Inner {
                 }
             }
         }
-        unstopped
+        StopReport { unstopped, failed }
     }
 }

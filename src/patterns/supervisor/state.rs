@@ -14,7 +14,10 @@
 //! | `Finished` | `Waiting` | it is not temporary, and a set that it belongs to is restarted |
 use std::{collections::VecDeque, time::Duration};
 
-use super::{ChildFailure, Restart, Strategy, SupervisorConfig, SupervisorEvent as Event, config::DROP_GRACE};
+use super::{
+    ChildFailure, Restart, RestartError, Strategy, SupervisorConfig, SupervisorEvent as Event, config::DROP_GRACE,
+    slots::Slots,
+};
 use crate::{
     backoff::Backoff,
     config::Name,
@@ -36,12 +39,19 @@ pub enum ChildPhase {
     Stopping,
     /// It did not stop in time, and is being dropped.
     Dropping,
-    /// It ended, and is not started again.
+    /// It has ended, or was never started, and is not started again.
     Finished,
 }
 
 /// Number of causes that an escalation names.
 const CAUSES: usize = 5;
+
+/// Reason for which a child is not restarted on request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Ending,
+    Finished,
+}
 
 /// The rules of one child.
 #[derive(Debug, Clone)]
@@ -116,23 +126,57 @@ pub(super) struct Slot {
     until: Instant,
     ready_at: Instant,
     /// `true` while it must be stopped, until it has ended.
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
     /// `true` if it could not be dropped in time.
     is_blocked: bool,
+    /// Text of its failure while all children were stopped.
+    pub(super) failed_in_stop: Option<String>,
     /// `true` once later children need not wait for its first start.
     has_passed: bool,
+    /// `true` from a request for a restart until the next start.
+    is_requested: bool,
+    /// The last instance that was ready.
+    ready_instance: u64,
     backoff: Backoff,
 }
 
 impl Slot {
-    fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         matches!(self.phase, ChildPhase::Starting | ChildPhase::Ready)
     }
-    fn ends(&self) -> bool {
+    pub(super) fn ends(&self) -> bool {
         matches!(self.phase, ChildPhase::Stopping | ChildPhase::Dropping)
+    }
+    /// Lets its delays begin anew if it was ready for long enough.
+    fn reset(&mut self, config: &SupervisorConfig, entropy: &Entropy, now: Instant) {
+        if self.ready_at != Instant::FAR_FUTURE && now - self.ready_at >= config.reset_after {
+            self.backoff = Backoff::checked(config.backoff, entropy);
+        }
     }
     fn is_temporary(&self) -> bool {
         self.rules.restart == Restart::Temporary
+    }
+}
+
+/// Goes through the children in order: may the next one start, if it waits?
+struct Turn {
+    is_alone: bool,
+    /// `true` once an earlier child holds up those that come.
+    is_held: bool,
+}
+
+impl Turn {
+    fn is_of(&self, slot: &Slot) -> bool {
+        self.is_alone && slot.instance > 0 || !self.is_held
+    }
+
+    fn pass(&mut self, slot: &Slot) {
+        let has_passed = match slot.phase {
+            _ if slot.rules.is_optional => true,
+            _ if self.is_alone => slot.has_passed,
+            phase => matches!(phase, ChildPhase::Ready | ChildPhase::Finished),
+        };
+        self.is_held |= !has_passed;
     }
 }
 
@@ -140,7 +184,7 @@ impl Slot {
 pub(super) struct Machine {
     config: SupervisorConfig,
     entropy: Entropy,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Slots,
     /// Times of the restarts within the window.
     restarts: VecDeque<Instant>,
     ending: Option<Ending>,
@@ -171,10 +215,13 @@ impl Machine {
             ready_at: Instant::FAR_FUTURE,
             is_stopped: false,
             is_blocked: false,
+            failed_in_stop: None,
             has_passed: false,
+            is_requested: false,
+            ready_instance: 0,
             backoff: Backoff::checked(config.backoff, &entropy),
         };
-        let slots = rules.into_iter().map(slot).collect();
+        let slots = Slots::new(rules.into_iter().map(slot).collect());
         let restarts = VecDeque::new();
         Self {
             config,
@@ -194,6 +241,7 @@ impl Machine {
         if slot.instance == instance && slot.phase == ChildPhase::Starting && !slot.is_stopped {
             slot.phase = ChildPhase::Ready;
             (slot.ready_at, slot.until, slot.has_passed) = (now, Instant::FAR_FUTURE, true);
+            slot.ready_instance = instance;
             self.events.push(Event::Ready { child: slot.rules.name.clone() });
         }
     }
@@ -213,6 +261,9 @@ impl Machine {
             End::Finished | End::Dropped => None,
         };
         let failure = failed.as_ref().map(|(failure, _)| *failure);
+        if self.ending.is_some() {
+            slot.failed_in_stop = failed.as_ref().map(|(_, cause)| cause.clone());
+        }
         if let Some((failure, cause)) = failed {
             let counts = !self.slots[child].is_stopped;
             self.note(child, failure, cause, counts);
@@ -223,7 +274,7 @@ impl Machine {
         }
         if std::mem::take(&mut slot.is_stopped) {
             // The end of a stop, whichever way it went: no failure.
-            let is_over = self.ending.is_some() || slot.is_temporary();
+            let is_over = self.ending.is_some() || slot.is_temporary() && !slot.is_requested;
             slot.phase = if is_over { ChildPhase::Finished } else { ChildPhase::Waiting };
             return;
         }
@@ -234,6 +285,38 @@ impl Machine {
                 slot.has_passed = true;
                 self.events.push(Event::Finished { child: slot.rules.name.clone() });
             }
+        }
+    }
+
+    /// Stops the child, if it runs, and starts it again. Returns the number of its next instance.
+    pub(super) fn restart_on_request(&mut self, child: usize) -> Result<u64, Refusal> {
+        let slot = &mut self.slots[child];
+        match slot.phase {
+            _ if self.ending.is_some() => return Err(Refusal::Ending),
+            ChildPhase::Finished => return Err(Refusal::Finished),
+            ChildPhase::Starting | ChildPhase::Ready => slot.is_stopped = true,
+            // It is being stopped, or waits: its next start is the one that is asked for.
+            ChildPhase::Waiting | ChildPhase::Stopping | ChildPhase::Dropping => {}
+        }
+        slot.not_before = Instant::default();
+        slot.is_requested = true;
+        self.events.push(Event::RestartRequested { child: slot.rules.name.clone() });
+        Ok(slot.instance + 1)
+    }
+
+    /// Returns the end of a restart that was asked for, once this instance or a later one is ready
+    /// or has failed.
+    pub(super) fn has_restarted(&self, child: usize, instance: u64) -> Option<Result<(), RestartError>> {
+        let slot = &self.slots[child];
+        if slot.ready_instance >= instance {
+            return Some(Ok(()));
+        }
+        match slot.phase {
+            _ if self.ending.is_some() => Some(Err(RestartError::NotRunning)),
+            ChildPhase::Finished => Some(Err(RestartError::Finished)),
+            ChildPhase::Starting if !slot.is_stopped => None,
+            _ if slot.instance < instance => None,
+            _ => Some(Err(RestartError::Failed { cause: slot.causes.back().cloned().unwrap_or_default() })),
         }
     }
 
@@ -284,9 +367,7 @@ impl Machine {
                 return;
             }
         }
-        if slot.ready_at != Instant::FAR_FUTURE && now - slot.ready_at >= self.config.reset_after {
-            slot.backoff = Backoff::checked(self.config.backoff, &self.entropy);
-        }
+        slot.reset(&self.config, &self.entropy, now);
         let delay = slot.backoff.next().unwrap_or_default();
         slot.restarts += 1;
         slot.is_stopped = runs;
@@ -301,7 +382,10 @@ impl Machine {
             let other = &mut self.slots[*other];
             count += usize::from(other.phase != ChildPhase::Waiting && !other.is_temporary());
             match other.phase {
-                ChildPhase::Starting | ChildPhase::Ready => other.is_stopped = true,
+                ChildPhase::Starting | ChildPhase::Ready => {
+                    other.reset(&self.config, &self.entropy, now);
+                    other.is_stopped = true;
+                }
                 ChildPhase::Finished => other.phase = ChildPhase::Waiting,
                 _ => {}
             }
@@ -338,7 +422,8 @@ impl Machine {
         self.ending_since = now;
         self.end_by = self.end_by.min(now + self.config.shutdown_timeout);
         self.events.push(Event::Stopping);
-        for slot in &mut self.slots {
+        for child in 0..self.slots.len() {
+            let slot = &mut self.slots[child];
             match slot.phase {
                 // A child that does not run now is not named as one that did not stop.
                 ChildPhase::Waiting | ChildPhase::Finished => {
@@ -352,14 +437,25 @@ impl Machine {
     /// Applies the time limits that have passed, and returns the actions that are due.
     pub(super) fn advance(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
-        for child in 0..self.slots.len() {
+        self.slots.file();
+        for child in Vec::from_iter(self.slots.moving().iter().copied()) {
             self.expire(child, now, &mut actions);
         }
+        self.slots.file();
+        if now >= self.drop_by() {
+            for child in Vec::from_iter(self.slots.to_stop().iter().copied()) {
+                self.expire(child, now, &mut actions);
+            }
+        }
         self.stop_next(now, &mut actions);
+        let Some(mut turn) = self.turn() else { return actions };
+        // In order: a child that starts may let the next one start, and one that waits holds up those after it.
         for child in 0..self.slots.len() {
-            if self.may_start(child, now) {
+            let slot = &self.slots[child];
+            if slot.phase == ChildPhase::Waiting && now >= slot.not_before && turn.is_of(slot) {
                 self.start(child, now, &mut actions);
             }
+            turn.pass(&self.slots[child]);
         }
         actions
     }
@@ -429,70 +525,74 @@ impl Machine {
         let goes_on = self.ending.is_none();
         let at_once = now >= self.ask_all_from() || (goes_on && self.config.strategy == Strategy::OneForOne);
         let holds_up = |slot: &Slot| !(at_once || goes_on && slot.rules.is_optional);
-        let mut waits = self.slots.iter().any(|slot| slot.ends() && !slot.is_blocked && holds_up(slot));
+        let holds_up_now = |slot: &Slot| slot.ends() && !slot.is_blocked && holds_up(slot);
+        self.slots.file();
+        let mut waits = !at_once && self.slots.moving().iter().any(|child| holds_up_now(&self.slots[*child]));
         let by = (now + self.config.stop_timeout).min(self.drop_by());
-        for (child, slot) in self.slots.iter_mut().enumerate().rev() {
-            if slot.runs() && slot.is_stopped && (at_once || !waits) {
-                waits |= holds_up(slot);
-                (slot.phase, slot.until) = (ChildPhase::Stopping, by);
-                actions.push(Action::Stop { child, by });
-            }
+        while at_once || !waits {
+            let Some(child) = self.slots.to_stop().last().copied() else { break };
+            let slot = &mut self.slots[child];
+            waits |= holds_up(slot);
+            (slot.phase, slot.until) = (ChildPhase::Stopping, by);
+            actions.push(Action::Stop { child, by });
+            self.slots.file();
         }
     }
 
-    fn may_start(&self, child: usize, now: Instant) -> bool {
-        let slot = &self.slots[child];
-        slot.phase == ChildPhase::Waiting && now >= slot.not_before && self.is_turn_of(child)
-    }
-
-    /// Returns `true` if a child that waits does not wait for others.
-    fn is_turn_of(&self, child: usize) -> bool {
-        let slot = &self.slots[child];
-        let is_alone = self.config.strategy == Strategy::OneForOne;
-        if is_alone && slot.instance > 0 {
-            return true;
+    /// Returns the turn of the first child, or `None` if no child may start.
+    fn turn(&self) -> Option<Turn> {
+        let (waiting, moving, to_stop) = (self.slots.waiting(), self.slots.moving(), self.slots.to_stop());
+        if waiting.is_empty() {
+            return None;
         }
         // A set is started when all of it has ended.
-        if !is_alone && self.slots.iter().any(|slot| slot.is_stopped && !slot.rules.is_optional) {
-            return false;
-        }
-        let has_passed = |before: &Slot| match before.phase {
-            _ if before.rules.is_optional => true,
-            _ if is_alone => before.has_passed,
-            phase => matches!(phase, ChildPhase::Ready | ChildPhase::Finished),
-        };
-        self.slots[..child].iter().all(has_passed)
+        let is_of_set = |slot: &Slot| slot.is_stopped && !slot.rules.is_optional;
+        let is_alone = self.config.strategy == Strategy::OneForOne;
+        let set_ends = !is_alone && to_stop.iter().chain(moving).any(|child| is_of_set(&self.slots[*child]));
+        (!set_ends).then_some(Turn { is_alone, is_held: false })
     }
 
     fn start(&mut self, child: usize, now: Instant, actions: &mut Vec<Action>) {
         let slot = &mut self.slots[child];
         slot.instance += 1;
-        slot.unstopped = None;
+        (slot.unstopped, slot.is_requested) = (None, false);
         if slot.rules.waits_for_ready {
             (slot.phase, slot.ready_at) = (ChildPhase::Starting, Instant::FAR_FUTURE);
             slot.until = now + self.config.start_timeout;
         } else {
             (slot.phase, slot.ready_at) = (ChildPhase::Ready, now);
-            (slot.until, slot.has_passed) = (Instant::FAR_FUTURE, true);
+            (slot.until, slot.has_passed, slot.ready_instance) = (Instant::FAR_FUTURE, true, slot.instance);
         }
         self.events.push(Event::Started { child: slot.rules.name.clone(), instance: slot.instance });
         actions.push(Action::Start { child, instance: slot.instance });
     }
 
     /// Returns the time of the next call of [`advance`](Self::advance), if no child changes before.
-    pub(super) fn next(&self) -> Instant {
-        let drop_by = self.drop_by();
-        let of = |(child, slot): (usize, &Slot)| match slot.phase {
-            ChildPhase::Waiting if self.is_turn_of(child) => slot.not_before,
-            ChildPhase::Waiting | ChildPhase::Finished => Instant::FAR_FUTURE,
-            ChildPhase::Starting | ChildPhase::Ready if slot.is_stopped => self.ask_all_from(),
+    pub(super) fn next(&mut self) -> Instant {
+        self.slots.file();
+        let of_moving = self.slots.moving().iter().map(|child| self.due(&self.slots[*child]));
+        let of_stops = if self.slots.to_stop().is_empty() { Instant::FAR_FUTURE } else { self.ask_all_from() };
+        let mut next = of_moving.fold(of_stops, Instant::min);
+        if let Some(mut turn) = self.turn() {
+            for slot in self.slots.iter() {
+                if slot.phase == ChildPhase::Waiting && turn.is_of(slot) {
+                    next = next.min(slot.not_before);
+                }
+                turn.pass(slot);
+            }
+        }
+        next
+    }
+
+    /// Returns the time limit of a child that starts, stops or is dropped.
+    fn due(&self, slot: &Slot) -> Instant {
+        match slot.phase {
+            ChildPhase::Starting if slot.is_stopped => self.ask_all_from(),
             ChildPhase::Starting => slot.until,
-            ChildPhase::Ready => Instant::FAR_FUTURE,
-            ChildPhase::Stopping => slot.until.min(drop_by),
-            ChildPhase::Dropping if slot.is_blocked => Instant::FAR_FUTURE,
-            ChildPhase::Dropping => slot.until.min(self.end_by),
-        };
-        self.slots.iter().enumerate().map(of).min().unwrap_or(Instant::FAR_FUTURE)
+            ChildPhase::Stopping => slot.until.min(self.drop_by()),
+            ChildPhase::Dropping if !slot.is_blocked => slot.until.min(self.end_by),
+            _ => Instant::FAR_FUTURE,
+        }
     }
 
     /// Returns `true` once each child that is waited for has been ready, or has ended for good.

@@ -33,13 +33,14 @@ pub(super) struct ChildTask {
     pub(super) context: ChildContext,
     factory: Factory,
     life: Option<Life>,
-    meter: Arc<Meter>,
+    /// `None` for a child without a meter.
+    meter: Option<Arc<Meter>>,
     clock: Clock,
     slow_poll: Duration,
     work: Option<Work>,
     /// The waker that is registered for the signal to drop the child.
     registered: Option<Waker>,
-    share: Option<Share>,
+    share: Option<Box<Share>>,
     has_ended: bool,
 }
 
@@ -79,21 +80,21 @@ impl ChildTask {
     pub(super) fn new(
         context: ChildContext,
         (factory, life): (Factory, Life),
-        (meter, clock): (Arc<Meter>, Clock),
+        (meter, clock): (Option<Arc<Meter>>, Clock),
         slow_poll: Duration,
         max_share: Option<f64>,
     ) -> Self {
         let share = max_share.map(|max| {
             let task = futures_util::task::AtomicWaker::new();
             let wakes = Arc::new(Wakes { woken: AtomicBool::new(true), task });
-            Share {
+            Box::new(Share {
                 max,
                 waker: wakes.clone().into(),
                 wakes,
                 owed_until: Instant::default(),
                 is_told: false,
                 pause: None,
-            }
+            })
         });
         Self {
             context,
@@ -112,7 +113,9 @@ impl ChildTask {
     /// Drops the child and reports its end.
     fn end(&mut self, end: End) -> Poll<()> {
         let work = self.work.take();
+        let began = self.began();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(work)));
+        self.passed(began);
         let end = match (dropped, end) {
             (Err(panic), End::Finished | End::Dropped) => {
                 End::Panicked(format!("the child panicked when it was dropped: {}", panic_text(&*panic)))
@@ -127,23 +130,37 @@ impl ChildTask {
         Poll::Ready(())
     }
 
-    /// Polls the child, which is created by the first poll.
-    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { work, factory, context, .. } = self;
-        let began = self.clock.now();
-        let polled =
-            catch_unwind(AssertUnwindSafe(|| work.get_or_insert_with(|| factory(context.clone())).as_mut().poll(cx)));
+    /// Returns the time at which something metered begins.
+    fn began(&self) -> Option<Instant> {
+        self.meter.is_some().then(|| self.clock.now())
+    }
+
+    /// Tells if what began then was slow, and returns its duration.
+    fn passed(&self, began: Option<Instant>) -> Duration {
+        let Some(began) = began else { return Duration::ZERO };
         let took = self.clock.now() - began;
-        self.meter.record(took);
         if took > self.slow_poll {
             self.context.send(Message::SlowPoll(took));
         }
-        match polled {
+        took
+    }
+
+    /// Polls the child, which is created by the first poll. Returns the duration, too.
+    fn poll_work(&mut self, began: Option<Instant>, cx: &mut Context<'_>) -> (Poll<()>, Duration) {
+        let Self { work, factory, context, .. } = self;
+        let polled =
+            catch_unwind(AssertUnwindSafe(|| work.get_or_insert_with(|| factory(context.clone())).as_mut().poll(cx)));
+        let took = self.passed(began);
+        if let Some(meter) = &self.meter {
+            meter.record(took);
+        }
+        let polled = match polled {
             Ok(Poll::Ready(Ok(()))) => self.end(End::Finished),
             Ok(Poll::Ready(Err(cause))) => self.end(End::Failed(cause)),
             Err(panic) => self.end(End::Panicked(format!("the child panicked: {}", panic_text(&*panic)))),
             Ok(Poll::Pending) => Poll::Pending,
-        }
+        };
+        (polled, took)
     }
 
     /// Polls the child if it was woken and has time left. A stop ends the limit, so that the child
@@ -165,11 +182,9 @@ impl ChildTask {
         }
         share.pause = None;
         share.wakes.woken.swap(false, Ordering::AcqRel);
-        let began = self.clock.now();
-        let polled = self.poll_work(&mut Context::from_waker(&share.waker));
-        let took = self.clock.now() - began;
+        let (polled, took) = self.poll_work(Some(now), &mut Context::from_waker(&share.waker));
         // Time that was not used is kept for a few milliseconds: a timer may be late by one.
-        share.owed_until = share.owed_until.max(began.saturating_sub(SLACK)) + time_for(took, share.max);
+        share.owed_until = share.owed_until.max(now.saturating_sub(SLACK)) + time_for(took, share.max);
         polled
     }
 }
@@ -191,7 +206,7 @@ impl Future for ChildTask {
         if task.context.signal().is_dropped() {
             return task.end(End::Dropped);
         }
-        let Some(mut share) = task.share.take() else { return task.poll_work(cx) };
+        let Some(mut share) = task.share.take() else { return task.poll_work(task.began(), cx).0 };
         let polled = task.poll_within_share(&mut share, cx);
         task.share = Some(share);
         polled

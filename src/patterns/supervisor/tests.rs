@@ -40,6 +40,19 @@ fn machine(config: SupervisorConfig, rules: &[Rules], seed: u64) -> Machine {
     Machine::new(config, rules.collect(), Entropy::from_seed(seed))
 }
 
+/// The reason for which an instance ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    Normal,
+    Failure,
+    /// A restart of the child alone was asked for, as by OTP's `restart_child`.
+    Requested,
+}
+
+fn any_exit() -> impl Strategy<Value = Exit> {
+    select(vec![Exit::Normal, Exit::Failure, Exit::Requested])
+}
+
 /// OTP's supervisor, written as its source is: a list of children, of which some live.
 struct Model {
     sets: Sets,
@@ -149,7 +162,7 @@ proptest! {
     #[test]
     fn a_failure_stops_and_restarts_the_set_that_the_naive_model_of_otp_does(
         rules in any_rules(), sets in any_sets(), max_restarts in 0u32..5, seed: u64,
-        exits in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), 0u64..40), 1..16),
+        exits in prop::collection::vec((any::<prop::sample::Index>(), any_exit(), 0u64..40), 1..16),
     ) {
         let config = SupervisorConfig::default().strategy(sets).max_restarts(max_restarts);
         let (mut machine, mut now) = (machine(config, &rules, seed), START);
@@ -166,18 +179,32 @@ proptest! {
         model.start(0..rules.len(), &mut started);
         // Optional children are started with the others here: none waits.
         prop_assert_eq!(settle(&mut machine, &mut now, &rules), started);
-        for (which, normally, seconds) in exits {
+        for (which, exit, seconds) in exits {
             let running: Vec<_> = (0..rules.len()).filter(|i| machine.slots[*i].phase == ChildPhase::Ready).collect();
             if running.is_empty() {
                 break;
             }
             let child = running[which.index(running.len())];
             now = now + Duration::from_secs(seconds);
-            let end = if normally { End::Finished } else { End::Failed("broken".to_owned()) };
             let instance = machine.slots[child].instance;
-            machine.ended(child, instance, end, now);
-            let expected = model.exits(child, normally, now);
+            let expected = match exit {
+                Exit::Requested => {
+                    prop_assert_eq!(machine.restart_on_request(child), Ok(instance + 1));
+                    vec![Step::Stopped(child), Step::Started(child)]
+                }
+                Exit::Normal => {
+                    machine.ended(child, instance, End::Finished, now);
+                    model.exits(child, true, now)
+                }
+                Exit::Failure => {
+                    machine.ended(child, instance, End::Failed("broken".to_owned()), now);
+                    model.exits(child, false, now)
+                }
+            };
             prop_assert_eq!(settle(&mut machine, &mut now, &rules), expected);
+            if exit == Exit::Requested {
+                prop_assert_eq!(machine.has_restarted(child, instance + 1), Some(Ok(())));
+            }
             let lives: Vec<_> = machine.slots.iter().map(|slot| slot.phase == ChildPhase::Ready).collect();
             let expected: Vec<_> = model.lives.iter().map(|lives| *lives == Some(true)).collect();
             prop_assert_eq!(lives, expected);
@@ -226,19 +253,53 @@ proptest! {
     fn under_every_delay_no_child_runs_twice_and_a_shutdown_ends_in_its_time(
         rules in any_rules(), sets in any_sets(), seed: u64, shuts_after in 0u64..200_000,
         habits in prop::collection::vec(any_habits(), 8),
+        requests in prop::collection::vec((0u64..200_000, any::<prop::sample::Index>()), 0..4),
     ) {
         let config = SupervisorConfig::default().strategy(sets).max_restarts(3);
         let mut machine = machine(config, &rules, seed);
         let shut_at = START + Duration::from_millis(shuts_after);
         let mut due: VecDeque<(Instant, usize, u64, Happens)> = VecDeque::new();
         let (mut now, mut alive, mut is_shut, mut ending) = (START, vec![false; rules.len()], false, None);
+        let mut requests: Vec<_> =
+            requests.iter().map(|(ms, which)| (START + Duration::from_millis(*ms), which.index(rules.len()))).collect();
+        let mut asked = Vec::new();
+        // The children that a failure, a late start or a request stops: none other may be stopped.
+        let mut may_stop = vec![false; rules.len()];
         let after = |now: Instant, ms: u64| now + Duration::from_millis(ms);
         for turn in 0.. {
             prop_assert!(turn < 20_000, "the machine turns without end");
-            for action in machine.advance(now) {
+            let actions = machine.advance(now);
+            for event in std::mem::take(&mut machine.events) {
+                use super::{ChildFailure, SupervisorEvent as Event};
+                let number = |name: &crate::config::Name| name.as_str().parse::<usize>().unwrap();
+                match event {
+                    Event::Stopping => ending = ending.or(Some(now)),
+                    Event::RestartRequested { child } => may_stop[number(&child)] = true,
+                    Event::Failed { child, failure: ChildFailure::StartTimeout, .. } => may_stop[number(&child)] = true,
+                    Event::Restarting { child, .. } => {
+                        let child = number(&child);
+                        let set = match sets {
+                            _ if rules[child].1 => child..child,
+                            Sets::OneForOne => child..child,
+                            Sets::OneForAll => 0..rules.len(),
+                            Sets::RestForOne => child + 1..rules.len(),
+                        };
+                        set.for_each(|other| may_stop[other] |= alive[other] && other != child);
+                    }
+                    _ => {}
+                }
+            }
+            for action in actions {
                 match action {
                     Action::Start { child, instance } => {
+                        may_stop[child] = false;
                         prop_assert!(!alive[child], "{} runs twice", child);
+                        // A set starts in order, behind those that are needed and not ready.
+                        let holds_up = |slot: &super::state::Slot| {
+                            let is_ready = matches!(slot.phase, ChildPhase::Ready | ChildPhase::Finished);
+                            !slot.rules.is_optional && !is_ready && sets != Sets::OneForOne
+                        };
+                        prop_assert!(!machine.slots.iter().take(child).any(holds_up), "{} starts early", child);
                         alive[child] = true;
                         let habit = habits[(child + instance as usize) % habits.len()];
                         due.extend(habit.ready_after.map(|ms| (after(now, ms), child, instance, Happens::Ready)));
@@ -247,6 +308,8 @@ proptest! {
                     }
                     Action::Stop { child, by } => {
                         prop_assert!(alive[child] && by >= now);
+                        let may_stop = std::mem::take(&mut may_stop[child]);
+                        prop_assert!(may_stop || ending.is_some(), "{} is in no set", child);
                         let instance = machine.slots[child].instance;
                         let habit = habits[(child + instance as usize) % habits.len()];
                         due.extend(habit.stops_after.map(|ms| (after(now, ms), child, instance, Happens::Stops)));
@@ -265,10 +328,9 @@ proptest! {
                     }
                 }
             }
-            if ending.is_none() && machine.events.contains(&super::SupervisorEvent::Stopping) {
-                ending = Some(now);
-            }
+            asked.retain(|(child, instance)| machine.has_restarted(*child, *instance).is_none());
             if let Some(outcome) = machine.outcome() {
+                prop_assert!(asked.is_empty(), "nobody answers {:?}", asked);
                 // None is left behind without a name.
                 for (slot, alive) in machine.slots.iter().zip(&alive) {
                     prop_assert!(!alive || slot.unstopped == Some(super::Unstopped::Blocked));
@@ -280,12 +342,16 @@ proptest! {
             }
             let happens = due.iter().map(|(at, ..)| *at).min().unwrap_or(Instant::FAR_FUTURE);
             let shuts = if is_shut { Instant::FAR_FUTURE } else { shut_at };
-            let next = machine.next().min(happens).min(shuts);
+            let asks = requests.iter().map(|(at, _)| *at).min().unwrap_or(Instant::FAR_FUTURE);
+            let next = machine.next().min(happens).min(shuts).min(asks);
             prop_assert!(next < Instant::FAR_FUTURE, "the machine waits for nothing");
             now = now.max(next);
             if !is_shut && now >= shut_at {
                 is_shut = true;
                 machine.shut_down(now);
+            }
+            for (_, child) in requests.extract_if(.., |(at, _)| *at <= now) {
+                asked.extend(machine.restart_on_request(child).ok().map(|instance| (child, instance)));
             }
             let (past, later): (Vec<_>, Vec<_>) = due.into_iter().partition(|(at, ..)| *at <= now);
             due = later.into();
@@ -342,4 +408,61 @@ fn a_child_that_is_ready_after_its_start_has_failed_does_not_count() {
     machine.ready(0, 1, late);
     assert_eq!(machine.slots[0].phase, ChildPhase::Stopping);
     assert!(machine.advance(late).is_empty(), "the second child still waits");
+}
+
+#[test]
+fn a_child_that_was_ready_for_long_and_is_restarted_with_its_set_has_short_delays_again() {
+    use crate::backoff::{BackoffConfig, Jitter};
+    let delays = BackoffConfig::default().between(Duration::from_secs(1), Duration::from_secs(64)).jitter(Jitter::None);
+    let config = SupervisorConfig::default().strategy(Sets::OneForAll).backoff(delays);
+    let rules = [child(false, false), child(false, false)];
+    let (mut machine, mut now) = (machine(config.max_restarts(100), &rules, 1), START);
+    settle(&mut machine, &mut now, &rules);
+    for _ in 0..4 {
+        machine.ended(0, machine.slots[0].instance, End::Failed("broken".to_owned()), now);
+        settle(&mut machine, &mut now, &rules);
+    }
+    now = now + config.reset_after;
+    machine.ended(1, machine.slots[1].instance, End::Failed("broken".to_owned()), now);
+    settle(&mut machine, &mut now, &rules);
+    let began = now;
+    machine.ended(0, machine.slots[0].instance, End::Failed("broken".to_owned()), now);
+    settle(&mut machine, &mut now, &rules);
+    assert_eq!(now - began, Duration::from_secs(1));
+}
+
+#[test]
+fn stopping_a_child_costs_the_same_beside_ten_thousand_others_as_beside_a_hundred() {
+    // Looks at children for each child that is stopped, as a run makes them.
+    let looks = |sets, count: usize, restarts: bool| {
+        let rules = vec![child(false, false); count];
+        let config = SupervisorConfig::default().strategy(sets);
+        let (mut machine, mut now) = (machine(config, &rules, 1), START);
+        settle(&mut machine, &mut now, &rules);
+        machine.slots.take_unseen();
+        let before = machine.slots.looks();
+        match restarts {
+            true => machine.ended(0, 1, End::Failed("broken".to_owned()), now),
+            false => machine.shut_down(now),
+        }
+        let (wanted, mut stopped) = (count - usize::from(restarts), 0);
+        while stopped < wanted {
+            let actions = machine.advance(now);
+            // The new states are shown.
+            assert!(machine.slots.take_unseen().into_iter().all(|child| machine.slots[child].instance == 1));
+            assert!(machine.outcome().is_none() && machine.next() != Instant::FAR_FUTURE);
+            for action in actions {
+                let Action::Stop { child, .. } = action else { panic!("{action:?}") };
+                machine.ended(child, 1, End::Finished, now);
+                stopped += 1;
+            }
+        }
+        (machine.slots.looks() - before) as f64 / count as f64
+    };
+    for (sets, restarts) in
+        [(Sets::OneForOne, false), (Sets::OneForAll, false), (Sets::RestForOne, false), (Sets::OneForAll, true)]
+    {
+        let (few, many) = (looks(sets, 100, restarts), looks(sets, 10_000, restarts));
+        assert!(many < 30.0 && many < few * 1.2, "{sets:?}: {few} looks a child, and {many}");
+    }
 }

@@ -103,10 +103,11 @@ impl Timeout {
             let frame = cx.until(&deadline);
             let done = Timed::new(operation.run(frame.context()), deadline.over()).await;
             // The work is dropped by now, before the time-out is reported.
-            if let Some(result) = done {
-                return result.map_err(call::alone::failed);
+            match done {
+                Some(Ok(value)) => Ok(value),
+                Some(Err(error)) => call::alone::failed(error),
+                None => call::alone::timed_out(self.timed_out(&deadline), cx),
             }
-            Err(call::alone::timed_out(self.timed_out(&deadline), cx))
         }
     }
 }
@@ -162,6 +163,7 @@ impl Policy for Timeout {
 
     fn describe(&self, explanation: &mut Explanation) {
         let settings = format!("at most {:?}", self.limit());
-        explanation.push(Layer::new(PolicyKind::Timeout, self.name.clone(), settings).with_timeout(self.limit()));
+        let layer = Layer::new(PolicyKind::Timeout, self.name.clone(), settings).with_timeout(self.limit());
+        explanation.push(layer.with_component(self));
     }
 }

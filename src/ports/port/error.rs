@@ -108,6 +108,14 @@ impl PortError {
         self
     }
 
+    /// Marks that nothing that counts was applied: the request alone had no effect.
+    pub(crate) fn nothing_applied(mut self) -> Self {
+        if self.may_have_been_applied() {
+            Arc::make_mut(&mut self.0).may_have_been_applied = false;
+        }
+        self
+    }
+
     /// Marks the error as temporary, whatever its kind: a handle that was connected is refused,
     /// such as after a change of its password, and tries to connect again by itself.
     ///

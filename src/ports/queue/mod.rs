@@ -72,10 +72,12 @@
 //!    becomes of the message, except that a purge may forget it, and is forgotten at the latest
 //!    when one and a half windows have passed.
 //! 8. **Dead letters are a queue**, too, with all operations except dead letters of its own. A
-//!    message is in one of the two, never in both or in none, whichever process is killed. A dead
-//!    letter is visible at once, and keeps the id, the parts, the counts and the errors of its
-//!    message, and the reason. Dead letters of one group key come in its order; the order of others
-//!    is not promised. A dead letter that would become one again is refused as
+//!    message is in one of the two, never in both or in none, whichever process is killed. Where
+//!    two queues do not change in one step, the next delivery finishes what a killed process began,
+//!    and until then a dead letter may also be hidden in the queue. A dead letter is visible at
+//!    once, and keeps the id, the parts, the counts and the errors of its message, and the reason.
+//!    Dead letters of one group key come in its order; the order of others is not promised. A dead
+//!    letter that would become one again is refused as
 //!    [`Unsupported`](crate::port::PortErrorKind::Unsupported), and stays in flight.
 //! 9. **A full queue is an error** of class [`Throttled`](crate::port::ErrorClass::Throttled),
 //!    returned before any message was accepted. Hidden messages take places. Duplicates take none:
@@ -119,7 +121,7 @@ mod redrive;
 mod requester;
 mod send_only;
 mod settle;
-pub(crate) mod state;
+mod state;
 mod unexplained;
 
 pub use address::Address;

@@ -1,8 +1,5 @@
 //! State machine of the queue in memory. It takes `now` as an argument, and uses neither async nor
 //! tokio.
-#[allow(dead_code, reason = "used by a backend")]
-mod image;
-
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
@@ -238,14 +235,6 @@ impl QueueState {
     /// Returns the time at which the next hidden message becomes visible.
     pub(crate) fn next_return(&self) -> Option<Instant> {
         self.hidden.first().map(|(until, _)| *until)
-    }
-
-    /// Returns the number of messages that are visible at a time, hidden ones that are due
-    /// included.
-    #[allow(dead_code, reason = "used by a backend")]
-    pub(crate) fn visible(&self, now: Instant) -> usize {
-        let due = self.hidden.iter().take_while(|(until, _)| *until <= now).count();
-        self.fresh.len() + self.returned.len() + due
     }
 
     /// Returns the slot of the message that this receipt may settle.

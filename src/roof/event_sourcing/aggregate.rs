@@ -54,7 +54,8 @@ pub struct Executed {
     pub version: Option<u64>,
     /// `true` if the command was accepted before, and nothing was written now.
     pub is_repeated: bool,
-    /// Number of conflicts with other processes that it met.
+    /// Number of conflicts with other writers that it met: other processes, and commits that this
+    /// process made by itself.
     pub conflicts: u32,
 }
 
@@ -63,9 +64,9 @@ pub struct Executed {
 #[non_exhaustive]
 pub enum ExecuteError<E> {
     /// The aggregate rejected the command, on the state of a moment during the call.
-    #[error("the command was rejected")]
+    #[error("the command was rejected: {0:?}")]
     Rejected(E),
-    /// Other processes were faster in each attempt. Nothing was written.
+    /// Other writers were faster in each attempt. Nothing was written.
     #[error("the stream {stream:?} has version {actual}, and {expected} was expected, in {attempts} attempts")]
     Conflict {
         /// The stream.

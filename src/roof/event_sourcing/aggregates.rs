@@ -12,10 +12,12 @@ use quick_cache::sync::Cache;
 use super::{
     aggregate::{Aggregate, ExecuteError, Executed},
     codec::EventCodec,
-    commit::Commit,
+    commit::{self, Commit, Expected},
     config::AggregateConfig,
     decide::{Decider, Known, Order, Reply},
+    error::{Cause, CommitError},
     event::AggregateEvent,
+    handle::Replies,
     store::EventStore,
     stored::{self, Snapshot, StoredEvent},
 };
@@ -38,7 +40,7 @@ use crate::{
 ///
 /// Clones share their state.
 pub struct AggregateStore<A: Aggregate> {
-    inner: Arc<AggregateInner<A>>,
+    pub(super) inner: Arc<AggregateInner<A>>,
     slots: Arc<Slots<A>>,
 }
 
@@ -55,6 +57,7 @@ pub(super) struct AggregateInner<A: Aggregate> {
     pub(super) codec: EventCodec<A::Event>,
     pub(super) snapshots: Option<(Codec<A>, u32)>,
     sends: Option<Sends<A>>,
+    pub(super) replies: Option<Replies>,
     pub(super) config: AggregateConfig,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
@@ -105,6 +108,7 @@ pub struct AggregateStoreSpec<A: Aggregate> {
     codec: EventCodec<A::Event>,
     snapshots: Option<(Codec<A>, u32)>,
     sends: Option<Sends<A>>,
+    pub(super) replies: Option<Replies>,
     config: AggregateConfig,
 }
 
@@ -117,8 +121,10 @@ impl<A: Aggregate> Builder<AggregateStore<A>> {
         self
     }
 
-    /// Sends messages with each event, in its commit: `messages` gets the stream and the event, and
-    /// returns queues with messages. Pure: after a conflict it is called again.
+    /// Sends messages with each event that [`execute`](AggregateStore::execute),
+    /// [`add`](AggregateStore::add) or [`handle`](AggregateStore::handle) appends, in its commit:
+    /// `messages` gets the stream and the event, and returns queues with messages. Pure: after a
+    /// conflict it is called again.
     pub fn messages(
         mut self,
         messages: impl Fn(&str, &A::Event) -> Vec<(String, Message)> + Send + Sync + 'static,
@@ -133,13 +139,13 @@ impl<A: Aggregate> Component for AggregateStore<A> {
     type Spec = AggregateStoreSpec<A>;
 
     fn assemble(spec: AggregateStoreSpec<A>, common: Common) -> Self::Built {
-        let AggregateStoreSpec { log, codec, snapshots, sends, config } = spec;
+        let AggregateStoreSpec { log, codec, snapshots, sends, replies, config } = spec;
         config.check()?;
         codec.check()?;
         let (clock, entropy, events) = (common.clock.clone(), common.entropy(), common.hooks.events());
         let slots = Arc::new(Slots::new(config.cached_states as usize));
         Ok(Self {
-            inner: Arc::new(AggregateInner { log, codec, snapshots, sends, config, clock, entropy, events }),
+            inner: Arc::new(AggregateInner { log, codec, snapshots, sends, replies, config, clock, entropy, events }),
             slots,
         })
     }
@@ -160,9 +166,9 @@ impl<A: Aggregate> AggregateStore<A> {
     /// Creates a builder with the arguments of [`new`](Self::new).
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CAggregateStore%3CA%3E%3E):
-    /// `messages`, `snapshots`.
+    /// `messages`, `replies`, `snapshots`.
     pub fn builder(log: EventStore, codec: EventCodec<A::Event>, config: AggregateConfig) -> Builder<Self> {
-        Builder::new(AggregateStoreSpec { log, codec, snapshots: None, sends: None, config })
+        Builder::new(AggregateStoreSpec { log, codec, snapshots: None, sends: None, replies: None, config })
     }
 
     /// Executes a command of an aggregate: its events are committed, or it is rejected. A command
@@ -191,14 +197,70 @@ impl<A: Aggregate> AggregateStore<A> {
         command_id: impl Into<String>,
         command: A::Command,
     ) -> Result<Executed, ExecuteError<A::Error>> {
-        let inner = &self.inner;
+        let (inner, id) = (&self.inner, command_id.into());
+        // A command that the aggregate rejects asks for its id, too.
+        let names = commit::check_names(&inner.log.inner.can, &id, stream);
+        names.map_err(|error| ExecuteError::Refused(CommitError::Invalid(error)))?;
         let _pending = inner.log.inner.enter().map_err(ExecuteError::Store)?;
         let slot = self.slots.get(stream, || {
             let most = inner.config.max_group as usize;
             let decider = Decider::new(inner.clone(), stream.to_owned());
             Arc::new(Gather::in_order(most, inner.log.inner.spawner.clone(), decider))
         });
-        slot.send(Order { id: command_id.into(), command }).await.map_err(ExecuteError::Store)?
+        slot.send(Order { id, command }).await.map_err(ExecuteError::Store)?
+    }
+
+    /// Adds a command of an aggregate to a commit: its events, their messages, and the version on
+    /// which it was decided. So one commit changes several aggregates, or takes a
+    /// [claim](Commit::claim). A command without events adds its version alone.
+    ///
+    /// A commit whose id was accepted before is answered as
+    /// [repeated](super::Committed::is_repeated) by [`commit`](EventStore::commit), also if the
+    /// aggregate would reject the command by now. After a
+    /// [conflict](super::CommitError::Conflict), begin anew with a new commit. The page has
+    /// [an example](super#two-aggregates-in-one-commit). No snapshot is written.
+    ///
+    /// # Errors
+    /// [`Rejected`](ExecuteError::Rejected) by the aggregate, [`Refused`](ExecuteError::Refused) if
+    /// a name breaks a rule or an event cannot be encoded, [`Store`](ExecuteError::Store) if the
+    /// store failed, an event cannot be decoded or code of the aggregate panicked.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing but the commit, of which nothing was written.
+    pub async fn add(
+        &self,
+        mut commit: Commit,
+        stream: &str,
+        command: &A::Command,
+    ) -> Result<Commit, ExecuteError<A::Error>> {
+        let (inner, log) = (&self.inner, &self.inner.log.inner);
+        let names = commit::check_names(&log.can, commit.id().unwrap_or(stream), stream);
+        names.map_err(|error| ExecuteError::Refused(CommitError::Invalid(error)))?;
+        if commit.is_repeated {
+            return Ok(commit);
+        }
+        let known = inner.read(stream, None).await.map_err(ExecuteError::Store)?;
+        let decided = catch_unwind(AssertUnwindSafe(|| match known.state.decide(command) {
+            Ok(events) if events.is_empty() => Ok(commit.clone().expect(stream, known.version)),
+            Ok(events) => inner.add_events(commit.clone(), stream, known.version, &events),
+            Err(reason) => Err(ExecuteError::Rejected(reason)),
+        }));
+        let panicked = |panic: Box<dyn Any + Send>| panicked(&*panic, &format!("a command of {stream:?}"));
+        let rejected = match decided.unwrap_or_else(|panic| Err(ExecuteError::Store(panicked(panic)))) {
+            Err(ExecuteError::Rejected(reason)) => ExecuteError::Rejected(reason),
+            other => return other,
+        };
+        // A command that was accepted before is no rejection.
+        let Some(id) = commit.id() else { return Err(rejected) };
+        let first = commit.first_stream().unwrap_or(stream);
+        match log.has_accepted(id, first).await {
+            Ok(true) => {
+                commit.is_repeated = true;
+                Ok(commit)
+            }
+            Ok(false) => Err(rejected),
+            Err(error) => Err(ExecuteError::Store(error)),
+        }
     }
 
     /// Returns the state of an aggregate and its version, 0 if it has no events.
@@ -277,7 +339,8 @@ impl<A: Aggregate> AggregateStore<A> {
 
 /// Returns the error of a panic in the user's code.
 pub(super) fn panicked(panic: &(dyn Any + Send), at: &str) -> PortError {
-    PortError::new(PortErrorKind::Other, format!("events: panicked at {at}: {}", panic_text(panic)))
+    let message = format!("events: panicked at {at}: {}", panic_text(panic));
+    PortError::new(PortErrorKind::Other, message).with_source(Cause::Panicked)
 }
 
 /// Events in a page of a load.
@@ -364,8 +427,21 @@ impl<A: Aggregate> AggregateInner<A> {
         }
     }
 
+    /// Adds events and their messages to a commit.
+    pub(super) fn add_events(
+        &self,
+        commit: Commit,
+        stream: &str,
+        version: u64,
+        events: &[A::Event],
+    ) -> Result<Commit, ExecuteError<A::Error>> {
+        let encoded: Result<Vec<_>, PortError> = events.iter().map(|event| self.codec.encode(event)).collect();
+        let encoded = encoded.map_err(CommitError::Invalid)?;
+        Ok(self.with_messages(commit.append(stream, Expected::Version(version), encoded), stream, events))
+    }
+
     /// Adds the messages of events to their commit.
-    pub(super) fn with_messages(&self, commit: Commit, stream: &str, events: &[A::Event]) -> Commit {
+    fn with_messages(&self, commit: Commit, stream: &str, events: &[A::Event]) -> Commit {
         let Some(sends) = &self.sends else { return commit };
         let messages = events.iter().flat_map(|event| sends(stream, event));
         messages.fold(commit, |commit, (queue, message)| commit.send(queue, message))

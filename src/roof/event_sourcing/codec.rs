@@ -1,12 +1,11 @@
 //! The conversion of events to bytes and back, also of those with an older schema.
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     error::Error,
     fmt,
     sync::Arc,
 };
-
-use bytes::Bytes;
 
 use super::commit::NewEvent;
 use crate::{
@@ -29,20 +28,22 @@ type NameOf<E> = Arc<dyn Fn(&E) -> &'static str + Send + Sync>;
 /// use steadfast::{codec::Codec, event_sourcing::{EventCodec, NewEvent}};
 ///
 /// #[derive(Serialize, Deserialize, Debug, PartialEq)]
-/// struct Paid { cents: u64, currency: String }
+/// enum Bill { Sent, Paid { cents: u64, currency: String } }
 ///
 /// let json = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
-/// let codec = EventCodec::new(json, |_: &Paid| "Paid")
+/// let kind = |bill: &Bill| match bill { Bill::Sent => "Sent", Bill::Paid { .. } => "Paid" };
+/// let codec = EventCodec::new(json, kind)
 ///     .schema("Paid", 2)
 ///     .upcast("Paid", 1, |body| {
-///         let mut paid: serde_json::Value = serde_json::from_slice(body)?;
-///         paid["currency"] = "EUR".into();
-///         serde_json::to_vec(&paid)
+///         // In the JSON of an enum the fields are inside of the variant.
+///         let mut bill: serde_json::Value = serde_json::from_slice(body)?;
+///         bill["Paid"]["currency"] = "EUR".into();
+///         serde_json::to_vec(&bill)
 ///     })
 ///     .ignore("Viewed");
 ///
-/// let old = NewEvent::new("Paid", r#"{"cents":700}"#);
-/// let paid = Paid { cents: 700, currency: "EUR".into() };
+/// let old = NewEvent::new("Paid", r#"{"Paid":{"cents":700}}"#);
+/// let paid = Bill::Paid { cents: 700, currency: "EUR".into() };
 /// assert_eq!(codec.decode(&old).unwrap(), Some(paid));
 /// assert_eq!(codec.decode(&NewEvent::new("Viewed", "")).unwrap(), None);
 /// let unknown = codec.decode(&NewEvent::new("Refunded", "{}")).unwrap_err();
@@ -167,12 +168,12 @@ impl<E> EventCodec<E> {
         let failed = |schema: u32, reason: &dyn fmt::Display| {
             PortError::new(PortErrorKind::Corrupt, format!("events: {kind:?} of schema {schema}: {reason}"))
         };
-        let mut body = event.body.clone();
+        let mut body = Cow::Borrowed(&event.body[..]);
         for schema in event.schema..ours {
             let Some(step) = self.upcasts.get(&(kind.to_owned(), schema)) else {
                 return Err(failed(schema, &"there is no step to the next schema"));
             };
-            body = Bytes::from(step(&body).map_err(|error| failed(schema, &error))?);
+            body = Cow::Owned(step(&body).map_err(|error| failed(schema, &error))?);
         }
         let decoded = self.codec.decode(&body).map_err(|error| failed(ours, &error))?;
         match (self.name)(&decoded) {

@@ -5,6 +5,8 @@ use bytes::Bytes;
 
 use super::{
     Token,
+    error::Cause,
+    outbox::with_command_id,
     stored::{self, AROUND_STREAM, COMMITS, IdRow, ROWS, RequestId},
 };
 use crate::{
@@ -14,6 +16,21 @@ use crate::{
     store::{DeleteOptions, Precondition, PutOptions, Sequence, Version, Write},
     time::Timestamp,
 };
+
+/// Bytes of the longest id that an outbox gives a command.
+const LONGEST_ID: usize = 32 + "/.".len() + 20 + 20;
+
+/// Returns the limits of the names of streams, commands and claims.
+fn names(can: &Capabilities) -> Capabilities {
+    can.largest_key(can.max_key().saturating_sub(AROUND_STREAM))
+}
+
+/// Checks the id of a command and the stream of its aggregate.
+pub(super) fn check_names(can: &Capabilities, id: &str, stream: &str) -> Result<(), PortError> {
+    let names = names(can);
+    names.check_key("id", id)?;
+    names.check_key("stream", stream)
+}
 
 /// An event to append to a stream.
 ///
@@ -102,6 +119,8 @@ pub struct Commit {
     messages: Vec<(String, Message)>,
     /// The value of the first stream's snapshot.
     snapshot: Option<Bytes>,
+    /// `true` if its id was accepted before, which an aggregate saw that would reject it by now.
+    pub(super) is_repeated: bool,
 }
 
 impl Commit {
@@ -123,10 +142,14 @@ impl Commit {
             rows: Vec::new(),
             messages: Vec::new(),
             snapshot: None,
+            is_repeated: false,
         }
     }
 
-    /// Appends events to a stream, which must have the expected version.
+    /// Appends events to a stream, which must have the expected version. A commit names each stream
+    /// once. Its first stream is the one that [`CommandReused`](super::CommitError::CommandReused)
+    /// and [`Taken`](super::CommitError::Taken) tell, and the key of the
+    /// [topic](super::LogTopic)'s event.
     pub fn append(
         mut self,
         stream: impl Into<String>,
@@ -143,7 +166,8 @@ impl Commit {
         self
     }
 
-    /// Takes a name that is unique within the log, until a commit [releases](Self::release) it.
+    /// Takes a name that is unique within the log, until a commit [releases](Self::release) it. The
+    /// holder is the commit's first stream.
     pub fn claim(mut self, name: impl Into<String>) -> Self {
         self.claims.push(name.into());
         self
@@ -173,6 +197,11 @@ impl Commit {
     pub(super) fn snapshot(mut self, value: Bytes) -> Self {
         self.snapshot = Some(value);
         self
+    }
+
+    /// Returns the stream by which a repeated command is told from another one with its id.
+    pub(super) fn first_stream(&self) -> Option<&str> {
+        self.appends.first().map(|append| append.stream.as_str())
     }
 
     /// Returns the id of the command.
@@ -252,7 +281,7 @@ impl Commit {
     }
 
     fn check(&self, can: &Capabilities, outboxes: &BTreeMap<String, Capabilities>) -> Result<(), PortError> {
-        let names = can.largest_key(can.max_key().saturating_sub(AROUND_STREAM));
+        let names = names(can);
         if let Some(id) = &self.id {
             names.check_key("id", id)?;
         }
@@ -289,12 +318,13 @@ impl Commit {
         for (queue, message) in &self.messages {
             let Some(can) = outboxes.get(queue) else {
                 let rule = format_args!("must be one with which the log was built, is {queue:?}");
-                return Err(PortError::invalid("queue", rule));
+                return Err(PortError::invalid("queue", rule).with_source(Cause::Undeclared));
             };
             if message.deduplication_id.is_some() {
                 return Err(PortError::invalid("deduplication_id", "must not be set: the place in the log is the id"));
             }
-            Message::check(std::slice::from_ref(message), can)?;
+            let with_id = with_command_id(message.clone(), || "x".repeat(LONGEST_ID));
+            Message::check(std::slice::from_ref(&with_id), can)?;
         }
         match self.rows.iter().find(|write| !write.row().is_some_and(|row| row.starts_with(ROWS))) {
             Some(write) => {
@@ -422,8 +452,7 @@ pub struct Committed {
     /// A place in the log that covers the commit.
     pub token: Token,
     /// The version of each stream of the commit behind it; empty if it
-    /// [is repeated](Self::is_repeated). A stream that was appended to
-    /// [any](Expected::Any) version is missing if the store's reply was lost.
+    /// [is repeated](Self::is_repeated).
     pub versions: BTreeMap<String, u64>,
     /// `true` if the command was accepted before, and nothing was written now.
     pub is_repeated: bool,

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::{
     aggregate::{Aggregate, ExecuteError, Executed},
     aggregates::{AggregateInner, panicked},
-    commit::{Commit, Committed, Expected, Job},
+    commit::{Commit, Committed, Job},
     error::CommitError,
     event::AggregateEvent,
     send::Done,
@@ -156,10 +156,8 @@ impl<A: Aggregate> Decider<A> {
                     (course.conflicts, attempts, must_read) = (course.conflicts + 1, attempts + 1, true);
                     self.inner.send(AggregateEvent::Conflicted { stream: stream.clone(), attempts });
                     if attempts >= self.inner.config.max_attempts {
-                        for i in of_job {
-                            let stream = stream.clone();
-                            course.reply(i, Err(ExecuteError::Conflict { stream, expected, actual, attempts }));
-                        }
+                        let conflict = || ExecuteError::Conflict { stream: stream.clone(), expected, actual, attempts };
+                        self.give_up(of_job, conflict, course).await;
                         attempts = 0;
                     } else {
                         self.inner.clock.sleep(delays.next().unwrap_or_default()).await;
@@ -180,6 +178,27 @@ impl<A: Aggregate> Decider<A> {
             known = Some(state);
         }
         *self.known.lock() = known;
+    }
+
+    /// Answers commands that met conflicts in each attempt. One that was accepted before is
+    /// repeated.
+    async fn give_up(
+        &self,
+        commands: Vec<usize>,
+        conflict: impl Fn() -> ExecuteError<A::Error>,
+        course: &mut Course<A>,
+    ) {
+        let log = &self.inner.log.inner;
+        for i in commands {
+            let reply = match log.has_accepted(&course.orders[i].id, &self.stream).await {
+                Ok(true) => {
+                    log.token().await.map_err(ExecuteError::Store).and_then(|token| course.repeated(Some(token)))
+                }
+                // Nothing was written, also if that cannot be read.
+                _ => Err(conflict()),
+            };
+            course.reply(i, reply);
+        }
     }
 
     fn delays(&self) -> Backoff {
@@ -235,10 +254,7 @@ impl<A: Aggregate> Decider<A> {
         let mut next = behind.clone();
         events.iter().for_each(|event| next.state.evolve(event));
         next.version += events.len() as u64;
-        let encoded: Result<Vec<_>, PortError> = events.iter().map(|event| inner.codec.encode(event)).collect();
-        let encoded = encoded.map_err(CommitError::Invalid)?;
-        let commit = Commit::new(&order.id).append(&self.stream, Expected::Version(behind.version), encoded);
-        let commit = inner.with_messages(commit, &self.stream, &events);
+        let commit = inner.add_events(Commit::new(&order.id), &self.stream, behind.version, &events)?;
         // A snapshot for which the request has no room is left out.
         let with_snapshot = inner.snapshot(behind.version, &next).map(|snapshot| commit.clone().snapshot(snapshot));
         let job = match with_snapshot.map(|commit| inner.log.inner.prepare(commit)) {

@@ -1,4 +1,6 @@
 //! Errors of commits.
+use std::error::Error;
+
 use crate::port::{Failure, PortError};
 
 /// Error of a commit.
@@ -52,5 +54,26 @@ impl Failure for CommitError {
             Self::Invalid(error) | Self::Store(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+/// The cause of an error that its kind does not tell: the source of the error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Cause {
+    /// Code of the user panicked.
+    #[error("a panic")]
+    Panicked,
+    /// The log was built without the queue of a message.
+    #[error("the log was built without it")]
+    Undeclared,
+    /// Each request was lost, and nothing was applied.
+    #[error("the time is over")]
+    GivenUp,
+}
+
+impl Cause {
+    /// Returns the cause of an error, if it has one.
+    pub(super) fn of(error: &PortError) -> Option<Self> {
+        error.source().and_then(|source| source.downcast_ref().copied())
     }
 }

@@ -5,7 +5,8 @@ use crate::{observe::Traced, port::PortErrorKind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AggregateEvent {
-    /// Another process appended to a stream while a command was decided.
+    /// Another writer appended to a stream while a command was decided: another process, or a
+    /// commit that this process made by itself.
     Conflicted {
         /// The stream.
         stream: String,
@@ -25,6 +26,16 @@ pub enum AggregateEvent {
         stream: String,
         /// Number of events.
         events: u64,
+    },
+    /// The reply to a command of a queue was dropped: its queue refuses it for good, or has a name
+    /// that is not known. The command was handled.
+    ReplyNotSent {
+        /// The stream of the command's aggregate.
+        stream: String,
+        /// The id of the command.
+        command: String,
+        /// The reason.
+        reason: String,
     },
 }
 
@@ -49,6 +60,9 @@ impl Traced for AggregateEvent {
             }
             Self::LongStream { stream, events } => {
                 tracing::warn!(target: TARGET, log, stream, events, "long stream without a snapshot");
+            }
+            Self::ReplyNotSent { stream, command, reason } => {
+                tracing::warn!(target: TARGET, log, stream, command, reason, "reply dropped");
             }
         }
     }

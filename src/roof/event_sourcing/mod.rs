@@ -41,7 +41,7 @@
 //! | `retry` | 1 to 50 ms, full jitter | delays between them |
 //! | `cached_states` | 1,000 | aggregates whose states are kept in memory |
 //! | `max_group` | 64 | commands of an aggregate that are committed together, at most |
-//! | `snapshot_every` | 100 | events between two snapshots, if there is a codec for them |
+//! | `snapshot_every` | 100 | events between two snapshots, if there is a codec for them; the command that crosses a multiple of it writes one, and a commit of your own none |
 //!
 //! Of an outbox:
 //!
@@ -91,7 +91,8 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // In a service, a durable store, such as a SQLite file or a PostgreSQL server.
+//! // In a service, a durable store: `backend::open("sqlite:shop.db").await?.store()`, with the
+//! // feature `sqlite`.
 //! let log = EventStore::open(Arc::new(InMemoryStore::new()), "conference").await?;
 //! let json = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
 //! let codec = EventCodec::new(json, |_: &Booked| "SeatsBooked");
@@ -136,7 +137,8 @@
 //! let conflict = log.commit(late).await.unwrap_err();
 //! assert!(matches!(conflict, CommitError::Conflict { actual: 1, .. }));
 //!
-//! // 3. Keep a name unique: each badge number belongs to one attendee.
+//! // 3. Keep a name unique: each badge number belongs to one attendee. The command of an aggregate
+//! // claims by `AggregateStore::add`.
 //! let badge = |id: &str, attendee: &str| {
 //!     let named = NewEvent::new("BadgeIssued", "117");
 //!     Commit::new(id).append(attendee, Expected::Any, [named]).claim("badge/117")
@@ -187,11 +189,13 @@
 //! # Messages
 //!
 //! A commit [sends](Commit::send) messages to queues that the log was [built](EventStore::builder)
-//! with, and an aggregate sends them [with its events](AggregateStore::builder). They are parts of
-//! the commit. An [`Outbox`] for each queue reads the log from its checkpoint on, sends them, and
-//! moves the checkpoint. A process may die between the two, and then a message is sent again, under
-//! the same de-duplication id: the identity of the log, the number of the commit, and the place in
-//! it. Any number of processes may run the outbox of a queue. All but one stand by.
+//! with, and an aggregate sends them [with its events](AggregateStore::builder), but not with those
+//! that you append yourself. They are parts of the commit. An [`Outbox`] for each queue reads the
+//! log from its checkpoint on, sends them, and moves the checkpoint. A process may die between the
+//! two, and then a message is sent again, under the same de-duplication id: the identity of the
+//! log, the number of the commit, and the place in it. The header [`COMMAND_ID`] has the same id,
+//! if the message has none. Any number of processes may run the outbox of a queue. All but one
+//! stand by.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -222,6 +226,185 @@
 //! # }
 //! ```
 //!
+//! # Two aggregates
+//!
+//! Aggregates of several types share a log: a store for each type, and streams whose names begin
+//! with the type. Here an order that was placed sends the command that reserves its items, in its
+//! commit. The outbox gives each command an id, so that it is executed once. A reservation that the
+//! stock refuses ends here, and the order does not learn of it: in a service let `Refused` be an
+//! event of the stock, with a message to the order.
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use serde::{Deserialize, Serialize};
+//! use steadfast::{
+//!     codec::Codec,
+//!     event_sourcing::{
+//!         Aggregate, AggregateConfig, AggregateStore, EventCodec, EventStore, EventStoreConfig,
+//!         Outbox, OutboxConfig,
+//!     },
+//!     queue::{InMemoryQueue, Message, Queue},
+//!     queue_listener::{QueueListener, QueueListenerConfig, Work},
+//!     store::InMemoryStore,
+//! };
+//!
+//! #[derive(Default, Clone)]
+//! struct Order { is_placed: bool }
+//!
+//! #[derive(Clone, Serialize, Deserialize)]
+//! struct Placed { item: String, count: u32 }
+//!
+//! impl Aggregate for Order {
+//!     type Command = Placed;
+//!     type Event = Placed;
+//!     type Error = &'static str;
+//!
+//!     fn decide(&self, order: &Placed) -> Result<Vec<Placed>, &'static str> {
+//!         if self.is_placed { Err("placed before") } else { Ok(vec![order.clone()]) }
+//!     }
+//!
+//!     fn evolve(&mut self, _: &Placed) {
+//!         self.is_placed = true;
+//!     }
+//! }
+//!
+//! #[derive(Default, Clone)]
+//! struct Stock { left: u32 }
+//!
+//! #[derive(Clone, Serialize, Deserialize)]
+//! enum Moved { Delivered(u32), Reserved(u32) }
+//!
+//! impl Aggregate for Stock {
+//!     type Command = Moved;
+//!     type Event = Moved;
+//!     type Error = &'static str;
+//!
+//!     fn decide(&self, wanted: &Moved) -> Result<Vec<Moved>, &'static str> {
+//!         match wanted {
+//!             Moved::Reserved(count) if *count > self.left => Err("sold out"),
+//!             _ => Ok(vec![wanted.clone()]),
+//!         }
+//!     }
+//!
+//!     fn evolve(&mut self, moved: &Moved) {
+//!         match moved {
+//!             Moved::Delivered(count) => self.left += count,
+//!             Moved::Reserved(count) => self.left -= count,
+//!         }
+//!     }
+//! }
+//!
+//! fn json<T: Serialize + for<'a> Deserialize<'a> + 'static>() -> Codec<T> {
+//!     Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes))
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let wanted = Arc::new(InMemoryQueue::new("reservations"));
+//! let store = Arc::new(InMemoryStore::new());
+//! let log = EventStore::builder(store, "shop", EventStoreConfig::default())
+//!     .outbox("reservations", wanted.capabilities())
+//!     .build().await?;
+//!
+//! let codec = EventCodec::new(json(), |_: &Placed| "Placed");
+//! let orders = AggregateStore::<Order>::builder(log.clone(), codec, AggregateConfig::default())
+//!     .messages(|_, placed| {
+//!         let command = format!(r#"{{"Reserved":{}}}"#, placed.count);
+//!         let message = Message::new(command).group(format!("stock/{}", placed.item));
+//!         vec![("reservations".to_owned(), message)]
+//!     })
+//!     .build()?;
+//! let codec = EventCodec::new(json(), |moved: &Moved| match moved {
+//!     Moved::Delivered(_) => "Delivered",
+//!     Moved::Reserved(_) => "Reserved",
+//! });
+//! let stock = AggregateStore::<Stock>::new(log.clone(), codec, AggregateConfig::default())?;
+//!
+//! stock.execute("stock/tea", "delivery-1", Moved::Delivered(10)).await?;
+//! let order = Placed { item: "tea".to_owned(), count: 3 };
+//! orders.execute("order/7", "order/7/place", order).await?;
+//!
+//! // In a service both run until it stops, each in a task, in any number of processes:
+//! // `tokio::spawn(async move { listener.run(stop, async |work: Work| ..).await })`.
+//! let outbox = Outbox::new(&log, "reservations", wanted.clone(), OutboxConfig::default())?;
+//! let listener = QueueListener::new(wanted, QueueListenerConfig::default())?;
+//! let stop = || tokio::time::sleep(Duration::from_secs(1));
+//! let handler = async |work: Work| {
+//!     stock.handle(&work, |message| serde_json::from_slice(&message.body)).await
+//! };
+//! let (sent, handled) = tokio::join!(outbox.run(stop()), listener.run(stop(), handler));
+//! sent?;
+//! handled?;
+//! assert_eq!(stock.load("stock/tea").await?.0.left, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Two aggregates in one commit
+//!
+//! Where neither may change without the other, [`add`](AggregateStore::add) puts a command of each
+//! into one commit, which requires the versions on which both were decided. After a conflict all of
+//! it is begun anew.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use serde::{Deserialize, Serialize};
+//! # use steadfast::{codec::Codec, event_sourcing::EventCodec, store::InMemoryStore};
+//! use steadfast::event_sourcing::{
+//!     Aggregate, AggregateConfig, AggregateStore, Commit, CommitError, Committed, EventStore,
+//! };
+//!
+//! #[derive(Default, Clone)]
+//! struct Account { cents: i64 }
+//!
+//! # #[derive(Clone, Serialize, Deserialize)]
+//! # struct Moved(i64);
+//! impl Aggregate for Account {
+//!     type Command = Moved;
+//!     type Event = Moved;
+//!     type Error = &'static str;
+//!
+//!     fn decide(&self, Moved(cents): &Moved) -> Result<Vec<Moved>, &'static str> {
+//!         if self.cents + cents < 0 { Err("overdrawn") } else { Ok(vec![Moved(*cents)]) }
+//!     }
+//!
+//!     fn evolve(&mut self, Moved(cents): &Moved) {
+//!         self.cents += cents;
+//!     }
+//! }
+//!
+//! type Failed = Box<dyn std::error::Error>;
+//!
+//! async fn transfer(
+//!     accounts: &AggregateStore<Account>, id: &str, (from, to): (&str, &str), cents: i64,
+//! ) -> Result<Committed, Failed> {
+//!     for _ in 0..8 {
+//!         let commit = accounts.add(Commit::new(id), from, &Moved(-cents)).await?;
+//!         let commit = accounts.add(commit, to, &Moved(cents)).await?;
+//!         match accounts.log().commit(commit).await {
+//!             Err(CommitError::Conflict { .. }) => {}
+//!             done => return Ok(done?),
+//!         }
+//!     }
+//!     Err("too many others change these accounts".into())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Failed> {
+//! # let log = EventStore::open(Arc::new(InMemoryStore::new()), "bank").await?;
+//! # let json = Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes));
+//! # let codec = EventCodec::new(json, |_: &Moved| "Moved");
+//! # let accounts = AggregateStore::<Account>::new(log, codec, AggregateConfig::default())?;
+//! accounts.execute("ada", "salary-7", Moved(70)).await?;
+//! let move_all = || transfer(&accounts, "transfer-1", ("ada", "ben"), 70);
+//! assert!(!move_all().await?.is_repeated);
+//! // Ada has nothing left, and yet the second call is no rejection: its id was accepted.
+//! assert!(move_all().await?.is_repeated);
+//! assert_eq!(accounts.load("ben").await?.0.cents, 70);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Schemas
 //!
 //! Each event has a type and the number of its schema. An [`EventCodec`] changes a body with an
@@ -231,14 +414,17 @@
 //!
 //! # Composing
 //!
-//! - **Views**: a [`StreamProcessor`](crate::stream::StreamProcessor) over
-//!   [`topic`](EventStore::topic) runs in any number of processes. The number of the commit
-//!   identifies it. Its [`Token`] travels with an answer, and a reader waits for it.
-//! - **Commands from a queue**: a [`queue_listener`](crate::queue_listener) calls
-//!   [`execute`](AggregateStore::execute), with the message's id as the command's id. `remember`
-//!   must be longer than a message may be delivered again.
+//! - **Views**: a [`View`](crate::materialized_view::View) follows [`topic`](EventStore::topic), in
+//!   any number of processes. The [`Token`] of a commit travels with an answer, and a reader waits
+//!   for it. A view over several types of aggregates has one codec for all events, or passes over
+//!   those of the other types by name: `codec.clone().ignore("Reserved")`.
+//! - **Commands from a queue**: [`handle`](AggregateStore::handle) is the handler of a queue
+//!   listener. It takes the aggregate and the command's id from headers, and sends replies.
+//!   `remember` must be longer than a message may be delivered again.
 //! - **Calls**: `decide` is pure. Call other services before, and pass what they said in the
 //!   command.
+//! - **Several aggregates at once**: [`add`](AggregateStore::add) puts a command of each into one
+//!   commit. Where one may follow the other: a message, as above.
 //! - **Several contexts**: [`expect`](Commit::expect) and [`write`](Commit::write) within one log;
 //!   a [saga](crate::saga) beyond it.
 //! - **Idempotency** ([all ways](crate::_docs::once)): the command's id.
@@ -254,6 +440,7 @@
 //!    another stream it is refused.
 //! 4. A commit takes effect once, also if its reply is lost, its request arrives late or its
 //!    process dies. If the store stays away for 15 s, the error says that it may have been applied.
+//!    Commits that came together have one such limit; the rest of them was not applied then.
 //! 5. Commits that meet share a request, and none fails for the cause of another. A dropped caller
 //!    disturbs nobody.
 //! 6. A missing row, one that cannot be decoded and one of a newer release are errors. None is
@@ -263,7 +450,8 @@
 //! 8. A commit that breaks a rule is refused before anything is sent, with the name of the field; a
 //!    store without a needed capability by the name of that; a commit above `max_pending` at once.
 //! 9. A command is decided on the state of the version to which its events are appended, in any
-//!    number of processes.
+//!    number of processes. Those that are added to one commit take effect together, or none does;
+//!    one that was accepted before is repeated, also if an aggregate would reject it by now.
 //! 10. Commands of one aggregate in one process never conflict with each other, and are committed
 //!     together. Each is answered by itself, also if another one panics, and other aggregates are
 //!     not held up.
@@ -275,40 +463,63 @@
 //! 13. Upcasts run one step at a time. An unknown type, and a schema above ours, are errors with
 //!     both names; only what is ignored is passed over. A load of more than 1,000 events is an
 //!     event.
-//!
 //! 14. A message is sent if and only if its commit took effect: at least once, in the order of the
-//!     log, under one de-duplication id. Each queue has its own checkpoint, moved behind the send,
-//!     so a queue that is down holds up itself alone. Messages that were trimmed are an error.
+//!     log, under one de-duplication id and one command id. Each queue has its own checkpoint,
+//!     moved behind the send, so a queue that is down holds up itself alone. Messages that were
+//!     trimmed are an error.
 //! 15. A queue that was not declared, and a message that its queue would refuse, are refused by the
 //!     commit.
+//! 16. A command from a queue is executed once within `remember`, however often its message is
+//!     delivered. A rejection completes the message. A store that is away or refuses us costs no
+//!     attempt, and neither does a missing outbox. What does not decode or has no command id is a
+//!     dead letter.
 //!
 //! # Cancel safety
 //!
 //! A dropped [`commit`](EventStore::commit) or [`execute`](AggregateStore::execute) took effect,
 //! takes effect later, or never. Repeat it with the same id. A dropped [`run`](Outbox::run) of an
-//! outbox sends the messages behind its last checkpoint again.
+//! outbox sends the messages behind its last checkpoint again. The message of a dropped
+//! [`handle`](AggregateStore::handle) is delivered again, and its command is executed once. A
+//! dropped read or load loses nothing; a dropped [`trim`](EventStore::trim) may have deleted some
+//! of the oldest commits.
 //!
 //! # Events
 //!
-//! [`AggregateEvent`]: conflicted, snapshot ignored, long stream. Alert on a long stream, and on
-//! conflicts of most commands: then an aggregate is too large. [`OutboxEvent`]: send failed, store
-//! failed, stands by. Alert on a failed send that repeats.
+//! [`AggregateEvent`]: conflicted, snapshot ignored, long stream, reply not sent. Alert on a long
+//! stream, and on conflicts of most commands: then an aggregate is too large, or is often changed
+//! by commits of your own. [`OutboxEvent`]: send failed, store failed, stands by. Alert on a failed
+//! send that repeats. [`state`](EventStore::state) has the totals of a log. With feature `metrics`
+//! all of them are watched.
 //!
 //! # Pitfalls
 //!
 //! - An event is never changed. Correct it by another event, and write an upcast for another form.
 //! - An event appended to `Expected::Any` has no version in its [`StoredCommit`], because the store
 //!   numbers it later; it has one in its stream.
+//! - A commit that you build from events, not by [`add`](AggregateStore::add), has none of the
+//!   messages of an aggregate, and its id is asked for by the log alone: a rejection before it may
+//!   mean that it was accepted.
+//! - Names of streams, commands and claims are limited by the store's
+//!   [`max_key`](crate::port::Capabilities::max_key): 990 bytes on SQLite.
 //! - All commits of a log are in one order, so one log has the rate of one sequence of its store.
 //!   Open several logs for what needs no common order.
 //! - A snapshot of a fold that has changed is wrong, and is read: raise its schema with the fold.
-//! - A claim that is released is free for everyone. Release it in the commit that ends its use.
+//! - A claim that is released is free for everyone, whoever held it. Release it in a commit that
+//!   appends to its holder's stream with the expected version: repeated when its id is forgotten,
+//!   such a commit conflicts, and does not free the claim of the next holder.
 //! - A trim does not know the outboxes and the processors: trim behind the slowest of them.
 //! - A message's delay begins when the outbox sends it, not with the commit.
 //! - Personal data stays in the events. Encrypt it with a key for each person, and delete the key.
 //! - Times in events are those of the processes' wall clocks. No decision compares them.
-//! - A command that was decided without events is not remembered: repeated later, it is decided
-//!   anew.
+//! - A command that was decided without events, or rejected, is not remembered: repeated later, it
+//!   is decided anew. So is one from a queue whose completion was lost: it may be accepted after
+//!   its caller was told that it is rejected. Where that matters, let the rejection be an event.
+//! - What another aggregate must learn is an event, such as `Refused`, with a message. An `Err` of
+//!   `decide` sends none.
+//! - A command from a queue is executed again if its message is delivered again behind `remember`,
+//!   such as after an outage of the queue. Set it above the longest outage.
+//! - A command with an event of a newer release is delivered again for ever after a roll-back, and
+//!   its group waits behind it.
 //! - A trim, a claim's release and a snapshot know no owner: whoever may commit may do them. Two
 //!   types of aggregates over one stream need different schemas of snapshots.
 //! - A processor orders commits by their first stream. A commit to several streams may run beside
@@ -330,9 +541,11 @@ mod announce; // notices of commits
 mod codec;
 mod commit;
 mod config;
+mod counts; // totals of a log
 mod decide; // the commands of one aggregate in one process
 mod error;
 mod event;
+mod handle; // commands from a queue
 mod outbox; // messages of commits
 mod send; // requests, and what follows a refusal or a lost reply
 mod state; // the decision which commits share a request
@@ -348,8 +561,10 @@ pub use aggregates::AggregateStore;
 pub use codec::EventCodec;
 pub use commit::{Commit, Committed, Expected, NewEvent};
 pub use config::{AggregateConfig, EventStoreConfig};
+pub use counts::EventStoreState;
 pub use error::CommitError;
 pub use event::{AggregateEvent, OutboxEvent};
+pub use handle::{AGGREGATE, COMMAND_ID, COMMAND_STATUS};
 pub use outbox::{Outbox, OutboxConfig};
 pub use store::EventStore;
 pub use stored::{CommittedEvent, StoredCommit, StoredEvent};

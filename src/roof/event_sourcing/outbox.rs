@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     event::OutboxEvent,
+    handle::COMMAND_ID,
     send::{ATTEMPT, unanswered},
     store::{EventStore, EventStoreInner},
     stored::{self, StoredCommit},
@@ -200,8 +201,8 @@ impl Outbox {
         let mut messages = Vec::new();
         for recorded in &found {
             let commit = StoredCommit::open(recorded)?;
-            let of_it = commit.messages.into_iter().filter(|(queue, _)| *queue == self.name);
-            messages.extend(of_it.zip(1..).map(|((_, message), nth)| self.with_id(message, (commit.number, nth))));
+            let of_it = commit.messages.into_iter().zip(1..).filter(|((queue, _), _)| *queue == self.name);
+            messages.extend(of_it.map(|((_, message), nth)| self.with_ids(message, (commit.number, nth))));
         }
         for messages in messages.chunks(self.queue.capabilities().max_batch().clamp(1, MAX_BATCH)) {
             let mut sent = self.send(messages, shutdown.as_mut()).await;
@@ -243,18 +244,26 @@ impl Outbox {
         send.send(|_, _| messages.to_vec(), failed, shutdown).await
     }
 
-    /// Gives a message its de-duplication id, if the queue knows such.
-    fn with_id(&self, message: Message, (number, nth): (u64, u64)) -> Message {
+    /// Gives a message the id of its command, and its de-duplication id, if the queue knows such.
+    fn with_ids(&self, message: Message, (number, nth): (u64, u64)) -> Message {
+        let id = || format!("{}/{number}.{nth}", self.log.inner.identity);
+        let message = with_command_id(message, id);
         if !self.queue.capabilities().has(Capability::Deduplication) {
             return message;
         }
-        message.deduplicate(format!("{}/{number}.{nth}", self.log.inner.identity))
+        message.deduplicate(id())
     }
 
     /// Subscribes to the events that follow.
     pub fn events(&self) -> Subscription<OutboxEvent> {
         self.events.subscribe()
     }
+}
+
+/// Gives a message this id as the id of its command, if it has none.
+pub(super) fn with_command_id(mut message: Message, id: impl FnOnce() -> String) -> Message {
+    message.headers.entry(COMMAND_ID.to_owned()).or_insert_with(id);
+    message
 }
 
 /// Most messages of a request.

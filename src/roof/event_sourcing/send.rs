@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 
 use super::{
     commit::{Command, Committed, Job, Part},
-    error::CommitError,
+    error::{Cause, CommitError},
     state::{self, Guards, Limits},
     store::EventStoreInner,
     stored::{self, IdRow, RequestId},
@@ -20,7 +20,8 @@ use crate::{
 
 /// Time limit of one request to the store.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(5);
-/// Time for which the outcome of a request with a lost reply is asked for.
+/// Time behind the first lost reply for which commits that came together are sent again, and the
+/// outcome of a request is asked for.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// First and longest delay between two questions.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -47,9 +48,12 @@ impl SendBatch<Job, Answer> for Requests {
         Box::pin(async move {
             let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
             let mut waiting: Vec<usize> = (0..jobs.len()).collect();
+            // The commits behind these wait for all of them.
+            let mut until = None;
             while !waiting.is_empty() {
                 let (request, others) = state::share(&jobs, &waiting, self.0.limits);
-                for (i, answer) in self.0.send(&jobs, &request).await {
+                for (i, answer) in self.0.send(&jobs, &request, &mut until).await {
+                    self.0.counts.answer(&answer, jobs[i].commands.len());
                     answers[i] = Some(answer);
                 }
                 waiting = others;
@@ -90,12 +94,18 @@ enum Fate {
 }
 
 impl EventStoreInner {
-    /// Sends commits that share a request.
-    async fn send(self: &Arc<Self>, jobs: &[Job], request: &[usize]) -> Vec<(usize, Answer)> {
+    /// Sends commits that share a request. `until` is the end of the attempts, once a reply was
+    /// lost.
+    async fn send(
+        self: &Arc<Self>,
+        jobs: &[Job],
+        request: &[usize],
+        until: &mut Option<Instant>,
+    ) -> Vec<(usize, Answer)> {
         if let [only] = request {
-            return vec![(*only, self.send_alone(&jobs[*only]).await)];
+            return vec![(*only, self.send_alone(&jobs[*only], until).await)];
         }
-        match self.attempt(jobs, request, Guards::new()).await {
+        match self.attempt(jobs, request, (Guards::new(), &mut *until)).await {
             Sent::Applied(numbers) => {
                 let mut from = 0;
                 let mut answers = Vec::new();
@@ -115,41 +125,52 @@ impl EventStoreInner {
             }
             // An argument of one of them may be the cause.
             Sent::Failed(error) if error.class() == ErrorClass::Permanent && !error.may_have_been_applied() => {
-                self.send_apart(jobs, request).await
+                self.send_apart(jobs, request, until).await
             }
             Sent::Failed(error) => request.iter().map(|i| (*i, Err(CommitError::Store(error.clone())))).collect(),
-            Sent::Refused { .. } => self.send_apart(jobs, request).await,
+            Sent::Refused { .. } => self.send_apart(jobs, request, until).await,
         }
     }
 
     /// Sends commits of a refused request one by one, so that none fails for another's cause.
-    async fn send_apart(self: &Arc<Self>, jobs: &[Job], request: &[usize]) -> Vec<(usize, Answer)> {
-        let chains = state::chains(jobs, request);
+    async fn send_apart(
+        self: &Arc<Self>,
+        jobs: &[Job],
+        request: &[usize],
+        until: &mut Option<Instant>,
+    ) -> Vec<(usize, Answer)> {
+        let (chains, begun) = (state::chains(jobs, request), *until);
         let sent = chains.iter().map(|chain| async move {
-            let mut answers = Vec::new();
+            let (mut answers, mut until) = (Vec::new(), begun);
             for &i in chain {
-                answers.push((i, self.send_alone(&jobs[i]).await));
+                answers.push((i, self.send_alone(&jobs[i], &mut until).await));
             }
-            answers
+            (answers, until)
         });
-        join_all(sent).await.into_iter().flatten().collect()
+        let mut answers = Vec::new();
+        for (of_chain, ends) in join_all(sent).await {
+            answers.extend(of_chain);
+            *until = until.iter().copied().chain(ends).min();
+        }
+        answers
     }
 
-    async fn send_alone(self: &Arc<Self>, job: &Job) -> Answer {
+    async fn send_alone(self: &Arc<Self>, job: &Job, until: &mut Option<Instant>) -> Answer {
         let mut guards = Guards::new();
         for _ in 0..ROUNDS {
-            let (write, current) = match self.attempt(std::slice::from_ref(job), &[0], guards.clone()).await {
-                Sent::Applied(numbers) => {
-                    self.announce();
-                    return Ok(Done::Committed(job.done(&self.name, &numbers)));
-                }
-                Sent::AppliedBefore => {
-                    self.announce();
-                    return self.read_own(job).await;
-                }
-                Sent::Failed(error) => return Err(CommitError::Store(error)),
-                Sent::Refused { write, current } => (write, current),
-            };
+            let (write, current) =
+                match self.attempt(std::slice::from_ref(job), &[0], (guards.clone(), &mut *until)).await {
+                    Sent::Applied(numbers) => {
+                        self.announce();
+                        return Ok(Done::Committed(job.done(&self.name, &numbers)));
+                    }
+                    Sent::AppliedBefore => {
+                        self.announce();
+                        return self.read_own(job).await;
+                    }
+                    Sent::Failed(error) => return Err(CommitError::Store(error)),
+                    Sent::Refused { write, current } => (write, current),
+                };
             // Nothing was written, so an error of a read is no doubt about that.
             match job.parts.get(write) {
                 Some(&Part::Id(command)) => {
@@ -200,13 +221,23 @@ impl EventStoreInner {
     }
 
     /// Sends one request until its outcome is known.
-    async fn attempt(&self, jobs: &[Job], request: &[usize], mut guards: Guards) -> Sent {
+    async fn attempt(
+        &self,
+        jobs: &[Job],
+        request: &[usize],
+        (mut guards, limit): (Guards, &mut Option<Instant>),
+    ) -> Sent {
         let first = request.first().and_then(|i| jobs[*i].commands.first());
         let Some(first) = first else { return Sent::Applied(Vec::new()) };
-        let (mut until, mut pause, mut losses): (Option<Instant>, _, _) = (None, DELAYS.0, 0);
+        let (mut pause, mut losses) = (DELAYS.0, 0);
         loop {
             let begun = self.clock.now();
+            if limit.is_some_and(|until| begun >= until) {
+                let message = "events: nothing was applied: replies to requests before it are lost";
+                return Sent::Failed(PortError::new(PortErrorKind::TimedOut, message));
+            }
             let writes = state::writes(jobs, request, &guards);
+            self.counts.request();
             let error = match ask(&self.clock, ATTEMPT, self.store.batch(&self.partition, writes)).await {
                 Ok(numbers) => return Sent::Applied(numbers),
                 Err(AskError::Failed(StoreError::Conflict { write, current })) => {
@@ -220,7 +251,8 @@ impl EventStoreInner {
                 }
                 Err(error) => unanswered(error),
             };
-            let until = *until.get_or_insert(begun + PATIENCE);
+            self.counts.lost_reply();
+            let until = *limit.get_or_insert(begun + PATIENCE);
             let guard = guards.get(&0).copied().unwrap_or(Precondition::Absent);
             match self.fate(first, guard, (error.clone(), until)).await {
                 Fate::Applied => return Sent::AppliedBefore,
@@ -235,7 +267,7 @@ impl EventStoreInner {
             }
             if self.clock.now() + pause >= until {
                 let message = format!("events: given up, nothing was applied: each reply is lost: {error}");
-                return Sent::Failed(PortError::new(error.kind(), message));
+                return Sent::Failed(PortError::new(error.kind(), message).with_source(Cause::GivenUp));
             }
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(DELAYS.1);
@@ -274,7 +306,21 @@ impl EventStoreInner {
 
     /// Returns the answer to a commit whose reply was lost, from the log.
     async fn read_own(&self, job: &Job) -> Answer {
-        match self.find(job).await {
+        let found = async {
+            let mut done = self.find(job).await?;
+            for (done, command) in done.iter_mut().zip(&job.commands) {
+                // The store numbered what was appended to any version.
+                for (stream, ..) in &job.appends {
+                    if !done.versions.contains_key(stream)
+                        && let Some(version) = self.find_version(stream, &command.id).await?
+                    {
+                        done.versions.insert(stream.clone(), version);
+                    }
+                }
+            }
+            Ok::<_, PortError>(done)
+        };
+        match found.await {
             Ok(done) => Ok(Done::Committed(done)),
             // It was applied, whatever the read says.
             Err(error) => Err(CommitError::Store(error.outcome_unknown())),

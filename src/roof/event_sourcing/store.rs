@@ -8,6 +8,7 @@ use super::{
     announce::Announcer,
     commit::{Commit, Committed, Context, Job},
     config::EventStoreConfig,
+    counts::{Counts, EventStoreState},
     error::CommitError,
     send::{ATTEMPT, Answer, Done, Requests, unanswered},
     state::Limits,
@@ -55,6 +56,7 @@ pub(super) struct EventStoreInner {
     pub(super) outboxes: BTreeMap<String, Capabilities>,
     pub(super) spawner: Spawner,
     pending: InProgress,
+    pub(super) counts: Counts,
     /// Wakes waiting readers of this process.
     pub(super) changed: Notify,
     pub(super) announcer: Option<Announcer>,
@@ -130,6 +132,7 @@ async fn open(spec: EventStoreSpec, common: Common) -> Result<EventStore, PortEr
     let inner = Arc::new(EventStoreInner {
         limits: Limits { writes: can.max_batch(), commits: config.max_batch as usize },
         pending: InProgress::default(),
+        counts: Counts::default(),
         changed: Notify::new(),
         spawner: spawner.clone(),
         store,
@@ -207,6 +210,12 @@ impl EventStore {
     /// If the future is dropped, the commit was applied, is applied later, or never. Others do not
     /// notice. Repeat it with the same id to be sure.
     pub async fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {
+        if commit.is_repeated {
+            let token = self.token().await.map_err(CommitError::Store)?;
+            let repeated = Ok(Done::Repeated { command: 0, token: token.clone() });
+            self.inner.counts.answer(&repeated, 1);
+            return Ok(Committed { token, versions: BTreeMap::new(), is_repeated: true });
+        }
         let job = self.inner.prepare(commit)?;
         let _pending = self.inner.enter().map_err(CommitError::Store)?;
         match self.send(job).await? {
@@ -320,10 +329,18 @@ impl EventStore {
     /// If the future is dropped, some of the commits may be deleted: always those with the lowest
     /// numbers.
     pub async fn trim(&self, before: u64) -> Result<u64, PortError> {
-        let last = self.inner.last(COMMITS).await?;
-        let range = (Bound::Included(COMMITS.row(0)), Bound::Excluded(COMMITS.row(before.min(last))));
-        let scan = Scan::partition(&self.inner.partition).range(range.0, range.1);
-        self.inner.store.delete_scanned(scan).await.map_err(|error| unanswered(AskError::Failed(error)))
+        let inner = &self.inner;
+        let end = inner.last(COMMITS).await?.min(before);
+        let first = inner.rows(COMMITS, 0, 1).await?.first().map_or(end, |(first, _)| *first);
+        let mut deleted = 0;
+        // Page by page, each with its time limit.
+        for from in (first..end).step_by(PAGE) {
+            let to = end.min(from.saturating_add(PAGE as u64));
+            let range = (Bound::Included(COMMITS.row(from)), Bound::Excluded(COMMITS.row(to)));
+            let scan = Scan::partition(&inner.partition).range(range.0, range.1);
+            deleted += ask(&inner.clock, ATTEMPT, inner.store.delete_scanned(scan)).await.map_err(unanswered)?;
+        }
+        Ok(deleted)
     }
 
     /// Returns the name.
@@ -331,25 +348,25 @@ impl EventStore {
         self.inner.name.as_str()
     }
 
-    /// Returns the number of commits and commands under way.
-    pub fn pending(&self) -> u32 {
-        self.inner.pending.get()
+    /// Returns the number of commits and commands under way, and totals since this handle was
+    /// opened.
+    pub fn state(&self) -> EventStoreState {
+        self.inner.counts.state(self.inner.pending.get())
     }
 }
 
-/// Most rows in a page.
-const PAGE: usize = 500;
+/// Most rows in a page: what the engines return at most.
+const PAGE: usize = 1_000;
 /// Most rows in a page of a search for a commit.
 const SEARCHED: usize = 100;
 
 impl EventStoreInner {
     /// Counts a commit or a command until the guard is dropped.
     pub(super) fn enter(&self) -> Result<InProgressGuard<'_>, PortError> {
-        let pending = self.pending.enter(1);
-        if self.pending.get() > self.config.max_pending {
-            let most = self.config.max_pending;
+        let most = self.config.max_pending;
+        let Some(pending) = self.pending.enter_within(1, most) else {
             return Err(PortError::new(PortErrorKind::Full, format!("events: {most} commits are under way")));
-        }
+        };
         if !self.spawner.is_there() {
             return Err(PortError::new(PortErrorKind::Closed, "events: no runtime to send the request in"));
         }
@@ -383,11 +400,10 @@ impl EventStoreInner {
         let mut scan = Scan::partition(&self.partition).sequence(sequence, after).limit(max.min(PAGE));
         loop {
             let page = ask(&self.clock, ATTEMPT, self.store.scan(&scan)).await.map_err(unanswered)?;
-            // Rows of a stream whose name begins with this one's may lie between.
             let of_it = page.rows.into_iter().filter_map(|row| Some((sequence.number(&row.row)?, row)));
             rows.extend(of_it.take(max - rows.len()));
             match page.next {
-                Some(next) if rows.len() < max => scan = scan.after(next),
+                Some(next) if rows.len() < max => scan = scan.after(next).limit((max - rows.len()).min(PAGE)),
                 _ => return Ok(rows),
             }
         }
@@ -418,7 +434,7 @@ impl EventStoreInner {
             }
             rows.extend(found.into_iter().take(max - rows.len()));
             match page.next {
-                Some(next) if rows.len() < max => scan = scan.after(next),
+                Some(next) if rows.len() < max => scan = scan.after(next).limit((max - rows.len()).min(PAGE)),
                 _ => return Ok(rows),
             }
         }
@@ -452,6 +468,26 @@ impl EventStoreInner {
         match self.get(&row).await? {
             Some((value, _)) => Ok(Some(stored::decode_claim(&row, value)?)),
             None => Ok(None),
+        }
+    }
+
+    /// Returns the version of the last event that a command appended to a stream.
+    pub(super) async fn find_version(&self, stream: &str, command: &str) -> Result<Option<u64>, PortError> {
+        let name = stored::events_of(stream);
+        let sequence = Sequence::new(&name);
+        let mut scan = Scan::partition(&self.partition).sequence(sequence, 0).descending().limit(SEARCHED);
+        loop {
+            let page = ask(&self.clock, ATTEMPT, self.store.scan(&scan)).await.map_err(unanswered)?;
+            for row in page.rows {
+                let Some(version) = sequence.number(&row.row) else { continue };
+                if StoredEvent::decode(&row.row, version, row.value)?.command == command {
+                    return Ok(Some(version));
+                }
+            }
+            match page.next {
+                Some(next) => scan = scan.after(next),
+                None => return Ok(None),
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use super::commit::{Append, Expected, NewEvent};
 use crate::{
     port::{PortError, PortErrorKind},
     queue::Message,
+    record::Unreadable,
     store::{Sequence, StoreError},
     time::Timestamp,
     wire::{In, Out},
@@ -80,27 +81,23 @@ pub(super) fn foreign(refused: &StoreError) -> PortError {
 pub(super) type RequestId = (u64, u64);
 
 fn open<T>(row: &str, value: Bytes, read: impl FnOnce(&mut In) -> Option<T>) -> Result<T, PortError> {
-    let mut input = In::new(value);
-    match input.number() {
-        Some(FORMAT) => {}
-        Some(newer) if newer > FORMAT => {
-            let message = format!("events: the row {row:?} of the log was written by a newer release");
-            return Err(PortError::new(PortErrorKind::TooNew, message));
-        }
-        _ => return Err(damaged(row)),
-    }
-    read(&mut input).filter(|_| input.is_empty()).ok_or_else(|| damaged(row))
+    In::open(value, FORMAT, read).map_err(|unreadable| refuse(row, unreadable))
 }
 
-fn begin() -> Out {
-    let mut out = Out::default();
-    out.number(FORMAT);
-    out
+/// Returns the error of a row that cannot be read.
+fn refuse(row: &str, unreadable: Unreadable) -> PortError {
+    match unreadable {
+        Unreadable::TooNew => PortError::new(
+            PortErrorKind::TooNew,
+            format!("events: the row {row:?} of the log was written by a newer release"),
+        ),
+        Unreadable::Foreign => damaged(row),
+    }
 }
 
 /// Encodes the identity of a log.
 pub(super) fn encode_log(identity: &str) -> Bytes {
-    let mut out = begin();
+    let mut out = Out::of_form(FORMAT);
     out.text(identity);
     out.into_bytes()
 }
@@ -120,7 +117,7 @@ pub(super) enum IdRow {
 
 impl IdRow {
     pub(super) fn encode(&self) -> Bytes {
-        let mut out = begin();
+        let mut out = Out::of_form(FORMAT);
         let (request, stream) = match self {
             Self::Used { request, stream } => (request, Some(stream.as_str())),
             Self::Void { request } => (request, None),
@@ -144,7 +141,7 @@ impl IdRow {
 
 /// Encodes the holder of a claim: the first stream of its commit, and the command.
 pub(super) fn encode_claim(stream: &str, command: &str) -> Bytes {
-    let mut out = begin();
+    let mut out = Out::of_form(FORMAT);
     out.text(stream);
     out.text(command);
     out.into_bytes()
@@ -169,7 +166,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     pub(super) fn encode(&self) -> Bytes {
-        let mut out = begin();
+        let mut out = Out::of_form(FORMAT);
         out.number(u64::from(self.schema));
         out.number(self.version);
         out.bytes(&self.state);
@@ -186,7 +183,7 @@ impl Snapshot {
 
 /// Encodes the checkpoint of an outbox.
 pub(super) fn encode_checkpoint(number: u64) -> Bytes {
-    let mut out = begin();
+    let mut out = Out::of_form(FORMAT);
     out.number(number);
     out.into_bytes()
 }
@@ -237,7 +234,7 @@ fn take_event(input: &mut In) -> Option<NewEvent> {
 
 /// Encodes an event for the row of its stream.
 pub(super) fn encode_event(at: Timestamp, command: &str, event: &NewEvent) -> Bytes {
-    let mut out = begin();
+    let mut out = Out::of_form(FORMAT);
     out.number(at.as_millis());
     out.text(command);
     add_event(&mut out, event);
@@ -269,7 +266,7 @@ impl StoredEvent {
 
 /// Encodes a commit for its row.
 pub(super) fn encode_commit(at: Timestamp, command: &str, appends: &[Append], messages: &[(String, Message)]) -> Bytes {
-    let mut out = begin();
+    let mut out = Out::of_form(FORMAT);
     out.number(at.as_millis());
     out.text(command);
     out.list(appends.iter(), |out, append| {
@@ -316,18 +313,27 @@ pub struct CommittedEvent {
 
 impl StoredCommit {
     pub(super) fn decode(number: u64, value: Bytes) -> Result<Self, PortError> {
-        open(&COMMITS.row(number), value, |input| {
+        let read = |input: &mut In| {
             let (at, command) = (Timestamp::from_millis(input.number()?), input.text()?);
-            let appends = input.list(|input| {
-                let (stream, after) = (input.text()?, input.option(In::number)?);
-                let events = input.list(take_event)?.into_iter().zip(1..).map(|(event, nth)| {
-                    let version = after.map(|after: u64| after.saturating_add(nth));
-                    CommittedEvent { stream: stream.clone(), version, event }
-                });
-                Some(events.collect::<Vec<_>>())
+            // Most commits have one: a vector that grows begins with room for four, of 600 bytes.
+            let mut events = Vec::with_capacity(1);
+            input.list(|input| {
+                let (stream, mut version, first) = (input.text()?, input.option(In::number)?, events.len());
+                input.list(|input| {
+                    version = version.map(|version: u64| version.saturating_add(1));
+                    events.push(CommittedEvent { stream: String::new(), version, event: take_event(input)? });
+                    Some(())
+                })?;
+                if let Some((last, others)) = events[first..].split_last_mut() {
+                    others.iter_mut().for_each(|event| event.stream.clone_from(&stream));
+                    last.stream = stream;
+                }
+                Some(())
             })?;
             let messages = input.list(take_message)?;
-            Some(Self { number, command, at, events: appends.into_iter().flatten().collect(), messages })
-        })
+            Some(Self { number, command, at, events, messages })
+        };
+        // Many are read in a row: the name of one is made for its error alone.
+        In::open(value, FORMAT, read).map_err(|unreadable| refuse(&COMMITS.row(number), unreadable))
     }
 }

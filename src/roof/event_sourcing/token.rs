@@ -48,6 +48,8 @@ impl FromStr for Token {
     /// Parses the text of a token.
     fn from_str(text: &str) -> Result<Self, PortError> {
         let parts = text.rsplit_once('@').filter(|(log, _)| !log.is_empty());
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let parts = parts.filter(|(_, number)| is_number(number));
         let parsed = parts.and_then(|(log, number)| Some(Self::new(log.into(), number.parse().ok()?)));
         parsed.ok_or_else(|| PortError::invalid("token", format_args!("must be `LOG@NUMBER`, is {text:?}")))
     }

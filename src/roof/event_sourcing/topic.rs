@@ -17,6 +17,9 @@ use crate::{
 /// The offset of an event is the number of the commit, its key is the commit's first stream, and
 /// its id is that of the command. `append` and `trim` are `Unsupported`: commits are made and
 /// trimmed by the log itself.
+///
+/// A processor orders events by their key: commits with the same first stream are in order, and
+/// those of another one run beside them, also if both append to one stream.
 #[derive(Clone)]
 pub struct LogTopic(Arc<EventStoreInner>);
 

@@ -1,5 +1,5 @@
 //! Agents behind a queue: they answer requests of steps while there is time, and say nothing after.
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -81,6 +81,9 @@ pub struct AgentCall {
     pub key: String,
     /// The body of the request.
     pub body: Bytes,
+    /// The headers of the request, such as `traceparent`: those that its sender has set, and those
+    /// of this crate.
+    pub headers: BTreeMap<String, String>,
     /// Time for which the step still waits, as of the delivery.
     pub left: Duration,
 }
@@ -94,7 +97,7 @@ impl AgentCall {
 
     fn of(delivery: &Delivery) -> Option<Self> {
         let (key, left) = (delivery.headers.get(KEY)?.clone(), delivery.time_left()?);
-        Some(Self { key, body: delivery.body.clone(), left })
+        Some(Self { key, body: delivery.body.clone(), headers: delivery.headers.clone(), left })
     }
 }
 

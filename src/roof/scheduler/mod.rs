@@ -201,6 +201,9 @@
 //!   [`undo`](crate::saga::Saga::undo).
 //! - **Dead letters** are those of the queue: [`redrive`](crate::queue::redrive) submits them
 //!   again.
+//! - **Headers** of a submission reach each of its steps
+//!   ([`Step::headers`](crate::saga::Step::headers)), so that a trace goes on in any process:
+//!   [`observe`](crate::observe#one-trace-over-processes) has the lines.
 //! - **Agents behind a queue**: a step sends a request through a
 //!   [`Requester`](crate::queue::Requester), and an [`Agent`] answers it while the step waits.
 //!
@@ -219,6 +222,8 @@
 //!    it ended while its message was being lost (see "Pitfalls").
 //! 6. An agent drops the handler of a request for which no step waits any more, and sends no reply.
 //! 7. Status messages are sent at least once, in order.
+//! 8. Each attempt of a step has the headers of the submission, also in another process and when
+//!    the submission's message is lost.
 //!
 //! # Cancel safety
 //!
@@ -237,9 +242,9 @@
 //!   started, the store all others.
 //! - A second submission is recognised by the queue for its de-duplication window, then by the
 //!   record for `retention`. Later it is a new saga, whose keys the services may remember.
-//! - The record of a saga keeps the deadline, the reply address and the ordering key of its
-//!   submission. The supervisor's message takes them up, and that of a wake the first two. For that
-//!   message the deadline counts anew: no clocks are compared.
+//! - The record of a saga keeps the deadline, the reply address, the ordering key and the headers
+//!   of its submission. The supervisor's message takes them up, and that of a wake all but the
+//!   ordering key. For that message the deadline counts anew: no clocks are compared.
 //! - The message of a submission carries the status message of its end. If it is deleted while its
 //!   saga runs, the saga ends, the supervisor has nothing to resume, and the caller is not told:
 //!   it reads the status ([`read`](Scheduler::read)).

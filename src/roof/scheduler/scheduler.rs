@@ -122,14 +122,15 @@ impl<T: Send + Sync + 'static> Scheduler<T> {
     ///
     /// # Errors
     /// Those of the queue: `Full` if it is full, `Unsupported` for an ordering key without
-    /// [`Groups`](Capability::Groups). `Invalid` if the id is empty or too long, or the state
-    /// cannot be encoded.
+    /// [`Groups`](Capability::Groups). `Invalid` if the id is empty or too long, the state cannot
+    /// be encoded, or the [headers](field@Submission::headers) break a rule.
     ///
     /// # Cancel safety
     /// If the future is dropped, the saga was submitted or not. Submit it again.
     pub async fn submit(&self, submission: Submission<T>) -> Result<(), QueueError> {
         let core = self.0.saga.core();
         core.check_id(&submission.id).map_err(|error| PortError::invalid("id", error))?;
+        submission.check_headers()?;
         let body = self.0.saga.encode(&submission.state).map_err(|error| PortError::invalid("state", error))?;
         self.0.send(&self.0.queue, submission.into_message(body)).await
     }

@@ -1,11 +1,11 @@
 //! Submissions, and the messages that carry them.
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use crate::{
     hash::stable_hash,
-    port::Capabilities,
+    port::{Capabilities, PortError},
     queue::{EXPIRES_AFTER, Message, MessageId},
     saga::{Origin, Silent},
 };
@@ -34,7 +34,8 @@ const ORDERING_KEY: &str = "ordering-key";
 /// let submission = Submission::new("order-42", "two books")
 ///     .deadline(Duration::from_secs(3600))
 ///     .reply_to("web-1", "request-7")
-///     .ordering_key("customer-9");
+///     .ordering_key("customer-9")
+///     .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
 /// assert_eq!(submission.id, "order-42");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,12 +52,20 @@ pub struct Submission<T> {
     pub reply_to: Option<(String, String)>,
     /// Sagas with the same key run one at a time, in the order of their submissions.
     pub ordering_key: Option<String>,
+    /// Headers of its message, which the record of the saga keeps: each step reads them by
+    /// [`Step::headers`](crate::saga::Step::headers), in any process. For the context of a trace,
+    /// such as `traceparent`.
+    ///
+    /// At most 16 KiB of names and values together, as each step writes them again. Names of the
+    /// scheduler's own are refused: `saga-..`, `reply-to`, `correlation-id` and `expires-after`.
+    pub headers: BTreeMap<String, String>,
 }
 
 impl<T> Submission<T> {
     /// Creates a submission.
     pub fn new(id: impl Into<String>, state: T) -> Self {
-        Self { id: id.into(), state, deadline: None, reply_to: None, ordering_key: None }
+        let headers = BTreeMap::new();
+        Self { id: id.into(), state, deadline: None, reply_to: None, ordering_key: None, headers }
     }
 
     /// Sets the [deadline](field@Self::deadline).
@@ -80,9 +89,32 @@ impl<T> Submission<T> {
         self
     }
 
+    /// Adds or replaces a [header](field@Self::headers).
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Rejects headers that break a rule.
+    pub(super) fn check_headers(&self) -> Result<(), PortError> {
+        if let Some(name) = self.headers.keys().find(|name| is_own(name)) {
+            let rule = format_args!("must not have {name:?}, one of the scheduler's own");
+            return Err(PortError::invalid("headers", rule));
+        }
+        let bytes: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > HEADERS {
+            let rule = format_args!("must have at most {HEADERS} bytes together, has {bytes}");
+            return Err(PortError::invalid("headers", rule));
+        }
+        Ok(())
+    }
+
     /// Returns the message of this submission, with the encoded state as its body.
     pub(super) fn into_message(self, body: Vec<u8>) -> Message {
-        let mut message = Message::new(body).header(SAGA_ID, self.id.clone()).header(KIND, Kind::Submit.as_str());
+        let mut message = Message::new(body);
+        message.headers = self.headers;
+        message = message.header(SAGA_ID, self.id.clone()).header(KIND, Kind::Submit.as_str());
         // Apart from the ids of a supervisor's messages: any text is an id.
         message = message.deduplicate(format!("s/{}", self.id));
         if let Some(deadline) = self.deadline {
@@ -129,31 +161,49 @@ pub(super) fn fitting(id: String, can: &Capabilities) -> String {
     if id.len() <= can.max_key() { id } else { format!("{:016x}", stable_hash(id.as_bytes())) }
 }
 
-/// Returns the parts of a submission's message that its saga keeps, for the messages of a
-/// supervisor.
+/// Headers of the scheduler that the record of a saga keeps.
+const KEPT: [&str; 3] = [EXPIRES_AFTER, REPLY_TO, CORRELATION_ID];
+
+/// Largest size of a submission's headers, in bytes. W3C "Baggage" asks for 8,192 bytes of its
+/// header alone.
+const HEADERS: usize = 16 << 10;
+
+/// Returns `true` if a header is the scheduler's own.
+fn is_own(name: &str) -> bool {
+    KEPT.contains(&name) || name.starts_with("saga-")
+}
+
+/// Returns the parts of a submission's message that its saga keeps, for its steps and for the
+/// messages of a supervisor.
 pub(super) fn origin(headers: &BTreeMap<String, String>, group: Option<&str>) -> Origin {
-    let kept = [EXPIRES_AFTER, REPLY_TO, CORRELATION_ID].into_iter();
-    let kept = kept.filter_map(|name| Some((name.to_owned(), headers.get(name)?.clone())));
-    kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect()
+    let (own, users): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        headers.clone().into_iter().partition(|(name, _)| is_own(name));
+    let kept = own.into_iter().filter(|(name, _)| KEPT.contains(&name.as_str()));
+    let texts = kept.chain(group.map(|group| (ORDERING_KEY.to_owned(), group.to_owned()))).collect();
+    Origin { texts, headers: Arc::new(users) }
+}
+
+/// Returns a message with the headers of the submission, and without its ordering key.
+fn again(origin: Origin) -> Message {
+    let mut message = Message::new(Bytes::new());
+    message.headers = origin.texts;
+    message.headers.remove(ORDERING_KEY);
+    message.headers.extend(Arc::unwrap_or_clone(origin.headers));
+    message
 }
 
 /// Returns the message that continues a saga, and reports the outcome if the saga ends. The group
 /// stays with the submission's message. The deadline counts anew: it holds if that message is lost.
-pub(super) fn wake(id: &str, mut origin: Origin) -> Message {
-    origin.remove(ORDERING_KEY);
-    let mut message = Message::new(Bytes::new());
-    message.headers = origin;
-    message.header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
+pub(super) fn wake(id: &str, origin: Origin) -> Message {
+    again(origin).header(SAGA_ID, id).header(KIND, Kind::Wake.as_str())
 }
 
 /// Returns the message of a supervisor, in place of the submission's.
 pub(super) fn resume(silent: Silent, cancels: bool, can: &Capabilities) -> Message {
-    let Silent { id, failures, epoch, mut origin, .. } = silent;
+    let Silent { id, failures, epoch, origin, .. } = silent;
     let kind = if cancels { Kind::Cancel } else { Kind::Resume };
-    let mut message = Message::new(Bytes::new());
-    message.group = origin.remove(ORDERING_KEY);
-    message.headers = origin;
-    let message = message.header(SAGA_ID, &*id).header(KIND, kind.as_str());
+    let group = origin.texts.get(ORDERING_KEY).cloned();
+    let message = Message { group, ..again(origin) }.header(SAGA_ID, &*id).header(KIND, kind.as_str());
     message.header(EPOCH, epoch.to_string()).deduplicate(fitting(format!("r/{id}#{epoch}#{failures}"), can))
 }
 

@@ -250,13 +250,15 @@ impl Policy for Standard {
 
     fn describe(&self, explanation: &mut Explanation) {
         let parts = &self.0.parts;
-        parts.fallback.describe(explanation);
-        parts.timeout.describe(explanation);
-        parts.admission.describe(explanation);
-        parts.retry.describe(explanation);
-        parts.hedge.describe(explanation);
-        parts.guard.describe(explanation);
-        parts.attempt_timeout.describe(explanation);
+        explanation.push_parts(|explanation| {
+            parts.fallback.describe(explanation);
+            parts.timeout.describe(explanation);
+            parts.admission.describe(explanation);
+            parts.retry.describe(explanation);
+            parts.hedge.describe(explanation);
+            parts.guard.describe(explanation);
+            parts.attempt_timeout.describe(explanation);
+        });
     }
 }
 

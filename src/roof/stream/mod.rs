@@ -334,6 +334,8 @@
 //! - Tokens must grow: leases that are moved to another backend, where tokens begin anew, are
 //!   refused by the checkpoints that they have fenced.
 //! - A deleted checkpoint is a new group.
+//! - Each member reads the rows of all members twice in a `rebalance_interval`: 46 kB an hour for
+//!   each pair of members. Keep a group to some hundred members, or lengthen the interval.
 //! - A halted partition goes on when it is claimed again: call
 //!   [`resume`](StreamProcessor::resume) in its owner after the repair, or restart that.
 //! - `max_ahead` counts events, not bytes: a member may have so many in memory for each partition.

@@ -199,7 +199,6 @@ mod number;
 mod rate_limit;
 mod source;
 mod status;
-mod strict_path;
 
 pub use answer::{answer, policy_answer, refusal, retry_after_value, status_of};
 #[cfg(feature = "jwt")]
@@ -215,4 +214,5 @@ pub use hints::{LONGEST_HINT, retry_after};
 pub use rate_limit::RateLimit;
 pub use source::kind_by_source;
 pub use status::kind_of;
-pub use strict_path::{BadPath, strict_path};
+
+pub use crate::strict_path::{BadPath, strict_path};

@@ -62,6 +62,24 @@
 //! (`name="services.search.retry"`, if it is watched as `services`). All such names are taken: a
 //! stack of your own cannot be watched as `services.search`.
 //!
+//! # A board and alerts
+//!
+//! The package has [a board for Grafana][board]: import it, and choose the data source of
+//! Prometheus. Its first row answers "is anything wrong?"; a figure that is not green leads to its
+//! page. Then follow calls, breakers, limits, queues, sagas, streams, caches and elections, by name
+//! and process. Durations come from summaries, as the Prometheus exporter writes them by default,
+//! or from histograms, if it has buckets.
+//!
+//! It has [ten alerts][alerts], too: name the file in `rule_files` of Prometheus. Each says what it
+//! means and what to do, and has the reason of its threshold beside it. They look at all
+//! processes of a `job` together, so elections and queues of one name need one job. Two figures are
+//! estimates: the wait of messages is the depth divided by the rate at which they are handled, and
+//! stuck sagas are those of the last hour ([`Saga::list_open`](crate::saga::Saga::list_open) lists
+//! all).
+//!
+//! [board]: https://docs.rs/crate/steadfast/latest/source/docs/grafana/steadfast.json
+//! [alerts]: https://docs.rs/crate/steadfast/latest/source/docs/prometheus/alerts.yaml
+//!
 //! # Composing
 //!
 //! [`Metrics::calls`] is a policy that counts calls, also those that succeed, which no other policy

@@ -3,21 +3,22 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
 };
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header, request::Parts};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, Response, Version, header, request::Parts};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     GateConfig, GateRules,
+    gate_bodies::{Bodies, Entered},
     gate_event::{GateEvent, GateRule},
-    gate_rules::{Route, size},
+    gate_rules::{Kept, Route, size},
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents, HasName},
@@ -37,8 +38,9 @@ pub struct GateLayer(Arc<Gate>);
 
 struct Gate {
     rules: GateRules,
-    kept: Vec<HeaderName>,
+    kept: Vec<Kept>,
     config: GateConfig,
+    bodies: Bodies,
     name: Option<Name>,
     clock: Clock,
     events: Events<GateEvent>,
@@ -58,7 +60,7 @@ impl Component for GateLayer {
         let (GateSpec { rules, config }, Common { name, clock, hooks, .. }) = (spec, common);
         config.check()?;
         let kept = rules.check()?;
-        Ok(Self(Arc::new(Gate { rules, kept, config, name, clock, events: hooks.events() })))
+        Ok(Self(Arc::new(Gate { rules, kept, config, bodies: Bodies::default(), name, clock, events: hooks.events() })))
     }
 }
 
@@ -78,6 +80,11 @@ impl GateLayer {
     /// Creates a builder with the arguments of [`new`](Self::new).
     pub fn builder(rules: GateRules, config: GateConfig) -> Builder<Self> {
         Builder::new(GateSpec { rules, config })
+    }
+
+    /// Returns the number of requests with a body that are read, or in the inner service, now.
+    pub fn bodies(&self) -> u64 {
+        self.0.bodies.taken()
     }
 
     /// Subscribes to the events of the layer, from now on.
@@ -129,49 +136,50 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Self { mut inner, gate } = self.clone();
         Box::pin(async move {
-            let request = match gate.admit(request).await {
-                Ok(request) => request,
-                Err((rule, version)) => return Ok(gate.refuse(rule, version)),
-            };
-            poll_fn(|cx| inner.poll_ready(cx)).await?;
-            let mut called = match catch_unwind(AssertUnwindSafe(|| Box::pin(inner.call(request)))) {
-                Ok(called) => called,
-                Err(_) => return Ok(gate.refuse(GateRule::Panicked, Version::HTTP_2)),
-            };
-            let caught = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| called.as_mut().poll(cx))) {
+            let version = request.version();
+            let mut whole = pin!(async {
+                let (request, _entered) = match gate.admit(request).await {
+                    Ok(admitted) => admitted,
+                    Err(rule) => return Ok(gate.refuse(rule, version)),
+                };
+                poll_fn(|cx| inner.poll_ready(cx)).await?;
+                inner.call(request).await
+            });
+            let caught = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| whole.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(Some),
                 Err(_) => Poll::Ready(None),
             });
             match caught.await {
                 Some(answer) => answer,
-                None => Ok(gate.refuse(GateRule::Panicked, Version::HTTP_2)),
+                None => Ok(gate.refuse(GateRule::Panicked, version)),
             }
         })
     }
 }
 
 impl Gate {
-    /// Returns the request with a complete body and the headers that pass, or the rule that it
-    /// breaks.
-    async fn admit<B>(&self, request: Request<B>) -> Result<Request<B>, (GateRule, Version)>
+    /// Returns the request with a complete body and the headers that pass, and the place of a body,
+    /// or the rule that the request breaks.
+    async fn admit<B>(&self, request: Request<B>) -> Result<(Request<B>, Option<Entered>), GateRule>
     where
         B: Body + From<Bytes>,
     {
         let (mut parts, body) = request.into_parts();
-        let version = parts.version;
-        let length = self.judge(&parts, &body).map_err(|rule| (rule, version))?;
-        let bytes = match length {
-            0 => Bytes::new(),
+        let length = self.judge(&parts, &body)?;
+        let (bytes, entered) = match length {
+            0 => (Bytes::new(), None),
             length => {
-                let read = race(read(body, length), self.clock.sleep(self.config.body_timeout));
-                match read.await {
-                    First::One(read) => read.map_err(|rule| (rule, version))?,
-                    First::Other(()) => return Err((GateRule::BodyTooSlow, version)),
+                let entered = self.bodies.enter(self.config.max_bodies).ok_or(GateRule::Busy)?;
+                // A body that is there already needs no timer.
+                let late = async { self.clock.sleep(self.config.body_timeout).await };
+                match race(read(body, length), late).await {
+                    First::One(read) => (read?, Some(entered)),
+                    First::Other(()) => return Err(GateRule::BodyTooSlow),
                 }
             }
         };
-        parts.headers = self.passed(&parts.headers, bytes.len());
-        Ok(Request::from_parts(parts, B::from(bytes)))
+        parts.headers = self.passed(parts.headers, bytes.len());
+        Ok((Request::from_parts(parts, B::from(bytes)), entered))
     }
 
     /// Returns the declared length of the body, or the first rule that the request breaks. No byte
@@ -196,26 +204,36 @@ impl Gate {
         }
         let mut hosts = headers.get_all(header::HOST).iter();
         // In HTTP/2 the target has a host, too. Hops would choose one of two.
-        let differs = hosts
-            .next()
-            .zip(uri.authority())
-            .is_some_and(|(host, authority)| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()));
-        if differs || hosts.next().is_some() {
+        let is_one = match (hosts.next(), uri.authority()) {
+            (Some(host), Some(authority)) => host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()),
+            (None, None) => parts.version < Version::HTTP_11,
+            _ => true,
+        };
+        // Of two values one hop takes the first, and another the last.
+        let is_repeated = |kept: &Kept| !kept.is_list && headers.get_all(&kept.name).iter().nth(1).is_some();
+        if !is_one || hosts.next().is_some() || self.kept.iter().any(is_repeated) {
             return Err(GateRule::Framing);
         }
         framed(route, headers, body)
     }
 
     /// Returns the headers that pass.
-    fn passed(&self, headers: &HeaderMap, length: usize) -> HeaderMap {
-        let mut passed = HeaderMap::new();
-        let own = (length > 0).then_some(&header::CONTENT_TYPE);
-        for name in self.kept.iter().chain(own.filter(|own| !self.kept.contains(own))) {
-            for value in headers.get_all(name) {
-                passed.append(name, value.clone());
+    fn passed(&self, mut headers: HeaderMap, length: usize) -> HeaderMap {
+        let mut passed = HeaderMap::with_capacity(self.kept.len() + 2);
+        for Kept { name, is_list } in &self.kept {
+            if *is_list {
+                for value in headers.get_all(name) {
+                    passed.append(name, value.clone());
+                }
+            } else if let Some(value) = headers.remove(name) {
+                passed.insert(name, value);
             }
         }
         if length > 0 {
+            if let Some(value) = headers.remove(header::CONTENT_TYPE) {
+                passed.insert(header::CONTENT_TYPE, value);
+            }
+            // Written anew: `007` is a number, too.
             passed.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
         passed
@@ -227,7 +245,7 @@ impl Gate {
         let mut answer = Response::new(R::default());
         *answer.status_mut() = status;
         // What follows on the connection may be a part of this request that was framed otherwise.
-        if rule.is_about_body() && version <= Version::HTTP_11 {
+        if version <= Version::HTTP_11 {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer
@@ -258,13 +276,17 @@ fn framed<B: Body>(route: &Route, headers: &HeaderMap, body: &B) -> Result<usize
     if length == 0 && route.content_type.is_some() {
         return Err(GateRule::NoLength);
     }
+    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+    let named = types.next();
+    if length > 0 && types.next().is_some() {
+        return Err(GateRule::ContentType);
+    }
     if let Some(wanted) = &route.content_type {
-        let mut types = headers.get_all(header::CONTENT_TYPE).iter();
         let is_it = |value: &HeaderValue| {
             let name = value.to_str().ok().and_then(|text| text.split(';').next());
             name.is_some_and(|name| name.trim().eq_ignore_ascii_case(wanted))
         };
-        if !types.next().is_some_and(is_it) || types.next().is_some() {
+        if !named.is_some_and(is_it) {
             return Err(GateRule::ContentType);
         }
     }
@@ -281,23 +303,30 @@ const RESERVED: usize = 16 << 10;
 
 /// Reads a body of exactly the declared length.
 async fn read<B: Body>(body: B, length: usize) -> Result<Bytes, GateRule> {
-    use bytes::Buf;
-    let mut body = Box::pin(body);
-    let mut read = BytesMut::with_capacity(length.min(RESERVED));
+    let mut body = pin!(body);
+    // A body that comes at once is not copied.
+    let (mut whole, mut read) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         // Trailers are dropped.
         let Ok(mut data) = frame.map_err(|_| GateRule::BodyBroken)?.into_data() else { continue };
-        while data.has_remaining() {
-            let chunk = data.chunk();
-            if chunk.len() > length - read.len() {
-                return Err(GateRule::Framing);
+        let arrived = data.remaining();
+        if arrived > length - whole.len() - read.len() {
+            return Err(GateRule::Framing);
+        }
+        if arrived == length {
+            whole = data.copy_to_bytes(arrived);
+        } else if arrived > 0 {
+            if read.is_empty() {
+                read.reserve(length.min(RESERVED));
             }
-            read.extend_from_slice(chunk);
-            let taken = chunk.len();
-            data.advance(taken);
+            read.put(data);
         }
     }
-    if read.len() == length { Ok(read.freeze()) } else { Err(GateRule::BodyBroken) }
+    match whole.len() + read.len() {
+        arrived if arrived < length => Err(GateRule::BodyBroken),
+        _ if read.is_empty() => Ok(whole),
+        _ => Ok(read.freeze()),
+    }
 }
 
 impl fmt::Debug for GateLayer {

@@ -17,8 +17,8 @@ pub enum GateRule {
     Method,
     /// The headers are too many or too large: 431.
     HeadersTooLarge,
-    /// Two hosts, two lengths, a length beside a transfer coding, a length that is no number, or a
-    /// body that is longer than its length: 400.
+    /// No host or two, two of a header that passes and is no list, two lengths, a length beside a
+    /// transfer coding, a length that is no number, or a body that is longer than its length: 400.
     Framing,
     /// A body without a declared length, or no body where a type is demanded: 411.
     NoLength,
@@ -26,15 +26,34 @@ pub enum GateRule {
     BodyTooLarge,
     /// The body has another type, or a coding: 415.
     ContentType,
+    /// There are as many requests with a body as may be at once: 503.
+    Busy,
     /// The body did not arrive in time: 408.
     BodyTooSlow,
     /// The body ended before its length: 400.
     BodyBroken,
-    /// The inner service panicked: 500.
+    /// The inner service, or the body, panicked: 500.
     Panicked,
 }
 
 impl GateRule {
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALL: [Self; 13] = [
+        Self::UriTooLong,
+        Self::Path,
+        Self::Route,
+        Self::Method,
+        Self::HeadersTooLarge,
+        Self::Framing,
+        Self::NoLength,
+        Self::BodyTooLarge,
+        Self::ContentType,
+        Self::Busy,
+        Self::BodyTooSlow,
+        Self::BodyBroken,
+        Self::Panicked,
+    ];
+
     /// Returns the rule as a word: `body_too_large`.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -47,6 +66,7 @@ impl GateRule {
             Self::NoLength => "no_length",
             Self::BodyTooLarge => "body_too_large",
             Self::ContentType => "content_type",
+            Self::Busy => "busy",
             Self::BodyTooSlow => "body_too_slow",
             Self::BodyBroken => "body_broken",
             Self::Panicked => "panicked",
@@ -64,14 +84,10 @@ impl GateRule {
             Self::NoLength => StatusCode::LENGTH_REQUIRED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         }
-    }
-
-    /// Returns `true` if bytes of a body may follow that were not read.
-    pub(super) const fn is_about_body(self) -> bool {
-        !matches!(self, Self::Panicked)
     }
 }
 

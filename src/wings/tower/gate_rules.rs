@@ -20,6 +20,9 @@ pub struct GateConfig {
     pub max_header_bytes: usize,
     /// Maximum size of path and query, in bytes. 2 KiB by default.
     pub max_uri: usize,
+    /// Maximum number of requests with a body that are read, or in the inner service, at once.
+    /// 1,024 by default.
+    pub max_bodies: usize,
     /// Time in which a whole body must arrive. 10 s by default.
     #[serde(with = "human")]
     pub body_timeout: Duration,
@@ -27,7 +30,13 @@ pub struct GateConfig {
 
 impl Default for GateConfig {
     fn default() -> Self {
-        Self { max_headers: 64, max_header_bytes: 16 << 10, max_uri: 2 << 10, body_timeout: Duration::from_secs(10) }
+        Self {
+            max_headers: 64,
+            max_header_bytes: 16 << 10,
+            max_uri: 2 << 10,
+            max_bodies: 1024,
+            body_timeout: Duration::from_secs(10),
+        }
     }
 }
 
@@ -36,6 +45,7 @@ setters! {
         max_headers: usize,
         max_header_bytes: usize,
         max_uri: usize,
+        max_bodies: usize,
         body_timeout: Duration,
     }
 }
@@ -45,6 +55,7 @@ impl GateConfig {
         require(self.max_headers > 0, "max_headers", "must be at least 1")?;
         require(self.max_header_bytes > 0, "max_header_bytes", "must be at least 1")?;
         require(self.max_uri > 0, "max_uri", "must be at least 1")?;
+        require(self.max_bodies > 0, "max_bodies", "must be at least 1")?;
         require_some_time(self.body_timeout, "body_timeout")
     }
 }
@@ -141,6 +152,35 @@ const OF_HOP: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
+/// Headers that may come in several lines, which together are one list.
+const LISTS: [HeaderName; 17] = [
+    header::ACCEPT,
+    header::ACCEPT_CHARSET,
+    header::ACCEPT_ENCODING,
+    header::ACCEPT_LANGUAGE,
+    header::ACCESS_CONTROL_REQUEST_HEADERS,
+    header::CACHE_CONTROL,
+    header::CONTENT_LANGUAGE,
+    header::COOKIE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::LINK,
+    header::PRAGMA,
+    header::SEC_WEBSOCKET_EXTENSIONS,
+    header::SEC_WEBSOCKET_PROTOCOL,
+    HeaderName::from_static("baggage"),
+    HeaderName::from_static("prefer"),
+    HeaderName::from_static("tracestate"),
+];
+
+/// A header that passes.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) name: HeaderName,
+    /// `true` if its values are one list, which may come in several lines.
+    pub(super) is_list: bool,
+}
+
 impl GateRules {
     /// Creates rules without a route, by which each request is refused.
     pub fn new() -> Self {
@@ -213,13 +253,16 @@ impl GateRules {
     }
 
     /// Checks the rules, and returns the headers that pass.
-    pub(super) fn check(&self) -> Result<Vec<HeaderName>, ConfigError> {
+    pub(super) fn check(&self) -> Result<Vec<Kept>, ConfigError> {
         require(!self.is_misplaced, "rules", "must begin with a route: the rules of a body follow theirs")?;
         for (at, route) in self.routes.iter().enumerate() {
             let refuse = |rule| Err(ConfigError::new(format!("rules.{} {}", route.method, route.path), rule));
             let plain = route.path.replace(['{', '}'], "");
             if strict_path(&plain).is_err() || plain.contains('%') {
                 return refuse("must be a strict path without escapes");
+            }
+            if route.path.split('/').any(|segment| segment.contains(['{', '}']) && !is_any(segment)) {
+                return refuse("must have braces around whole segments alone, each with a name");
             }
             if self.routes[..at].iter().any(|other| other.method == route.method && other.overlaps(route)) {
                 return refuse("must not be there twice");
@@ -248,7 +291,7 @@ impl GateRules {
         let mut kept = kept.collect::<Result<Vec<_>, _>>()?;
         kept.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         kept.dedup();
-        Ok(kept)
+        Ok(kept.into_iter().map(|name| Kept { is_list: LISTS.contains(&name), name }).collect())
     }
 
     /// Returns the route of a request, or `Err(true)` if its path has routes for other methods
@@ -287,7 +330,8 @@ impl Route {
 
 /// Returns `true` for a segment that stands for any.
 fn is_any(segment: &str) -> bool {
-    segment.starts_with('{') && segment.ends_with('}')
+    let name = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(|name| !name.is_empty() && !name.contains(['{', '}', '*']))
 }
 
 /// Returns the size of all headers together.

@@ -117,9 +117,11 @@
 //! | ambiguous path, target with a host | 400 | `http::strict_path` |
 //! | no route of this path, of this method | 404, 405 | `GateRules` |
 //! | number and size of headers | 431 | `max_headers` 64, `max_header_bytes` 16 KiB |
-//! | two hosts, two lengths, a length beside a transfer coding | 400 | |
+//! | no host or two, two of a header that passes, unless it is a list | 400 | |
+//! | two lengths, a length beside a transfer coding | 400 | |
 //! | body without a length, too large | 411, 413 | `GateRules::max_body`, required for each body |
-//! | other type, a content coding | 415 | `GateRules::json` |
+//! | other type, two types, a content coding | 415 | `GateRules::json` |
+//! | too many bodies at once | 503 | `max_bodies` 1,024 |
 //! | body that is late, or of another length | 408, 400 | `body_timeout` 10 s |
 //!
 //! The body is read as a whole before the inner service is called. After a refusal an HTTP/1
@@ -138,9 +140,11 @@
 //!    own calls.
 //! 5. A gate checks the cheapest rule first. A refused request has cost nothing of the later ones:
 //!    no byte of its body is read, and the inner service is not called. A body that passes has
-//!    exactly its declared length, and arrived before one deadline.
-//! 6. Refusals of a gate are bare: 400, 404, 405, 408, 411, 413, 414, 415 or 431, and 500 for a
-//!    panic behind it. Events name the rule, and never a part of the request.
+//!    exactly its declared length, and arrived before one deadline. At most `max_bodies` are in
+//!    memory.
+//! 6. Refusals of a gate are bare: 400, 404, 405, 408, 411, 413, 414, 415, 431 or 503, and 500 for
+//!    a panic of the inner service or of a body. Events name the rule, and never a part of the
+//!    request.
 //! 7. A path that two programs might read differently is refused, and never normalised. Of the
 //!    headers only the named ones pass, and those of identity and forwarding never.
 //!
@@ -151,7 +155,7 @@
 //!
 //! # Events
 //!
-//! Those of the policies. A gate sends `GateEvent`: refused.
+//! Those of the policies. A gate sends `GateEvent`: refused. The metrics count the same.
 //!
 //! # Pitfalls
 //!
@@ -160,6 +164,11 @@
 //! nothing from readiness: put a [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter) into
 //! the pipeline, which rejects at once. The response future is boxed: one allocation a call.
 //!
+//! `axum`'s `Router::layer` covers the routes that were added before it alone, and within `nest` a
+//! layer sees the rest of the path: put a gate around the whole router, last. A server cuts the
+//! fragment of a target (`/orders#/../x`) off before any layer sees it. `axum::serve` sets no time
+//! limit for headers that arrive slowly; `hyper` has one, if it gets a timer.
+//!
 //! # Source
 //!
 //! tower's guide "Inventing the `Service` trait" and the chapter on cloning in the documentation of
@@ -167,6 +176,8 @@
 mod finish;
 #[cfg(feature = "http")]
 mod gate; // requests that break a rule go no further
+#[cfg(feature = "http")]
+mod gate_bodies;
 #[cfg(feature = "http")]
 mod gate_event;
 #[cfg(feature = "http")]

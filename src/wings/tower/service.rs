@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::{Finish, Requests};
 use crate::{
-    call::{CallContext, Operation, OperationName, Pipeline, Policy},
+    call::{CallContext, Operation, OperationName, Pipeline, Policy, boxed_in_place},
     outcome::{Classify, Priority},
 };
 
@@ -76,7 +76,7 @@ where
             parts: Some((inner, request)),
             requests,
         };
-        Box::pin(pipeline.call_owned(outer, attempts, move |result| finish.finish(result)))
+        boxed_in_place(|| pipeline.call_owned(outer, attempts, move |result| finish.finish(result)))
     }
 }
 

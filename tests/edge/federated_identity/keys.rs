@@ -68,7 +68,7 @@ fn a_set_that_cannot_be_used_is_an_event_and_the_old_one_stays() {
         world.a.is(mood);
         world.time.advance(S(30));
         let mut events = world.verifier.events();
-        assert_eq!(world.reason(&unknown), TokenReason::Key, "{mood:?}");
+        assert_eq!(world.reason(&unknown), TokenReason::Unavailable, "{mood:?}");
         let told = told(&mut events);
         let Event::FetchFailed { issuer, why, serves_for } = &told[0] else { panic!("{told:?}") };
         assert_eq!((issuer.as_str(), why), (A, &expected));
@@ -107,10 +107,24 @@ fn keys_that_must_not_verify_are_left_out_of_a_set() {
         edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
         key
     };
+    // A key of Ed25519 with the same id.
+    let ed25519 = world.b.clone();
+    ed25519.rotate_to(Algorithm::EdDsa);
+    let set: Value = serde_json::from_str(&ed25519.key_set()).unwrap();
+    let other = |edits: Value| {
+        let mut key = set["keys"][1].clone();
+        key["kid"] = json!("key-1");
+        key.as_object_mut().unwrap().remove("alg");
+        edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
+        key
+    };
     let short = "A".repeat(171);
     let left_out = [
-        ("repeated", vec![key.clone(), key.clone()]),
-        ("repeated with another key", vec![key.clone(), edit(json!({ "kty": "OKP", "crv": "Ed25519" }))]),
+        ("repeated with another key", vec![key.clone(), other(json!({}))]),
+        (
+            "repeated with another key and for another use",
+            vec![key.clone(), other(json!({ "alg": "EdDSA" })), key.clone()],
+        ),
         ("for encryption", vec![edit(json!({ "use": "enc" }))]),
         ("for other operations", vec![edit(json!({ "key_ops": ["sign"] }))]),
         ("of another algorithm", vec![edit(json!({ "alg": "RS256" }))]),
@@ -140,6 +154,45 @@ fn keys_that_must_not_verify_are_left_out_of_a_set() {
     let verifier = verifier_of(json!({ "keys": many }).to_string());
     let run = verifier.verify::<Value>(&token);
     assert_eq!(steadfast::time::block_on(run).map(|_| ()).unwrap_err().reason(), TokenReason::Unavailable, "too many");
+}
+
+/// Regression: a good key was left out because a key that verifies nothing had its id, or because its issuer lists it
+/// once for each algorithm.
+// Guarantee: federated_identity 6.
+#[test]
+fn a_key_is_used_although_keys_that_verify_nothing_have_its_id_and_although_it_is_listed_twice() {
+    let world = World::new();
+    let token = world.a.token(&claims(A));
+    let set: Value = serde_json::from_str(&world.a.key_set()).unwrap();
+    let key = set["keys"][0].clone();
+    let edit = |edits: Value| {
+        let mut key = key.clone();
+        edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
+        key
+    };
+    let without_id = {
+        let mut key = key.clone();
+        key.as_object_mut().unwrap().remove("kid");
+        key
+    };
+    let no_id = world.a.sign(&json!({ "alg": "ES256" }), &claims(A));
+    for (name, keys, unused, token) in [
+        ("for encryption", vec![edit(json!({ "use": "enc" })), key.clone()], 1, &token),
+        ("a secret", vec![key.clone(), json!({ "kty": "oct", "kid": "key-1", "k": "AAAA" })], 1, &token),
+        ("of an unknown type", vec![key.clone(), edit(json!({ "kty": "XX" }))], 1, &token),
+        ("twice", vec![key.clone(), key.clone()], 0, &token),
+        ("for each algorithm", vec![edit(json!({ "alg": null })), key.clone()], 0, &token),
+        ("with a null for its id", vec![edit(json!({ "kid": null })), without_id], 0, &no_id),
+        ("beside others without an id", vec![edit(json!({ "kid": null, "kty": "XX" })), key.clone()], 1, &token),
+    ] {
+        let verifier = verifier_of(json!({ "keys": keys }).to_string());
+        let mut events = verifier.events();
+        steadfast::time::block_on(verifier.verify::<Value>(token))
+            .unwrap_or_else(|refused| panic!("{name}: {refused}"));
+        let told = told(&mut events);
+        let Event::KeysFetched { keys, left_out, .. } = &told[0] else { panic!("{name}: {told:?}") };
+        assert_eq!((*keys, *left_out), (1, unused), "{name}");
+    }
 }
 
 // Guarantee: federated_identity 7.

@@ -6,4 +6,4 @@ mod refusals;
 mod settings;
 mod world;
 
-pub(crate) use world::{A, World, claims};
+pub(crate) use world::{A, B, S, World, claims, issuer};

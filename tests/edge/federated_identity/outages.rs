@@ -1,7 +1,7 @@
 //! Floods of unknown keys, and issuers that are away.
 use serde_json::json;
 use steadfast::{
-    testing::ProviderMood,
+    testing::{IdentityProvider, ProviderMood},
     token::{Algorithm, TokenReason},
 };
 
@@ -38,8 +38,8 @@ fn ten_thousand_unknown_keys_in_a_minute_cause_at_most_three_fetches() {
                 async move {
                     clock.sleep(S(60) / 10_000 * n).await;
                     let refused = world.verifier.verify::<serde_json::Value>(&token).await.unwrap_err();
-                    let has_keys = !is_cold || mood == ProviderMood::Serves;
-                    let expected = if has_keys { TokenReason::Key } else { TokenReason::Unavailable };
+                    let is_known = mood == ProviderMood::Serves;
+                    let expected = if is_known { TokenReason::Key } else { TokenReason::Unavailable };
                     assert_eq!(refused.reason(), expected, "{mood:?} {is_cold}");
                 }
             })
@@ -143,6 +143,74 @@ fn keys_serve_until_they_are_too_old_while_their_issuer_is_away_and_others_do_no
     world.a.is(ProviderMood::Serves);
     world.time.advance(S(30));
     world.verify(&of_a).expect("the issuer is back");
+}
+
+/// Regression: valid tokens of a new key were told to be invalid while their issuer could not be asked.
+// Guarantee: federated_identity 5.
+#[test]
+fn a_token_under_an_unknown_key_is_unavailable_while_the_last_fetch_failed() {
+    let world = World::new();
+    let old = world.a.token(&claims(A));
+    world.verify(&old).unwrap();
+    world.time.advance(S(30));
+    world.a.rotate();
+    let new = world.a.token(&claims(A));
+    for mood in [ProviderMood::Fails, ProviderMood::Empty, ProviderMood::Hangs] {
+        world.a.is(mood);
+        let refused = world.verify(&new).unwrap_err();
+        assert_eq!(refused.reason(), TokenReason::Unavailable, "{mood:?}");
+        assert!(refused.retry_after().is_some_and(|wait| wait >= S(25)), "{refused:?}");
+        assert_eq!(world.reason(&new), TokenReason::Unavailable, "{mood:?}: without a fetch");
+        world.verify(&old).expect("a known key");
+        world.time.advance(S(30));
+    }
+    world.a.is(ProviderMood::Serves);
+    world.verify(&new).unwrap();
+    let unknown = world.a.sign(&json!({ "alg": "ES256", "kid": "?" }), &claims(A));
+    assert_eq!(world.reason(&unknown), TokenReason::Key, "the issuer was asked, and has no such key");
+}
+
+/// The same without an id, where the only key is a guess.
+#[test]
+fn without_an_id_a_wrong_signature_proves_nothing_while_the_last_fetch_failed() {
+    let world = World::new();
+    let of = |provider: &IdentityProvider| provider.sign(&json!({ "alg": "ES256" }), &claims(A));
+    let old = of(&world.a);
+    world.verify(&old).unwrap();
+    world.a.withdraw("key-1");
+    world.a.rotate();
+    assert_eq!(world.reason(&of(&world.a)), TokenReason::Signature, "the keys are of this moment");
+    world.time.advance(S(30));
+    world.a.is(ProviderMood::Fails);
+    assert_eq!(world.reason(&of(&world.a)), TokenReason::Unavailable);
+    world.verify(&old).expect("the key that is known");
+    world.time.advance(S(30));
+    world.a.is(ProviderMood::Serves);
+    world.verify(&of(&world.a)).unwrap();
+    assert_eq!(world.reason(&of(&IdentityProvider::new(A))), TokenReason::Signature);
+}
+
+#[test]
+fn callers_on_many_threads_share_one_fetch() {
+    for _ in 0..50 {
+        let world = World::new();
+        let token = world.a.token(&claims(A));
+        let unknown = world.a.sign(&json!({ "alg": "ES256", "kid": "?" }), &claims(A));
+        let barrier = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let (verifier, barrier) = (world.verifier.clone(), &barrier);
+                let token = if n % 2 == 0 { &token } else { &unknown };
+                scope.spawn(move || {
+                    barrier.wait();
+                    let run = verifier.verify::<serde_json::Value>(token);
+                    let verified = steadfast::time::block_on(run).map(drop).map_err(|refused| refused.reason());
+                    assert_eq!(verified, if n % 2 == 0 { Ok(()) } else { Err(TokenReason::Key) });
+                });
+            }
+        });
+        assert_eq!(world.a.fetches(), 1);
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(crate) struct World {
     pub(crate) verifier: TokenVerifier,
     /// Fetches in the background, which a test runs.
     pub(crate) spawned: Spawned,
+    /// Time that each document takes.
+    takes: Arc<Mutex<Duration>>,
 }
 
 pub(crate) fn issuer(name: &str) -> Issuer {
@@ -48,9 +50,17 @@ impl World {
         let (a, b) = (IdentityProvider::new(A), IdentityProvider::new(B));
         let config = edit(TokenVerifierConfig::default().issuer(issuer(A)).issuer(issuer(B)));
         let (spawned, providers) = (Spawned::default(), [a.clone(), b.clone()]);
+        let takes = Arc::<Mutex<Duration>>::default();
+        let (timer, slow) = (clock.clone(), takes.clone());
         let fetch = move |url: String| {
             let provider = providers.iter().find(|provider| url.starts_with(provider.issuer())).cloned();
-            async move { provider.expect("an issuer of the test").fetch(url).await }
+            let (timer, takes) = (timer.clone(), *slow.lock().unwrap());
+            async move {
+                if !takes.is_zero() {
+                    timer.sleep(takes).await;
+                }
+                provider.expect("an issuer of the test").fetch(url).await
+            }
         };
         let queue = spawned.clone();
         let verifier = TokenVerifier::builder(fetch, config)
@@ -59,7 +69,12 @@ impl World {
             .spawner(move |work| queue.lock().unwrap().push(work))
             .build()
             .unwrap();
-        Self { time, clock, a, b, verifier, spawned }
+        Self { time, clock, a, b, verifier, spawned, takes }
+    }
+
+    /// Lets each document take so long.
+    pub(crate) fn slow(&self, takes: Duration) {
+        *self.takes.lock().unwrap() = takes;
     }
 
     pub(crate) fn verify(&self, token: &str) -> Result<Verified<Value>, TokenRefused> {

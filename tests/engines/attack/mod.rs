@@ -12,7 +12,7 @@ use steadfast::port::PortErrorKind;
 use crate::says;
 
 /// Longest time in which anything here ends: a request, the wait for a connection, an attempt to connect, and a busy machine.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits for a future that must end.
 #[track_caller]

@@ -8,7 +8,7 @@ use steadfast::{
     notify::{Notice, Notifier},
     port::PortErrorKind,
     queue::{Message, Queue, QueueExt},
-    store::{Key, Precondition, Scan, Store, StoreExt},
+    store::{Key, Precondition, Scan, Store, StoreExt, Write},
 };
 
 use super::traces::Traces;
@@ -366,4 +366,18 @@ async fn a_hundred_missing_rights_at_once_are_denied_each_and_wait_for_no_time_l
         let error = steadfast::port::Failure::backend(&error).unwrap();
         says(error, PortErrorKind::Denied, &["may not publish to `mine.s.p."]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_with_a_row_that_may_not_be_written_is_denied_and_writes_none() {
+    let of_prefix = NatsConfig::at("nats://host").prefix("mine");
+    let all = Nats::permissions(&of_prefix, &["jobs"]).unwrap();
+    let (_server, config) = limited(&all.replace("\"mine.>\"", "\"mine.s.p.v.q.>\",\"mine.none\""));
+    let nats = ends(Nats::connect(config.request_timeout(Duration::from_secs(3600)))).await.unwrap();
+    let put = |row: &str| Write::put(row, "x", Precondition::Any);
+    let error = ends(nats.store().batch("p", vec![put("r"), put("q")])).await.unwrap_err();
+    let error = steadfast::port::Failure::backend(&error).unwrap();
+    says(error, PortErrorKind::Denied, &["may not publish to `mine.s.p.v.r.%.r`"]);
+    assert!(nats.store().get(Key::new("p", "q")).await.unwrap().is_none());
+    nats.store().batch("p", vec![put("q"), put("q2")]).await.unwrap();
 }

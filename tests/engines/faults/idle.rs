@@ -15,7 +15,9 @@ use super::{Engine, MS};
 /// Interval at which a waiting receiver looks for itself, with the default settings of both engines.
 const POLL: Duration = Duration::from_secs(30);
 /// Time to mend connections on a busy machine.
-const MENDING: Duration = Duration::from_secs(5);
+const MENDING: Duration = Duration::from_secs(60);
+/// A wait that is longer than this is followed by one of twice its length.
+const LONG: Duration = Duration::from_secs(3);
 
 /// Returns when a wait has begun that lasts for seconds, with the number of polls so far: the one before it did.
 async fn waits_for_long(listener: &QueueListener) -> u64 {
@@ -24,7 +26,7 @@ async fn waits_for_long(listener: &QueueListener) -> u64 {
         sleep(MS(2)).await;
         let now = listener.state().polls;
         if now > polls {
-            if at.elapsed() > Duration::from_secs(3) {
+            if at.elapsed() > LONG {
                 return now;
             }
             (polls, at) = (now, Instant::now());
@@ -62,18 +64,24 @@ async fn listen(engine: Engine) {
     arrives("first", MENDING + POLL).await;
 
     for body in ["to an idle listener", "and another"] {
-        let polls = waits_for_long(&state).await;
-        // The wait lasts for longer than this. When the handler runs, the next one may have begun.
-        let (took, polls_then) = arrives(body, POLL / 2).await;
-        assert!(polls_then <= polls + 1, "{body:?} was found by another poll, after {took:?}");
+        for tries in 1.. {
+            let polls = waits_for_long(&state).await;
+            // The wait lasts for longer than this. When the handler runs, the next one may have begun.
+            let (took, polls_then) = arrives(body, POLL / 2).await;
+            if polls_then <= polls + 1 {
+                break;
+            }
+            // A busy machine may take as long as a wait, but not each time.
+            assert!(took > LONG && tries < 5, "{body:?} was found by another poll, after {took:?}");
+        }
     }
 
     waits_for_long(&state).await;
-    let (before, idle) = (receiving.proxy.round_trips(), Duration::from_secs(3));
-    sleep(idle).await;
-    let asked = receiving.proxy.round_trips() - before;
+    let (before, began) = (receiving.proxy.round_trips(), Instant::now());
+    sleep(Duration::from_secs(3)).await;
+    let (asked, idle) = (receiving.proxy.round_trips() - before, began.elapsed());
     // A poll, and the renewal of connections: not one request a second.
-    assert!(asked < 3, "an idle listener asked {asked} times within {idle:?}");
+    assert!(asked < idle.as_secs(), "an idle listener asked {asked} times within {idle:?}");
 
     let mut times = Vec::new();
     for number in 0..20 {
@@ -83,7 +91,8 @@ async fn listen(engine: Engine) {
     times.sort();
 
     // The listener waits again: a request that was under way could take the message, and its reply be lost.
-    sleep(MS(300)).await;
+    sleep(MS(250)).await;
+    receiving.proxy.is_quiet().await;
     receiving.proxy.refuse(true);
     receiving.proxy.cut();
     let mend = async {

@@ -18,14 +18,12 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Engine, MS, again, size};
+use super::{Engine, MS, PATIENCE, again, size};
 
 const TERM: Duration = Duration::from_secs(1);
 const NODES: usize = 3;
 /// Number of writes of a leader before it is disturbed.
 const WRITES: u32 = 5;
-/// Longest time without a leader, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The latest accepted write, by its token and node.
 #[derive(Debug, Clone, Copy, Default)]

@@ -128,9 +128,9 @@ impl Ledger {
         let ids: HashSet<_> = state.accepted.values().map(|(id, _)| id).collect();
         assert_eq!(ids.len(), state.accepted.len(), "an id was given twice");
         let lost: Vec<_> = state.accepted.keys().filter(|number| !state.handled.contains(number)).collect();
-        assert!(lost.is_empty(), "{} were accepted and never handled: {lost:?}", lost.len());
+        assert!(lost.is_empty(), "{lost:?}: {} were accepted and never handled", lost.len());
         let unknown: Vec<_> = state.handled.iter().filter(|number| !state.accepted.contains_key(number)).collect();
-        assert!(unknown.is_empty(), "handled, and never accepted: {unknown:?}");
+        assert!(unknown.is_empty(), "{unknown:?}: handled, and never accepted");
 
         let mut summary =
             Summary { accepted: state.accepted.len(), deliveries: state.runs.len(), ..Summary::default() };
@@ -145,10 +145,10 @@ impl Ledger {
                 End::UnderWay => state.killed.contains(&last.life),
                 End::Stale => false,
             };
-            assert!(ended, "the queue is empty, and nobody completed {runs:#?}");
+            assert!(ended, "{runs:#?}: the queue is empty, and nobody completed it");
             for (run, next) in runs.iter().zip(&runs[1..]) {
-                assert!(run.deliveries < next.deliveries, "two deliveries have one number: {runs:#?}");
-                assert!(run.end != End::Settled, "delivered after its settlement: {runs:#?}");
+                assert!(run.deliveries < next.deliveries, "{runs:#?}: two deliveries have one number");
+                assert!(run.end != End::Settled, "{runs:#?}: delivered after its settlement");
                 summary.duplicates += 1;
                 if run.end == End::UnderWay && state.killed.contains(&run.life) {
                     summary.by_kills += 1;
@@ -156,7 +156,8 @@ impl Ledger {
                     *summary.by_faults.entry(fault.what.clone()).or_default() += 1;
                 } else {
                     // A busy machine may take longer than the visibility time-out, too.
-                    assert!(run.ended - run.asked > visibility, "nothing explains {run:#?}\n{:#?}", state.faults);
+                    let is_slow = run.ended - run.asked > visibility;
+                    assert!(is_slow, "{runs:#?}\n{:#?}: no fault explains delivery {}", state.faults, run.deliveries);
                     *summary.by_faults.entry("a slow machine".to_owned()).or_default() += 1;
                 }
             }

@@ -20,6 +20,8 @@ use steadfast::{
 use crate::server::Proxy;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
+/// Longest time without an answer, a leader or other progress, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Returns the size of a run that this variable sets.
 pub(crate) fn size(variable: &str, default: u64) -> u64 {
@@ -117,15 +119,18 @@ fn run(test: impl Future<Output = ()>) {
 /// Asks again while the backend is not there. Returns the answer and the number of failures before it.
 ///
 /// # Panics
-/// If the backend is not there for a minute, or at an error that does not pass by itself.
-async fn again<T, E: Failure, F: Future<Output = Result<T, E>>>(what: &str, ask: impl Fn() -> F) -> (T, u64) {
+/// If the backend is not there for minutes, or at an error that does not pass by itself.
+pub(crate) async fn again<T, E: Failure, F: Future<Output = Result<T, E>>>(
+    what: &str,
+    ask: impl Fn() -> F,
+) -> (T, u64) {
     let began = std::time::Instant::now();
     for failures in 0.. {
         match ask().await {
             Ok(done) => return (done, failures),
             Err(error) => {
                 let passes = error.class() != ErrorClass::Permanent;
-                assert!(passes && began.elapsed() < Duration::from_secs(60), "{what}: {error}");
+                assert!(passes && began.elapsed() < PATIENCE, "{what}: {error}");
                 crate::server::pass(MS(10)).await;
             }
         }

@@ -2,26 +2,26 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
 
 use steadfast::{
     entropy::Entropy,
-    port::{ErrorClass, Failure},
+    port::{Capability, ErrorClass, Failure},
     queue::{Message, Queue, Receive, Settle},
 };
 use tokio::{task::JoinHandle, time::sleep};
 
-use super::{Engine, MS, again, ledger::Ledger, size};
+use super::{Engine, MS, PATIENCE, again, ledger::Ledger, size};
 use crate::server::Lane;
 
 /// Visibility time-out of each delivery: longer than the handling, and shorter than the longest faults.
 const VISIBILITY: Duration = Duration::from_secs(2);
 const WORKERS: usize = 8;
 const SENDERS: u64 = 2;
-/// Number of messages in a request of a sender.
+/// Number of messages in a request of a sender, if the queue takes so many.
 const BATCH: u64 = 20;
 /// Largest number of messages that wait.
 const BACKLOG: u64 = 4_000;
@@ -75,8 +75,9 @@ impl Fault {
     }
 }
 
-async fn worker(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, life: u64) {
-    loop {
+/// Receives and completes until there is no more to do.
+async fn worker(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, life: u64, is_done: Arc<AtomicBool>) {
+    while !is_done.load(SeqCst) {
         let asked = Instant::now();
         match queue.receive(Receive::new(16, VISIBILITY).wait(MS(500))).await {
             Ok(deliveries) => {
@@ -101,12 +102,14 @@ async fn worker(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, life: u64) {
 
 async fn sender(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, number: u64, messages: u64, failed: Arc<AtomicU64>) {
     let mut next = number;
+    let has_groups = queue.capabilities().has(Capability::Groups);
+    let batch_of = BATCH.min(queue.capabilities().max_batch() as u64);
     while next < messages {
         while next > ledger.handled() + BACKLOG {
             sleep(MS(5)).await;
         }
-        let numbers: Vec<_> = (0..BATCH).map(|i| next + i * SENDERS).filter(|next| *next < messages).collect();
-        let group = |at: u64| (at % 10 == number).then(|| format!("group {number} {}", at % 7));
+        let numbers: Vec<_> = (0..batch_of).map(|i| next + i * SENDERS).filter(|next| *next < messages).collect();
+        let group = |at: u64| (has_groups && at % 10 == number).then(|| format!("group {number} {}", at % 7));
         let batch = || {
             let message = |at: &u64| {
                 // Sent again after a fault, it is accepted once.
@@ -118,7 +121,7 @@ async fn sender(queue: Arc<dyn Queue>, ledger: Arc<Ledger>, number: u64, message
         let (ids, failures) = again("send", || queue.send(batch())).await;
         failed.fetch_add(failures, SeqCst);
         numbers.iter().zip(ids).for_each(|(at, id)| ledger.accepted(*at, id, group(*at)));
-        next += BATCH * SENDERS;
+        next += batch_of * SENDERS;
     }
 }
 
@@ -128,12 +131,14 @@ struct Workers {
     ledger: Arc<Ledger>,
     running: Vec<(u64, JoinHandle<()>)>,
     lives: u64,
+    is_done: Arc<AtomicBool>,
 }
 
 impl Workers {
     fn start(&mut self) {
         let queue = self.queues[self.lives as usize % 2].clone();
-        self.running.push((self.lives, tokio::spawn(worker(queue, self.ledger.clone(), self.lives))));
+        let worker = worker(queue, self.ledger.clone(), self.lives, self.is_done.clone());
+        self.running.push((self.lives, tokio::spawn(worker)));
         self.lives += 1;
     }
 
@@ -147,13 +152,27 @@ impl Workers {
         self.start();
     }
 
+    /// Waits until each has the answer to its last settlement.
     async fn end(self) {
+        self.is_done.store(true, SeqCst);
         for (_, worker) in self.running {
-            worker.abort();
-            if let Err(error) = worker.await {
-                assert!(error.is_cancelled(), "a worker failed: {error}");
-            }
+            worker.await.expect("no worker fails");
         }
+    }
+}
+
+/// Waits for work in which messages are handled that were not handled before.
+async fn progresses<T>(ledger: &Ledger, messages: u64, work: impl Future<Output = T>) -> T {
+    let (mut work, mut handled, mut at) = (std::pin::pin!(work), 0, Instant::now());
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = sleep(MS(500)) => {}
+        }
+        if ledger.handled() > handled {
+            (handled, at) = (ledger.handled(), Instant::now());
+        }
+        assert!(at.elapsed() < PATIENCE, "{handled} of {messages} handled, and no progress within {PATIENCE:?}");
     }
 }
 
@@ -174,7 +193,13 @@ async fn messages_and_faults(engine: Engine, seed: u64) {
             tokio::spawn(sender(queue, ledger.clone(), number, messages, failed.clone()))
         })
         .collect();
-    let mut workers = Workers { queues: queues.clone(), ledger: ledger.clone(), running: Vec::new(), lives: 0 };
+    let mut workers = Workers {
+        queues: queues.clone(),
+        ledger: ledger.clone(),
+        running: Vec::new(),
+        lives: 0,
+        is_done: Arc::default(),
+    };
     (0..WORKERS).for_each(|_| workers.start());
 
     let mut faults: Vec<_> = (0..rounds).flat_map(|round| FAULTS.map(|fault| (fault, round % 4 == 1))).collect();
@@ -191,7 +216,7 @@ async fn messages_and_faults(engine: Engine, seed: u64) {
                 }
                 let from = Instant::now();
                 fault.happen(&engine, long).await;
-                ledger.fault(&format!("{fault:?}"), from, VISIBILITY + MS(3_000));
+                ledger.fault(&format!("{fault:?}"), from, VISIBILITY + MS(5_000));
             }
         }
     };
@@ -205,22 +230,24 @@ async fn messages_and_faults(engine: Engine, seed: u64) {
     };
     tokio::select! {
         () = kills => unreachable!("it never ends"),
-        done = tokio::time::timeout(Duration::from_secs(60 + messages / 50), &mut disturbing) => {
-            done.unwrap_or_else(|_| panic!("{} of {messages} handled, and no progress", ledger.handled())).unwrap();
-        }
+        done = progresses(&ledger, messages, &mut disturbing) => done.unwrap(),
     }
     for sender in senders {
-        sender.await.unwrap();
+        progresses(&ledger, messages, sender).await.unwrap();
     }
     let directly = engine.open_directly().await.queue("jobs").await.unwrap();
-    let emptied = async {
-        while directly.depth().await.unwrap().total() > 0 {
-            sleep(MS(10)).await;
+    let (mut least, mut at) = (u64::MAX, Instant::now());
+    loop {
+        let left = again("depth", || directly.depth()).await.0.total();
+        if left == 0 {
+            break;
         }
-    };
-    tokio::time::timeout(Duration::from_secs(60), emptied).await.expect("the queue is emptied");
-    // The last settlements are answered.
-    sleep(MS(100)).await;
+        if left < least {
+            (least, at) = (left, Instant::now());
+        }
+        assert!(at.elapsed() < PATIENCE, "{left} messages stay in the queue for {PATIENCE:?}");
+        sleep(MS(10)).await;
+    }
     let lives = workers.lives;
     workers.end().await;
     let dead = directly.dead_letters().unwrap().depth().await.unwrap().total();
@@ -238,6 +265,12 @@ async fn messages_and_faults(engine: Engine, seed: u64) {
 #[test]
 fn nats_loses_no_message_while_its_server_fails() {
     super::run(messages_and_faults(Engine::new(crate::server::Nats::start()), 3));
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn nats_of_release_2_10_loses_no_message_while_its_server_fails() {
+    super::run(messages_and_faults(Engine::new(crate::server::Nats::old()), 4));
 }
 
 #[cfg(feature = "postgres")]

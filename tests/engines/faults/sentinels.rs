@@ -24,7 +24,8 @@ impl Watched {
         let primary = server::Redis::durable();
         let durable = ["--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "no"];
         let replicas = [primary.replica(&durable), primary.replica(&durable)];
-        let sentinels: Vec<_> = (0..3).map(|_| primary.sentinel(&[])).collect();
+        let down_after = "sentinel down-after-milliseconds jobs 1500";
+        let sentinels: Vec<_> = (0..3).map(|_| primary.sentinel(&[down_after])).collect();
         let watched = Self { servers: [primary].into_iter().chain(replicas).collect(), sentinels };
         watched.wait_until_whole();
         watched
@@ -138,6 +139,6 @@ fn sentinels_lead_to_each_new_primary_and_no_version_or_token_is_given_twice() {
 #[test]
 fn with_all_replicas_confirming_promotions_by_sentinels_lose_nothing() {
     super::run(async {
-        assert_eq!(promotions(|config| config.replicas(2).request_timeout(MS(2000))).await, 0);
+        assert_eq!(promotions(|config| config.replicas(2).request_timeout(MS(2000))).await, 0, "messages are lost");
     });
 }

@@ -7,13 +7,13 @@ fn api(server: &server::Nats, call: &str, body: &str) -> String {
 }
 
 /// Returns the address to which a receiver acknowledges its delivery.
-fn next(server: &server::Nats) -> String {
+pub(super) fn next(server: &server::Nats, consumer: &str) -> String {
     use std::io::{BufRead as _, Write as _};
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let body = r#"{"batch":1,"expires":5000000000}"#;
     write!(
         stream,
-        "CONNECT {{\"verbose\":false,\"headers\":true}}\r\nSUB inbox 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.Q.w inbox {}\r\n{body}\r\n",
+        "CONNECT {{\"verbose\":false,\"headers\":true}}\r\nSUB inbox 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.{consumer} inbox {}\r\n{body}\r\n",
         body.len()
     )
     .unwrap();
@@ -31,8 +31,8 @@ fn an_acknowledgement_of_an_earlier_delivery_removes_the_message() {
             r#"{"stream_name":"Q","config":{"durable_name":"w","ack_policy":"explicit","ack_wait":200000000}}"#;
         api(&server, "CONSUMER.CREATE.Q.w", consumer);
         server.request("q.a", "x").unwrap();
-        let earlier = next(&server);
-        let later = next(&server);
+        let earlier = next(&server, "Q.w");
+        let later = next(&server, "Q.w");
         assert!(earlier.contains(".w.1.1.") && later.contains(".w.2.1."), "{earlier}, {later}");
         // The answers are empty: they do not tell whether the acknowledgement took effect.
         assert_eq!(server.request(&earlier, "+ACK").unwrap(), "");

@@ -17,7 +17,7 @@ use steadfast::{
 };
 
 use super::{connect, prefix};
-use crate::server;
+use crate::{faults::again, server};
 
 /// Opens a port of a handle.
 type Open<P> = for<'a> fn(&'a Nats) -> BoxFuture<'a, Arc<P>>;
@@ -40,7 +40,7 @@ fn notifier(nats: &Nats) -> BoxFuture<'_, Arc<dyn Notifier>> {
 }
 
 fn queue(nats: &Nats) -> BoxFuture<'_, Arc<dyn Queue>> {
-    Box::pin(async { Arc::new(nats.queue("jobs").await.unwrap()) as Arc<dyn Queue> })
+    Box::pin(async { Arc::new(again("queue", || nats.queue("jobs")).await.0) as Arc<dyn Queue> })
 }
 
 async fn handles<P: ?Sized + 'static>(url: [String; 2], prefix: &str, open: Open<P>) -> Fixture<P> {
@@ -102,7 +102,7 @@ macro_rules! suites {
 
 suites! {
     shared: store_conformance store, topic_conformance topic, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
-    old: store_conformance store;
+    old: store_conformance store, queue_conformance queue;
     killed: store_conformance store, topic_conformance topic, lease_conformance lease, queue_conformance queue;
     cluster: store_conformance store, topic_conformance topic, lease_conformance lease, notifier_conformance notifier, queue_conformance queue;
 }

@@ -11,6 +11,7 @@ use super::{connect, shared};
 use crate::server;
 
 const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Returns a queue, and a client that finds the function in its search path.
 async fn queue_and_client() -> (PostgresConfig, PostgresQueue, Client) {
@@ -61,12 +62,13 @@ async fn a_message_of_a_plain_statement_arrives_with_all_its_parts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_wakes_a_waiting_receiver_with_its_commit_and_sends_nothing_if_it_rolls_back() {
     let server = server::Postgres::start();
-    let config = PostgresConfig::at(server.url());
+    // Nothing but the notice ends the wait.
+    let config = PostgresConfig::at(server.url()).poll(HOUR);
     let queue = connect(&config).await.queue("jobs").await.unwrap();
     let mut client = client(&config).await;
     let waits = tokio::spawn({
         let queue = queue.clone();
-        async move { queue.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap() }
+        async move { queue.receive(Receive::new(1, MINUTE).wait(HOUR)).await.unwrap() }
     });
     let listens = "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'";
     server::wait_until("the receiver listens", || server.psql(listens) == "1");
@@ -78,8 +80,7 @@ async fn a_statement_wakes_a_waiting_receiver_with_its_commit_and_sends_nothing_
     committed.query("select send_message('jobs', 'yes', null, '1')", &[]).await.unwrap();
     assert_eq!(connect(&config).await.queue("jobs").await.unwrap().depth().await.unwrap().total(), 0);
     committed.commit().await.unwrap();
-    // Long before the next poll.
-    let taken = tokio::time::timeout(Duration::from_secs(20), waits).await.unwrap().unwrap();
+    let taken = server::ends(waits).await.unwrap();
     assert_eq!(&taken[0].body[..], b"yes");
 }
 

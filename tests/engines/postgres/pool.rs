@@ -11,8 +11,8 @@ use steadfast::{
 };
 use tokio_postgres::{Client, NoTls};
 
-use super::{connect, new_schema, shared};
-use crate::server::{self, Proxy, wait_until};
+use super::{connect, connect_in_haste, new_schema, patient, shared};
+use crate::server::{self, Proxy, Watch, wait_until};
 
 const KEY: Key<'static> = Key::new("p", "r");
 
@@ -52,7 +52,7 @@ async fn requests_wait_for_an_open_connection_while_the_server_refuses_another_o
     let (server, url) = small(13);
     let proxy = Proxy::start(server.port());
     let own = url.replace(&server.port().to_string(), &proxy.port().to_string());
-    let postgres = connect(&PostgresConfig::at(own).connections(8)).await;
+    let postgres = connect(&patient(own).connections(8)).await;
     let store = postgres.store();
     // Two connections, and no place for a third one.
     proxy.delay(Duration::from_millis(5));
@@ -60,14 +60,14 @@ async fn requests_wait_for_an_open_connection_while_the_server_refuses_another_o
         assert!(scans(&store, 2).await.is_empty());
     }
     let others = take_the_rest(&url).await;
-    let (mut failed, before) = (Vec::new(), proxy.accepted());
+    let (mut failed, before, began) = (Vec::new(), proxy.accepted(), Watch::start());
     for _ in 0..50 {
         failed.extend(scans(&store, 40).await);
     }
-    let attempts = proxy.accepted() - before;
+    let (attempts, most) = (proxy.accepted() - before, 30 + began.passed().as_secs());
     assert!(failed.is_empty(), "{} of 2000 failed: {}", failed.len(), failed[0]);
     // The pauses between attempts grow to seconds.
-    assert!(attempts <= 30, "{attempts} attempts to open a connection for 2000 requests");
+    assert!(attempts <= most, "{attempts} attempts to open a connection for 2000 requests");
     drop(others);
     // It grows again once there is room.
     wait_until("another connection", || {
@@ -83,7 +83,7 @@ async fn requests_wait_for_an_open_connection_while_the_server_refuses_another_o
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stays_full_is_named_within_the_time_limit() {
     let (_server, url) = small(10);
-    let postgres = connect(&PostgresConfig::at(&url).request_timeout(Duration::from_millis(500))).await;
+    let postgres = connect_in_haste(&patient(url.clone()).request_timeout(Duration::from_millis(500))).await;
     let store = postgres.store();
     // The only connection of the handle ends, and its place is taken.
     let others = take_the_rest(&url).await;
@@ -92,7 +92,16 @@ async fn a_server_that_stays_full_is_named_within_the_time_limit() {
     while taken.is_empty() {
         taken = take_the_rest(&url).await;
     }
-    let error = server::ends(store.scan(&Scan::partition("p"))).await.unwrap_err();
+    let error = server::ends(async {
+        loop {
+            let error = store.scan(&Scan::partition("p")).await.unwrap_err();
+            // A busy server may not even refuse a connection in that time.
+            if error.backend().unwrap().kind() != PortErrorKind::TimedOut {
+                break error;
+            }
+        }
+    })
+    .await;
     assert_eq!(error.backend().unwrap().kind(), PortErrorKind::Throttled, "{error}");
     assert!(error.to_string().contains("max_connections"), "{error}");
     drop((others, taken));
@@ -109,7 +118,7 @@ async fn eleven_processes_with_the_defaults_fit_into_a_server_with_the_defaults(
     let (server, url) = small(100);
     let mut handles = Vec::new();
     for _ in 0..11 {
-        let postgres = connect(&PostgresConfig::at(&url)).await;
+        let postgres = connect(&patient(url.clone())).await;
         let notices = postgres.notifier().subscribe("t").await.unwrap();
         handles.push((postgres, notices));
     }
@@ -151,7 +160,7 @@ async fn connections_that_are_idle_are_closed_and_one_stays() {
     let store = postgres.store();
     proxy.delay(Duration::from_millis(20));
     assert!(scans(&store, 60).await.is_empty());
-    assert!(proxy.open() >= 4, "{} connections", proxy.open());
+    assert!(proxy.accepted() >= 4, "{} connections", proxy.accepted());
     proxy.delay(Duration::ZERO);
     wait_until("idle connections are closed", || proxy.open() == 1);
     // The one that stays is used.
@@ -185,7 +194,7 @@ async fn one_time_out_closes_the_connections_that_are_as_silent() {
     let (vanished, proxy) = (Proxy::start(server.port()), Proxy::start(0));
     proxy.lead_to(vanished.port());
     let config = shared().url(server.url_at(proxy.port())).request_timeout(LIMIT).connections(8);
-    let postgres = connect(&config).await;
+    let postgres = connect_in_haste(&config).await;
     let store = postgres.store();
     vanished.delay(Duration::from_millis(20));
     while proxy.open() < 8 {

@@ -11,7 +11,7 @@ use steadfast::{
     time::Clock,
 };
 
-use super::{connect, new_schema, shared};
+use super::{connect, new_schema, patient, shared};
 use crate::server::{self, Pgbouncer, Proxy};
 
 pub(super) async fn open(postgres: &Postgres, name: &str) -> Arc<dyn Queue> {
@@ -48,7 +48,7 @@ fn what_was_accepted_outlives_a_killed_server() {
     let cases = conformance::queue::cases().into_iter().filter(|case| case.name().contains("restart"));
     super::suites::run_all(cases, async || {
         let server = Arc::new(server::Postgres::start());
-        let config = PostgresConfig::at(server.url()).schema(new_schema());
+        let config = patient(server.url()).schema(new_schema());
         let kill = server.clone();
         fixture(config, server.port(), move || kill.restart()).await.keeping(server)
     });
@@ -68,7 +68,7 @@ fn the_queue_holds_behind_a_pooler_in_transaction_mode() {
 async fn behind_a_pooler() -> Fixture<dyn Queue> {
     let server = server::Postgres::shared();
     let pooler = Pgbouncer::start(server, 4);
-    let config = PostgresConfig::at(pooler.url()).notices_url(server.url()).schema(new_schema());
+    let config = patient(pooler.url()).notices_url(server.url()).schema(new_schema());
     let handles = async move || {
         let (first, second) = (connect(&config).await, connect(&config).await);
         let made = Fixture::new(open(&first, "jobs").await).with_second_handle(open(&second, "jobs").await);

@@ -5,13 +5,12 @@ use std::{
 };
 
 use steadfast::{
-    backend::postgres::PostgresConfig,
     port::Capability,
     queue::{Delivery, Message, Queue, QueueExt, Receive, Settle},
 };
 use tokio_postgres::{Client, NoTls};
 
-use super::{connect, new_schema, shared};
+use super::{connect, new_schema, patient, shared};
 use crate::server;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -62,7 +61,7 @@ async fn move_marks(queue: &dyn Queue) {
 async fn receiving_skips_what_a_transaction_left_open_keeps() {
     let messages: usize = std::env::var("STEADFAST_BACKLOG").map_or(20_000, |n| n.parse().unwrap());
     let server = server::Postgres::start();
-    let config = PostgresConfig::at(server.url()).schema(new_schema());
+    let config = patient(server.url()).schema(new_schema());
     let postgres = connect(&config).await;
     let queue = postgres.queue("jobs").await.unwrap();
     send(&queue, messages).await;
@@ -78,8 +77,9 @@ async fn receiving_skips_what_a_transaction_left_open_keeps() {
         while done < part && began.elapsed() < MINUTE / 10 {
             let taken = queue.receive(Receive::new(10, Duration::from_secs(2))).await.unwrap();
             assert!(!taken.is_empty(), "{received} of {messages} were received");
-            done += taken.len();
-            complete(&queue, taken).await;
+            // Those that a busy machine completes too late come again.
+            let all = taken.into_iter().map(|delivery| (delivery.receipt, Settle::Complete)).collect();
+            done += queue.settle(all).await.unwrap().iter().filter(|settled| settled.is_ok()).count();
         }
         received += done;
         rates.push(done as f64 / began.elapsed().as_secs_f64());
@@ -87,11 +87,15 @@ async fn receiving_skips_what_a_transaction_left_open_keeps() {
     open.rollback().await.unwrap();
     drop((queue, postgres));
     // The statistics of a connection are written when it ends.
-    server::pass(Duration::from_millis(500)).await;
-    let visited = server.psql(
-        "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE indexrelname IN ('messages_ready', 'messages_hidden')",
-    );
-    let visited = visited.trim().parse::<f64>().unwrap() / received as f64;
+    let mut visited = 0.0;
+    server::wait_until("the statistics are written", || {
+        let open = server.psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'steadfast'");
+        let read = server.psql(
+            "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE indexrelname IN ('messages_ready', 'messages_hidden')",
+        );
+        visited = read.trim().parse::<f64>().unwrap() / received as f64;
+        open == "0" && visited >= 1.0
+    });
     println!("{visited:.0} index entries visited for each of {received} messages; messages per second: {rates:.0?}");
     // Without marks each receive of ten visits all earlier messages: about 2,000 entries for each of 20,000.
     assert!(visited < 400.0, "{visited:.0} index entries were visited for each message");
@@ -124,7 +128,8 @@ async fn messages_that_return_behind_the_marks_are_received() {
         Message::new("second").group("g"),
     ];
     queue.send(sent.into()).await.unwrap();
-    let taken = other.receive(Receive::new(10, MINUTE)).await.unwrap();
+    // A busy machine needs more than a minute for what comes next.
+    let taken = other.receive(Receive::new(10, MINUTE * 60)).await.unwrap();
     assert_eq!(taken.len(), 4);
     let of = |body: &str| taken.iter().find(|delivery| delivery.body == body).unwrap().receipt.clone();
     move_marks(&queue).await;

@@ -7,12 +7,12 @@ use steadfast::{
 };
 use tokio_postgres::{Client, NoTls};
 
-use super::{connect, shared};
+use super::{connect, patient, shared};
 use crate::server;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Less than the interval at which a waiting receiver looks by itself.
-const PROMPT: Duration = Duration::from_secs(20);
+/// Longer than a test: nothing but a notice ends the wait of a receiver.
+const HOUR: Duration = Duration::from_secs(3600);
 
 async fn client() -> Client {
     let (client, connection) = tokio_postgres::connect(&server::Postgres::shared().url(), NoTls).await.unwrap();
@@ -58,19 +58,18 @@ async fn a_transaction_whose_connection_is_killed_sends_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commit_wakes_a_waiting_receiver() {
-    let postgres = connect(&shared()).await;
+    let postgres = connect(&shared().poll(HOUR)).await;
     let queue = postgres.queue("jobs").await.unwrap();
     let mut user = client().await;
     let waits = tokio::spawn({
         let queue = queue.clone();
-        async move { queue.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap() }
+        async move { queue.receive(Receive::new(1, MINUTE).wait(HOUR)).await.unwrap() }
     });
     server::pass(Duration::from_millis(100)).await;
     let transaction = user.transaction().await.unwrap();
     queue.send_within(&transaction, vec![Message::new("a")]).await.unwrap();
     transaction.commit().await.unwrap();
-    // Long before the next poll.
-    let taken = tokio::time::timeout(PROMPT, waits).await.unwrap().unwrap();
+    let taken = server::ends(waits).await.unwrap();
     assert_eq!(taken.len(), 1);
 }
 
@@ -90,7 +89,7 @@ async fn an_invalid_message_leaves_the_transaction_as_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_costs_one_commit_as_long_as_nobody_waits() {
     let server = server::Postgres::with(&[("autovacuum", "off")]);
-    let postgres = connect(&steadfast::backend::postgres::PostgresConfig::at(server.url())).await;
+    let postgres = connect(&patient(server.url()).poll(HOUR)).await;
     let queue = postgres.queue("jobs").await.unwrap();
     let commits = || server.psql("select pg_snapshot_xmax(pg_current_snapshot())").parse::<u64>().unwrap();
     // A notice is a transaction with a number, as a write is. They are sent behind the messages.
@@ -103,11 +102,11 @@ async fn a_send_costs_one_commit_as_long_as_nobody_waits() {
     assert_eq!(commits() - before, 10);
     let waits = tokio::spawn({
         let others = postgres.queue("others").await.unwrap();
-        async move { others.receive(Receive::new(1, MINUTE).wait(MINUTE)).await.unwrap() }
+        async move { others.receive(Receive::new(1, MINUTE).wait(HOUR)).await.unwrap() }
     });
     let wakes = "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'";
     server::wait_until("the receiver listens", || server.psql(wakes) == "1");
     let queue = postgres.queue("others").await.unwrap();
     queue.send_one(Message::new("b")).await.unwrap();
-    assert_eq!(tokio::time::timeout(PROMPT, waits).await.unwrap().unwrap().len(), 1);
+    assert_eq!(server::ends(waits).await.unwrap().len(), 1);
 }

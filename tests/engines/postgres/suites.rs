@@ -10,7 +10,7 @@ use steadfast::{
     testing::conformance::{self, Case, Fixture},
 };
 
-use super::{connect, new_schema, shared};
+use super::{connect, new_schema, patient, shared};
 use crate::server::{self, Pgbouncer, Proxy};
 
 /// Returns a fixture of two handles of a schema; the first one's connections can be cut. A restart closes all connections, and
@@ -105,7 +105,7 @@ fn restarts<P: ?Sized + 'static>(cases: Vec<Case<P>>) -> Vec<Case<P>> {
 /// Returns a fixture over a server of its own, which is killed with `kill -9` at each restart.
 async fn on_killed<P: ?Sized + 'static>(port: fn(&Postgres) -> Arc<P>) -> Fixture<P> {
     let server = Arc::new(server::Postgres::start());
-    let config = PostgresConfig::at(server.url()).schema(new_schema());
+    let config = patient(server.url()).schema(new_schema());
     let kill = server.clone();
     fixture(config, server.port(), move || kill.restart(), port).await.keeping(server)
 }
@@ -120,7 +120,7 @@ fn what_was_accepted_outlives_a_killed_server() {
 async fn on_pooled<P: ?Sized + 'static>(port: fn(&Postgres) -> Arc<P>) -> Fixture<P> {
     let server = server::Postgres::shared();
     let pooler = Pgbouncer::start(server, 4);
-    let config = PostgresConfig::at(pooler.url()).notices_url(server.url()).schema(new_schema());
+    let config = patient(pooler.url()).notices_url(server.url()).schema(new_schema());
     let (first, second) = (connect(&config).await, connect(&config).await);
     let made = Fixture::new(port(&first)).with_second_handle(port(&second)).keeping(pooler);
     made.with_restart(async move || {

@@ -11,14 +11,24 @@ use steadfast::{
 };
 
 use super::run;
-use crate::server::{self, Proxy};
+use crate::{
+    faults::again,
+    server::{self, Proxy},
+};
 
-const TERM: Duration = Duration::from_secs(60);
+const TERM: Duration = Duration::from_secs(3600);
+/// Time limit of requests that end by it.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects through the proxy; each write waits for this number of replicas.
 async fn connect(proxy: &Proxy, replicas: u16) -> Redis {
+    within(proxy, replicas, Duration::from_secs(60)).await
+}
+
+/// Connects with this time limit of requests.
+async fn within(proxy: &Proxy, replicas: u16, limit: Duration) -> Redis {
     let config = RedisConfig::at(format!("redis://127.0.0.1:{}", proxy.port())).replicas(replicas);
-    Redis::connect(config.request_timeout(Duration::from_secs(2))).await.unwrap()
+    again("connect", || Redis::connect(config.clone().request_timeout(limit))).await.0
 }
 
 /// Kills the primary, and promotes the replica behind the proxy. Waits until writes succeed.
@@ -58,9 +68,10 @@ fn a_write_that_too_few_replicas_confirm_is_unknown() {
         let proxy = Proxy::start(primary.port());
         let store = connect(&proxy, 1).await.store();
         put_all(&store, 5).await;
+        let hurried = within(&proxy, 1, LIMIT).await.store();
         assert_eq!(replica.command(&["ZCARD", "steadfast:s:{p}:index"]), "5");
         replica.stop();
-        let error = store.insert(Key::new("p", "unconfirmed"), "x").await.unwrap_err();
+        let error = hurried.insert(Key::new("p", "unconfirmed"), "x").await.unwrap_err();
         replica.cont();
         assert!(error.may_have_been_applied(), "{error}");
         assert_eq!(error.backend().unwrap().kind(), PortErrorKind::TimedOut);
@@ -103,7 +114,7 @@ fn a_send_that_is_repeated_waits_for_the_replicas_again() {
         let primary = server::Redis::start();
         let replica = primary.replica(&[]);
         let proxy = Proxy::start(primary.port());
-        let queue = connect(&proxy, 1).await.queue("jobs").unwrap();
+        let queue = within(&proxy, 1, LIMIT).await.queue("jobs").unwrap();
         let send = async || queue.send(vec![Message::new("x").deduplicate("id")]).await;
         replica.stop();
         let error = send().await.unwrap_err();
@@ -118,8 +129,8 @@ fn a_send_that_is_repeated_waits_for_the_replicas_again() {
         };
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         replica.cont();
-        send().await.unwrap();
-        assert_eq!(queue.depth().await.unwrap().visible, 1);
+        again("send", send).await;
+        assert_eq!(again("depth", || queue.depth()).await.0.visible, 1);
     });
 }
 

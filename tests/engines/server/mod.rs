@@ -26,12 +26,12 @@ pub(crate) use redis::Redis;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a server of a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// If it does not hold within a minute, with `what` as the subject.
+/// If it does not hold within two minutes, with `what` as the subject.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     assert!(holds_within(PATIENCE, holds), "{what}: not within {PATIENCE:?}");
@@ -60,10 +60,24 @@ pub(crate) async fn look_again() {
     pass(Duration::from_millis(20)).await;
 }
 
+/// Tells how much real time has passed: for bounds on the time in which nothing moves, and for what a server does with time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watch(Instant);
+
+impl Watch {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn passed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 /// Returns the output of a future that ends.
 ///
 /// # Panics
-/// If it does not end within a minute: it waits for something that never happens.
+/// If it does not end within two minutes: it waits for something that never happens.
 #[track_caller]
 pub(crate) fn ends<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let caller = std::panic::Location::caller();

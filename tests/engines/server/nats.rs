@@ -134,7 +134,7 @@ impl Nats {
     /// Replaces a text of its settings; it takes effect when the server starts again.
     pub(crate) fn change(&self, from: &str, to: &str) {
         let mut settings = self.settings.lock().unwrap();
-        assert!(settings.contains(from), "{settings}");
+        assert!(settings.contains(from), "{settings}\nare without {from:?}");
         *settings = settings.replace(from, to);
     }
 
@@ -142,7 +142,10 @@ impl Nats {
         let Ok(info) = self.info() else { return false };
         // Without a login, and in a cluster, the greeting is all that one server tells.
         let is_open = !info.contains("\"auth_required\":true") && !info.contains("\"tls_required\":true");
-        !self.is_alone || !is_open || !info.contains("\"jetstream\":true") || self.request("$JS.API.INFO", "").is_ok()
+        !self.is_alone
+            || !is_open
+            || !info.contains("\"jetstream\":true")
+            || self.try_request("$JS.API.INFO", "").is_ok()
     }
 
     /// Returns the greeting of the server.
@@ -156,8 +159,17 @@ impl Nats {
 
     /// Sends a request over a connection of its own, and returns the answer.
     pub(crate) fn request(&self, subject: &str, body: &str) -> std::io::Result<String> {
+        self.ask(subject, body, PATIENCE)
+    }
+
+    /// Same as [`request`](Self::request) for a server that may give no answer, and is asked again then.
+    pub(crate) fn try_request(&self, subject: &str, body: &str) -> std::io::Result<String> {
+        self.ask(subject, body, Duration::from_secs(2))
+    }
+
+    fn ask(&self, subject: &str, body: &str, patience: Duration) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.set_read_timeout(Some(patience))?;
         let options = r#"{"verbose":false,"headers":true,"no_responders":true}"#;
         let length = body.len();
         write!(stream, "CONNECT {options}\r\nSUB reply 1\r\nPUB {subject} reply {length}\r\n{body}\r\n")?;
@@ -178,6 +190,27 @@ impl Nats {
                 return Ok(String::from_utf8_lossy(&body).into_owned());
             }
         }
+    }
+
+    /// Asks the API of JetStream over a connection of its own, and returns its answer without an error.
+    pub(crate) fn api(&self, call: &str, body: &str) -> serde_json::Value {
+        let answer = self.request(&format!("$JS.API.{call}"), body).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        assert!(answer["error"].is_null(), "{call}: {answer}");
+        answer
+    }
+
+    /// Returns the names of its streams.
+    pub(crate) fn streams(&self) -> Vec<String> {
+        let names = self.request("$JS.API.STREAM.NAMES", "{}").unwrap_or_default();
+        let names: serde_json::Value = serde_json::from_str(&names).unwrap_or_default();
+        let names = names["streams"].as_array().cloned().unwrap_or_default();
+        names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Returns the name of the only stream whose name contains a text.
+    pub(crate) fn stream(&self, part: &str) -> String {
+        self.streams().into_iter().find(|name| name.contains(part)).unwrap()
     }
 
     /// Kills it with `kill -9`.
@@ -266,16 +299,16 @@ impl NatsCluster {
     fn places_a_stream(&self) -> Result<(), String> {
         let probe = r#"{"name":"probe","subjects":["probe"],"num_replicas":3}"#;
         let mut told = String::new();
-        let is_placed = holds_within(Duration::from_secs(20), || {
-            let created = self.servers[0].request("$JS.API.STREAM.CREATE.probe", probe);
+        let is_placed = holds_within(PATIENCE / 2, || {
+            let created = self.servers[0].try_request("$JS.API.STREAM.CREATE.probe", probe);
             told = format!("{created:?}");
             let is_placed = created.is_ok_and(|answer| !answer.contains("\"error\""));
-            is_placed && self.servers.iter().all(|server| server.request("$JS.API.INFO", "").is_ok())
+            is_placed && self.servers.iter().all(|server| server.try_request("$JS.API.INFO", "").is_ok())
         });
         if !is_placed {
             return Err(told);
         }
-        wait_until("the stream is deleted", || self.servers[0].request("$JS.API.STREAM.DELETE.probe", "").is_ok());
+        wait_until("the stream is deleted", || self.servers[0].try_request("$JS.API.STREAM.DELETE.probe", "").is_ok());
         Ok(())
     }
 
@@ -297,7 +330,7 @@ impl NatsCluster {
     pub(crate) fn catches_up(&self, stream: &str) -> bool {
         let mut info = String::new();
         let all = holds_within(PATIENCE, || {
-            info = self.leader(stream).request(&format!("$JS.API.STREAM.INFO.{stream}"), "").unwrap_or_default();
+            info = self.leader(stream).try_request(&format!("$JS.API.STREAM.INFO.{stream}"), "").unwrap_or_default();
             info.matches("\"current\":true").count() == 2 && !info.contains("\"offline\":true")
         });
         if !all {
@@ -311,7 +344,7 @@ impl NatsCluster {
         let mut found = None;
         wait_until("the stream has a leader", || {
             let running = self.servers.iter().find(|server| server.is_running());
-            let info = running.and_then(|server| server.request(&format!("$JS.API.STREAM.INFO.{stream}"), "").ok());
+            let info = running.and_then(|server| server.try_request(&format!("$JS.API.STREAM.INFO.{stream}"), "").ok());
             let name = info.and_then(|info| Some(info.split_once("\"leader\":\"n")?.1.split_once('"')?.0.to_owned()));
             let port = name.and_then(|name| name.parse().ok());
             found = self.servers.iter().find(|server| Some(server.port) == port);

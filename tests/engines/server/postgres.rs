@@ -107,7 +107,7 @@ impl Postgres {
 
     fn is_ready(&self) -> bool {
         let mut ask = command(program("pg_isready"));
-        ask.args(["-q", "-h", "127.0.0.1", "-t", "1", "-p", &self.port.to_string()]);
+        ask.args(["-q", "-h", "127.0.0.1", "-t", "10", "-p", &self.port.to_string()]);
         ask.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 
@@ -146,6 +146,11 @@ impl Postgres {
         self.process.log()
     }
 
+    /// Returns all lines of its log.
+    pub(crate) fn whole_log(&self) -> String {
+        self.process.whole_log()
+    }
+
     /// Runs statements as the superuser; returns the rows, one on each line, their fields apart by `|`.
     #[track_caller]
     pub(crate) fn psql(&self, sql: &str) -> String {
@@ -177,7 +182,7 @@ impl Postgres {
     /// Closes all connections of clients other than the one that does it, and returns when they are closed.
     pub(crate) fn cut(&self) {
         self.psql(
-            "select pg_terminate_backend(pid, 10000) from pg_stat_activity \
+            "select pg_terminate_backend(pid, 60000) from pg_stat_activity \
              where backend_type = 'client backend' and pid <> pg_backend_pid()",
         );
     }

@@ -222,12 +222,12 @@ impl Process {
             let ended = child.try_wait().unwrap();
             if let Some(status) = ended {
                 tell(&format!("gone {}", child.id()));
-                panic!("{} ended at its start: {status}\n{}", self.name, self.log());
+                panic!("{}\n{} ended at its start: {status}", self.log(), self.name);
             }
             if ready() {
                 break;
             }
-            assert!(Instant::now() < until, "{} is not ready\n{}", self.name, self.log());
+            assert!(Instant::now() < until, "{}\n{} is not ready within {PATIENCE:?}", self.log(), self.name);
             std::thread::sleep(std::time::Duration::from_millis(3));
         }
         *running = Some(child);
@@ -235,9 +235,14 @@ impl Process {
 
     /// Returns the last lines of the log.
     pub(super) fn log(&self) -> String {
-        let text = fs::read(&self.log).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
+        let text = self.whole_log();
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    /// Returns all lines of the log.
+    pub(super) fn whole_log(&self) -> String {
+        fs::read(&self.log).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
     }
 
     pub(super) fn is_running(&self) -> bool {

@@ -1,11 +1,13 @@
 //! A TCP proxy in front of a server: it passes, delays, holds, cuts, and counts.
 use std::{
     collections::HashMap,
+    future::{Future, poll_fn},
     io::{Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
+    pin::pin,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     thread,
@@ -117,6 +119,52 @@ impl Proxy {
     pub(crate) fn pass(&self) {
         self.set_held([false; 2]);
         self.refuse(false);
+    }
+
+    /// Runs calls each in a task of its own, and returns what they return, in their order. They meet on any machine: nothing
+    /// passes until each has begun.
+    pub(crate) async fn meet<F>(&self, calls: impl IntoIterator<Item = F>) -> Vec<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.hold();
+        let begun = Arc::new(AtomicUsize::new(0));
+        let begin = |call: F| {
+            let begun = begun.clone();
+            tokio::spawn(async move {
+                let (mut call, mut is_first) = (pin!(call), true);
+                poll_fn(|cx| {
+                    let polled = call.as_mut().poll(cx);
+                    begun.fetch_add(usize::from(std::mem::take(&mut is_first)), SeqCst);
+                    polled
+                })
+                .await
+            })
+        };
+        let tasks: Vec<_> = calls.into_iter().map(begin).collect();
+        while begun.load(SeqCst) < tasks.len() {
+            super::look_again().await;
+        }
+        self.pass();
+        let mut returned = Vec::new();
+        for task in tasks {
+            returned.push(task.await.unwrap());
+        }
+        returned
+    }
+
+    /// Waits until nothing has passed for a moment.
+    pub(crate) async fn is_quiet(&self) {
+        let bytes = || (self.bytes(Lane::Requests), self.bytes(Lane::Replies));
+        let mut before = bytes();
+        loop {
+            super::pass(Duration::from_millis(50)).await;
+            let now = bytes();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
     }
 
     fn set_held(&self, held: [bool; 2]) {

@@ -83,7 +83,8 @@ impl Redis {
         server
     }
 
-    /// Starts a sentinel that watches this server as the service `jobs`. Two must agree that it is down.
+    /// Starts a sentinel that watches this server as the service `jobs`. Two must agree that it is down, by default after an
+    /// hour without an answer: a busy server is not replaced.
     pub(crate) fn sentinel(&self, settings: &[&str]) -> Self {
         let folder = Folder::new("sentinel");
         let process = Process::new("redis-server", folder.path());
@@ -101,7 +102,7 @@ impl Redis {
             "bind 127.0.0.1".to_owned(),
             format!("dir {}", sentinel.folder.path().display()),
             format!("sentinel monitor jobs 127.0.0.1 {} 2", self.port),
-            "sentinel down-after-milliseconds jobs 1500".to_owned(),
+            "sentinel down-after-milliseconds jobs 3600000".to_owned(),
             "sentinel failover-timeout jobs 5000".to_owned(),
             "sentinel parallel-syncs jobs 2".to_owned(),
         ];

@@ -394,9 +394,9 @@ fn a_nested_call_that_blocks_has_its_own_policies_and_leaves_the_outer_one_in_or
     let waker = Waker::from(wakes.clone());
     let clock = Clock::tokio();
     block_on(async {
-        let mut short = Box::pin(clock.sleep(MS(1)));
+        let mut short = Box::pin(clock.sleep(MS(50)));
         assert!(polled(&mut short, &waker).is_pending());
-        block_on(async { clock.sleep(MS(5)).await });
+        block_on(async { clock.sleep(MS(60)).await });
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
         assert!(polled(&mut short, &waker).is_ready());
         clock.sleep(MS(1)).await;
@@ -450,10 +450,10 @@ fn a_sleep_that_outlives_the_call_that_blocks_wakes_its_task_and_goes_on_elsewhe
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(sleep);
     // On another thread that blocks.
-    let sleep = begun_here(MS(1), Waker::noop());
+    let sleep = begun_here(MS(50), Waker::noop());
     thread::spawn(move || block_on(sleep)).join().unwrap();
     // On this thread, in a later call.
-    block_on(begun_here(MS(1), Waker::noop()));
+    block_on(begun_here(MS(50), Waker::noop()));
     // Nowhere: it is only dropped.
     drop(begun_here(SECOND, Waker::noop()));
 }
@@ -463,7 +463,7 @@ fn a_sleep_of_a_runtime_goes_on_in_a_call_that_blocks_its_thread() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         for clock in [Clock::tokio(), Clock::quanta()] {
-            let mut sleep = Box::pin(clock.sleep(MS(1)));
+            let mut sleep = Box::pin(clock.sleep(MS(50)));
             assert!(polled(&mut sleep, Waker::noop()).is_pending());
             block_on(sleep);
         }

@@ -361,8 +361,19 @@ const PARTS: [&str; 12] = [
 /// Settings of servers. They are not compiled here, and `tests/engines` has their tests.
 const OF_SERVERS: [&str; 4] = ["NatsConfig", "PostgresConfig", "RedisConfig", "TlsConfig"];
 
-/// Settings of gates and of tokens. Most are not compiled here, and `tests/edge` has their tests.
-const OF_THE_EDGE: [&str; 4] = ["GateConfig", "HandOverConfig", "TokenVerifierConfig", "TrustedHostConfig"];
+/// Settings of consoles, of gates, of probers, of tokens and of buckets. Most are not compiled here, and targets `edge` and
+/// `operations` have their tests.
+const OF_THE_EDGE: [&str; 9] = [
+    "ConsoleConfig",
+    "GateConfig",
+    "HandOverConfig",
+    "ProberConfig",
+    "SiteConfig",
+    "TokenVerifierConfig",
+    "TrustedHostConfig",
+    "UploadConfig",
+    "ValetKeyConfig",
+];
 
 #[test]
 fn every_configuration_type_of_the_crate_is_a_subject_of_the_extremes() {

@@ -21,6 +21,9 @@ use steadfast::{
     },
     claim_check::{ClaimCheck, ClaimCheckConfig},
     codec::Codec,
+    config_store::{
+        Change, ConfigPublisher, ConfigStore, ConfigStoreConfig, ConfigStoreError, Documents, PublisherConfig, Veto,
+    },
     entropy::Entropy,
     event_sourcing::{
         Aggregate, AggregateConfig, AggregateStore, Commit, EventCodec, EventStore, EventStoreConfig, Expected,
@@ -29,21 +32,24 @@ use steadfast::{
     fallback::{Fallback, FallbackConfig},
     health::{Check, Group, Health, HealthConfig},
     hedge::{Hedge, HedgeConfig},
+    index_table::{IndexTable, IndexTableConfig},
     journal::{Entry, Gate, Journal, JournalConfig, Replayed},
     leader_election::{
         LeaderElection, LeaderElectionConfig,
         by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId},
     },
     lease::{InMemoryLease, StoreLease},
+    materialized_view::{Projection, Sourced, View, ViewConfig},
     port::{PortError, PortErrorKind},
     queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
     queue_listener::{QueueListener, QueueListenerConfig},
+    reconfiguration::{Reconfigurer, ReconfigurerConfig, Rollout, RolloutConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     saga::{Action, Compensation, Plan, Saga, SagaConfig, Step, StepOutcome},
     scheduler::{Scheduler, SchedulerConfig, Submission},
     sharding::{FanOut, FanOutConfig, ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, ShardingError},
     standard::{Standard, StandardConfig},
-    store::{InMemoryStore, Store},
+    store::{InMemoryStore, Key, Precondition, Store},
     stream::{Event, Producer, ProducerConfig, StoreTopic, StreamProcessor, StreamProcessorConfig, Topic},
     supervisor::{Child, ChildContext, Supervisor, SupervisorConfig},
     testing::{
@@ -101,6 +107,19 @@ impl Aggregate for Count {
 
     fn evolve(&mut self, event: &u8) {
         self.0 += u32::from(*event);
+    }
+}
+
+impl Projection for Count {
+    type Event = u8;
+    type Row = u8;
+
+    fn keys(&self, _: &Sourced<u8>) -> Vec<String> {
+        vec!["all".to_owned()]
+    }
+
+    fn fold(&self, _: &str, row: Option<u8>, event: &Sourced<u8>) -> Option<u8> {
+        Some(row.unwrap_or_default().wrapping_add(event.event))
     }
 }
 
@@ -545,6 +564,40 @@ fn others() -> Vec<Subject> {
             drop(drive(&time, outbox.run(clock.sleep(S(20)))));
             Ok(())
         }),
+        of("ViewConfig", &[""], |config: ViewConfig| {
+            let (clock, time) = Clock::manual();
+            let log = EventStore::builder(Arc::new(InMemoryStore::new()), "log", EventStoreConfig::default());
+            let log =
+                by_name(drive(&time, log.clock(&clock).spawner(block_on).build()).expect("a log in memory opens"))?;
+            let event = NewEvent::new("Counted", "1");
+            drop(drive(&time, log.commit(Commit::new("1").append("a", Expected::Any, [event]))));
+            let one = || {
+                Codec::new(
+                    |event: &u8| Ok::<_, std::fmt::Error>(vec![*event]),
+                    |bytes| bytes.first().copied().ok_or(std::fmt::Error),
+                )
+            };
+            let view = View::builder(Arc::new(InMemoryStore::new()), "counts", Count::default(), one(), config);
+            let view = view.source(log.topic(), EventCodec::new(one(), |_| "Counted")).clock(&clock).build()?;
+            drop(drive(&time, view.run(clock.sleep(S(20)))));
+            drop(drive(&time, view.rebuild()));
+            Ok(())
+        }),
+        of("IndexTableConfig", &[""], |config: IndexTableConfig| {
+            let (clock, time) = Clock::manual();
+            let store = || Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let one = Codec::new(
+                |row: &u8| Ok::<_, std::fmt::Error>(vec![*row]),
+                |bytes| bytes.first().copied().ok_or(std::fmt::Error),
+            );
+            let table = IndexTable::builder(store(), one, config);
+            let table = table.unique("by-row", store(), |row: &u8| Some(row.to_string())).clock(&clock).build()?;
+            drop(drive(&time, table.put(Key::new("a", "1"), &1, Precondition::Any)));
+            drop(drive(&time, table.delete(Key::new("a", "1"), Precondition::Any)));
+            drop(drive(&time, table.build_indexes(["a"])));
+            drop(drive(&time, table.lookup("by-row", "1").rows()));
+            Ok(())
+        }),
         of("SupervisorConfig", &[""], |config: SupervisorConfig| {
             let (clock, time) = Clock::manual();
             let child = |name| Child::new(name, |_: ChildContext| pending::<Result<(), String>>());
@@ -555,7 +608,50 @@ fn others() -> Vec<Subject> {
             drop(drive(&time, supervisor.run(clock.sleep(S(20)))));
             Ok(())
         }),
-        of("HealthConfig", &["", "secret = 'open-sesame'"], |config: HealthConfig| {
+        of("ConfigStoreConfig", &["", "on_start_failure = 'fail'\ntrial = '1m'"], |config: ConfigStoreConfig| {
+            let (clock, time) = Clock::manual();
+            let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let publisher = ConfigPublisher::builder(store.clone(), "shop", PublisherConfig::default());
+            let publisher = publisher.clock(&clock).build()?;
+            let _ = drive(&time, publisher.publish(Change::to("a", "1")));
+            let load = |_: &Documents| Ok::<_, std::io::Error>(());
+            let settings = ConfigStore::builder(store, "shop", load, config).layers(["a"]);
+            let settings = settings.local(Arc::new(Disk(InMemoryStore::builder().clock(&clock).build())));
+            let settings = match drive(&time, settings.clock(&clock).build()) {
+                Some(Err(ConfigStoreError::Config(error))) => return Err(error),
+                Some(Ok(settings)) => settings,
+                _ => return Ok(()),
+            };
+            let _ = drive(&time, settings.run(clock.sleep(S(20)), |_| async { Ok::<_, Veto>(()) }));
+            Ok(())
+        }),
+        of("PublisherConfig", &[""], |config: PublisherConfig| {
+            let (clock, time) = Clock::manual();
+            let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let publisher = ConfigPublisher::builder(store, "shop", config).clock(&clock).build()?;
+            let _ = drive(&time, publisher.publish(Change::to("a", "1")));
+            let _ = drive(&time, publisher.rollback(1, "ada", ""));
+            Ok(())
+        }),
+        of("ReconfigurerConfig", &["", "bake = '1m'"], |config: ReconfigurerConfig| {
+            let (clock, time) = Clock::manual();
+            let health = Health::builder(HealthConfig::default()).clock(&clock).build()?;
+            let retry = Retry::new(RetryConfig::default())?;
+            let changes = Reconfigurer::builder(RetryConfig::default(), config).clock(&clock).health(&health);
+            let changes = changes.part("retry", |config: &mut RetryConfig| config, retry).build()?;
+            let _ = drive(&time, changes.submit(RetryConfig::default().max_attempts(5)));
+            Ok(())
+        }),
+        of("RolloutConfig", &[""], |config: RolloutConfig| {
+            let (clock, time) = Clock::manual();
+            let store: Arc<dyn Store> = Arc::new(InMemoryStore::builder().clock(&clock).build());
+            let publisher =
+                ConfigPublisher::builder(store, "shop", PublisherConfig::default()).clock(&clock).build()?;
+            let rollout = Rollout::builder(&publisher, config).clock(&clock).build()?;
+            let _ = drive(&time, rollout.run(Change::to("a", "1").staged([1.0])));
+            Ok(())
+        }),
+        of("HealthConfig", &["", "secret = 'open-sesame'", "previous_secret = 'barley'"], |config: HealthConfig| {
             let (clock, time) = Clock::manual();
             let store = Arc::new(InMemoryStore::builder().clock(&clock).build());
             let check = Check::dependency("db", || async { Err::<(), _>("away") }).required();
@@ -702,3 +798,15 @@ const CACHE: &str = r#"
     xfetch = 1.0
     remote = { local_ttl = "1m" }
 "#;
+
+/// A store in memory that says that it outlives its process.
+#[derive(Debug)]
+struct Disk(InMemoryStore);
+
+impl Store for Disk {
+    forward_store! { 0: get, put, delete, scan, batch }
+
+    fn capabilities(&self) -> steadfast::port::Capabilities {
+        self.0.capabilities().with(steadfast::port::Capability::Durable)
+    }
+}

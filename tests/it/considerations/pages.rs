@@ -174,6 +174,52 @@ const EVENT_SOURCING: [Point; 14] = [
     ("Personal data", ADVICE),
 ];
 
+const CQRS: [Point; 12] = [
+    ("fails alone", "a_token_is_answered_when_the_view_has_it_and_never_before"),
+    ("acts on old data", "a_token_is_answered_when_the_view_has_it_and_never_before"),
+    ("Only the part", ADVICE),
+    ("rows and events of one commit", "a_refused_commit_says_why_and_writes_nothing"),
+    ("told, not hidden", "a_view_is_being_built_until_it_has_caught_up_once"),
+    ("more concepts", ADVICE),
+    ("built anew", "a_new_version_is_built_beside_the_old_one_which_is_retired_later"),
+    ("Long folds", "a_load_of_more_than_a_thousand_events_without_a_snapshot_is_an_event"),
+    ("Many small commands", "three_handles_sell_each_seat_once"),
+    ("another kind", "lost_rows_and_a_lost_store_are_built_again"),
+    ("stops no other", "an_event_that_does_not_decode_stops_the_projector_behind_what_came_before"),
+    ("move apart", "upcasts_run_step_by_step_and_what_is_unknown_is_an_error_with_its_name"),
+];
+
+const INDEX_TABLE: [Point; 10] = [
+    (
+        "queries that are asked",
+        "a_repair_reports_an_index_that_was_never_looked_up_and_each_key_with_over_a_tenth_of_all_entries",
+    ),
+    ("Copies of a row", "a_put_that_changes_no_key_costs_two_requests_and_each_changed_key_three_more"),
+    ("has two steps", "copies_come_from_the_index_alone_and_change_with_their_row"),
+    ("consistent later", "a_process_in_memory_that_ends_or_fails_at_any_request_leaves_stale_entries_at_most"),
+    ("in one batch", ADVICE),
+    ("partitioned itself", "a_row_is_found_by_each_of_its_keys_until_the_next_put"),
+    ("composite", "a_look_up_has_the_order_of_the_second_part_a_prefix_and_pages"),
+    ("finds the shard", "a_put_that_changes_no_key_costs_two_requests_and_each_changed_key_three_more"),
+    ("is stale before", "stale_entries_are_counted_by_look_ups_and_removed_by_a_repair"),
+    (
+        "tells little apart",
+        "a_repair_reports_an_index_that_was_never_looked_up_and_each_key_with_over_a_tenth_of_all_entries",
+    ),
+];
+
+const MATERIALIZED_VIEW: [Point; 9] = [
+    ("on a schedule", "rows_of_a_loader_are_served_once_all_are_there_and_later_events_are_folded_into_them"),
+    ("cost too much", "an_event_of_a_page_says_how_much_changed"),
+    ("cost storage", "a_view_is_being_built_until_it_has_caught_up_once"),
+    ("is of no moment", "a_row_is_the_fold_of_the_events_up_to_its_place"),
+    ("another store", "several_topics_and_partitions_are_folded_each_to_its_own_place"),
+    ("may be lost", "lost_rows_and_a_lost_store_are_built_again"),
+    ("in any way", "a_row_is_the_fold_of_the_events_up_to_its_place"),
+    ("may be indexed", ADVICE),
+    ("Only the projection", "of_several_projectors_one_folds_and_another_takes_over_once_it_is_gone"),
+];
+
 const PIPES_AND_FILTERS: [Point; 12] = [
     ("A chain is complex", "a_filter_explains_its_outputs_and_warns_of_duplicates"),
     ("Nothing is lost", "a_chain_whose_process_crashes_at_any_request_delivers_each_message_once_and_in_order"),
@@ -211,6 +257,31 @@ const GATEKEEPER: [Point; 6] = [
     ("single point of failure", ADVICE),
 ];
 
+const STATIC_CONTENT: [Point; 6] = [
+    ("HTTP or HTTPS", "settings_that_break_their_rules_are_refused_by_name"),
+    ("A CDN in front", "files_are_kept_for_a_year_pages_are_asked_for_each_time_and_the_rest_is_not_found"),
+    ("Addresses move", "an_address_is_escaped_below_the_base"),
+    ("out of step", "one_snapshot_has_the_links_of_one_release"),
+    ("No domain of its own", "an_address_is_escaped_below_the_base"),
+    ("never to write", "a_service_needs_no_right_to_write"),
+];
+
+const VALET_KEY: [Point; 13] = [
+    ("lives 15 min", "a_revocation_holds_from_the_next_check_on_in_each_process"),
+    ("least rights", "a_key_is_for_one_operation_on_one_path_or_below_one_folder"),
+    ("The size of a body", "the_first_byte_beyond_the_limit_ends_a_body"),
+    ("unchecked", "an_inspection_sees_the_copy_and_decides"),
+    ("Each issue and use", "events_name_ids_tags_and_paths_and_never_a_key"),
+    ("delivered by TLS", "a_key_that_is_expired_too_new_altered_or_of_others_is_refused"),
+    ("The transfer", "of_clients_that_lie_nothing_is_accepted"),
+    ("Nobody tells", "a_sweep_completes_what_nobody_reports_and_ends_what_nobody_uploads"),
+    ("URLs bind less", "an_upload_url_writes_one_random_name_and_binds_what_its_store_can_bind"),
+    ("Clocks differ", "a_key_that_is_expired_too_new_altered_or_of_others_is_refused"),
+    ("Addresses are logged", ADVICE),
+    ("CORS", ADVICE),
+    ("for each tag", "outstanding_bytes_of_a_tag_are_limited_over_all_processes"),
+];
+
 const SUPERVISOR: [Point; 11] = [
     ("Needs for scale", "a_child_that_always_wants_to_run_is_polled_for_its_share_of_the_time"),
     ("Recycling a process", "a_process_that_crashes_at_any_request_repeats_no_more_steps_than_lie_between_two_saves"),
@@ -225,12 +296,47 @@ const SUPERVISOR: [Point; 11] = [
     ("ready late", "children_start_in_order_and_wait_for_the_one_before_to_be_ready"),
 ];
 
+const CONFIG_STORE: [Point; 11] = [
+    ("Availability and backup", "a_head_from_a_backup_is_taken_with_an_event"),
+    ("types and versions", "no_read_of_a_hundred_thousand_during_changes_of_two_layers_mixes_moments"),
+    ("physical cost", "a_change_without_effect_and_one_that_is_too_large_are_refused"),
+    ("Scope and inheritance", "a_revision_that_changes_none_of_the_layers_is_taken_without_parsing"),
+    (
+        "Formats of other programs",
+        "a_change_that_one_of_the_readers_refuses_is_not_published_and_the_error_names_reader_and_field",
+    ),
+    ("wrong, missing", "a_revision_that_cannot_be_used_leaves_the_one_before_with_one_event_and_later_ones_apply"),
+    ("Protection", "a_change_that_one_of_the_readers_refuses_is_not_published_and_the_error_names_reader_and_field"),
+    ("Deployed as code", "a_rollback_is_a_new_revision_and_the_audit_tells_who_why_when_and_from_where"),
+    ("notices or an end", "a_change_arrives_with_its_notice_or_within_a_poll_and_is_applied_once"),
+    ("Access is logged", "a_rollback_is_a_new_revision_and_the_audit_tells_who_why_when_and_from_where"),
+    ("away at a start", "a_start_without_the_store_takes_the_last_known_good_revision"),
+];
+
+const RECONFIGURATION: [Point; 12] = [
+    ("controlled and audited", "a_rollback_is_a_new_revision_and_the_audit_tells_who_why_when_and_from_where"),
+    ("The host sends no event", "a_mounted_configuration_whose_link_is_swapped_is_seen"),
+    ("interval of polls", "a_thousand_idle_processes_make_at_most_34_reads_a_second"),
+    ("differ for a while", "the_number_that_each_member_runs_is_listed"),
+    ("need a restart", "a_child_restarts_last_with_its_new_section_and_only_if_that_has_changed"),
+    ("no part takes", "a_change_that_no_part_takes_is_refused_with_the_names_of_the_parts"),
+    ("Staged and confirmed", "a_change_reaches_one_stage_after_another_and_each_stays_well_before_the_next"),
+    (
+        "Rollback at once",
+        "a_fault_at_each_position_leaves_all_parts_as_before_or_says_which_have_changed_and_is_unhealthy",
+    ),
+    ("store is missing", "while_the_store_is_away_the_revision_stays_and_its_age_grows"),
+    ("Derived values", "after_one_veto_with_part_and_field_nothing_has_changed_and_equal_sections_are_not_touched"),
+    ("may be refused", "after_one_veto_with_part_and_field_nothing_has_changed_and_equal_sections_are_not_touched"),
+    ("Other triggers", ADVICE),
+];
+
 const HEALTH: [Point; 13] = [
     (
         "A 200 is not enough",
         "an_anonymous_request_hears_a_word_and_one_with_the_secret_details_without_texts_of_errors",
     ),
-    ("A missing page", ADVICE),
+    ("A missing page", "a_round_in_which_a_known_target_is_misjudged_is_inconclusive"),
     ("How many endpoints", "liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy"),
     ("A path of its own", ADVICE),
     ("What is returned", "an_anonymous_request_hears_a_word_and_one_with_the_secret_details_without_texts_of_errors"),
@@ -243,7 +349,7 @@ const HEALTH: [Point; 13] = [
     ),
     ("The monitor is watched", "thresholds_decide_and_a_result_that_is_too_old_is_unhealthy"),
     ("Balancers give up", "a_check_that_hangs_delays_a_report_for_its_time_alone_is_dropped_and_does_not_pile_up"),
-    ("Latency, names, certificates", ADVICE),
+    ("Latency, names and certificates", "the_latency_of_an_answer_and_the_time_of_a_look_up_are_told_apart"),
     ("of all tenants", "liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy"),
 ];
 
@@ -288,7 +394,7 @@ fn points(page: &str, mark: &str, heading: &str) -> Vec<String> {
 fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_shows_it() {
     let tests = text_of(&["tests/it", "tests/edge", "tests/events", "tests/operations"]);
     let page = include_str!("../../../docs/considerations.md");
-    let rooms: [(&str, &[Point]); 16] = [
+    let rooms: [(&str, &[Point]); 23] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
         ("retry", &RETRY),
@@ -302,11 +408,18 @@ fn each_consideration_of_the_source_is_listed_with_how_it_is_met_and_a_test_show
         ("stream", &STREAM),
         ("federated_identity", &FEDERATED_IDENTITY),
         ("gatekeeper", &GATEKEEPER),
+        ("static_content", &STATIC_CONTENT),
+        ("cqrs", &CQRS),
+        ("valet_key", &VALET_KEY),
         ("event_sourcing", &EVENT_SOURCING),
+        ("index_table", &INDEX_TABLE),
+        ("materialized_view", &MATERIALIZED_VIEW),
         ("supervisor", &SUPERVISOR),
+        ("config_store", &CONFIG_STORE),
+        ("reconfiguration", &RECONFIGURATION),
         ("health", &HEALTH),
     ];
-    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 179);
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 252);
     for (room, wanted) in rooms {
         let points = points(page, "", &format!("## {room}"));
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
@@ -359,12 +472,12 @@ mod guarantees_of_each_page_are_shown_by_tests {
         call: call;
         patterns: retry hedge fallback;
         roof: standard;
-        wings: tower testing;
-        patterns: sharding supervisor health;
+        wings: tower testing console;
+        patterns: sharding index_table supervisor config_store health;
         ground: token;
-        patterns: federated_identity gatekeeper;
+        patterns: federated_identity gatekeeper valet_key static_content;
         ports: lease notify queue store;
         patterns: queue_listener claim_check saga;
-        roof: journal scheduler pipes_and_filters stream event_sourcing;
+        roof: journal scheduler pipes_and_filters stream event_sourcing materialized_view reconfiguration;
     }
 }

@@ -66,6 +66,7 @@ fn an_agent_answers_while_its_caller_waits_and_says_nothing_after() {
     time.block_on(async {
         let handler = async |call: AgentCall| {
             calls.borrow_mut().push(call.key.clone());
+            assert_eq!(call.headers["traceparent"], "00-1-1-01");
             match call.key.as_str() {
                 "slow" => clock.sleep(S(20)).await,
                 "fails" if calls.borrow().iter().filter(|key| *key == "fails").count() == 1 => return Err("not now"),
@@ -75,7 +76,8 @@ fn an_agent_answers_while_its_caller_waits_and_says_nothing_after() {
             Ok(call.body)
         };
         let asks = async {
-            let ask = async |key: &str| requester.request(AgentCall::request(key, "body", S(10)), S(10)).await;
+            let request = |key: &str| AgentCall::request(key, "body", S(10)).header("traceparent", "00-1-1-01");
+            let ask = async |key: &str| requester.request(request(key), S(10)).await;
             assert_eq!(ask("quick").await.unwrap().body, "body");
             assert_eq!(ask("fails").await.unwrap().body, "body");
             assert!(matches!(ask("slow").await, Err(RequestError::TimedOut(_))));

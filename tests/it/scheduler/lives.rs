@@ -5,7 +5,7 @@ use steadfast::{
     entropy::Entropy,
     port::{Failure, PortErrorKind},
     queue::{InMemoryQueue, Message, QueueExt},
-    saga::{Saga, SagaConfig, SagaPhase, StepState},
+    saga::{Plan, Saga, SagaConfig, SagaPhase, Step, StepOutcome, StepState},
     scheduler::{Scheduler, SchedulerConfig, SchedulerEvent as Event, Submission},
     store::{Precondition, Write},
 };
@@ -378,6 +378,51 @@ fn a_saga_whose_message_is_lost_is_resumed_by_the_supervisor() {
     let resent = world.saga.within(S(1), events.recv());
     let is_resent = |event| matches!(event, Event::Resent { failures: 1, cancels: false, .. });
     assert!(resent.is_none_or(|event| is_resent(event.unwrap().what)));
+}
+
+/// Steps did not see the headers of their submission, so that a trace ended at the scheduler.
+// Guarantee: scheduler 8.
+#[test]
+fn the_headers_of_a_submission_reach_each_step_also_in_another_process_and_by_another_message() {
+    let world = World::new();
+    let (told, mut telling) = tokio::sync::mpsc::unbounded_channel();
+    let step = move |hangs: bool| {
+        let told = told.clone();
+        move |step: Step<State>| {
+            told.send(format!("{} {:?}", step.name(), step.headers().get("traceparent"))).unwrap();
+            let is_first = step.attempt() == 1;
+            async move { if hangs && is_first { pending().await } else { StepOutcome::completed() } }
+        }
+    };
+    let plan = || Plan::<State>::new().pivot("charge", step(true)).step("mail", step(false));
+    let (orders, other) = (world.process("a", plan()), world.process("b", plan()));
+    world.submit(&orders, order("42").header("traceparent", "00-1-1-01").header("baggage", "a=b c"));
+    world.kill_after(&orders, S(5));
+    world.block_on(world.queue.purge()).unwrap();
+    world.saga.within(S(130), other.supervise(pending()));
+    world.run(&[&other], S(60));
+    let steps: Vec<_> = std::iter::from_fn(|| telling.try_recv().ok()).collect();
+    let trace = "Some(\"00-1-1-01\")";
+    assert_eq!(steps, ["charge", "charge", "mail"].map(|step| format!("{step} {trace}")));
+}
+
+// Guarantee: scheduler 1.
+#[test]
+fn a_submission_whose_headers_are_the_schedulers_own_or_too_large_is_refused() {
+    let world = World::new();
+    let orders = world.process("a", world.saga.trip());
+    let refused = |name: &str, value: &str| {
+        world.block_on(orders.submit(order("42").header(name, value))).unwrap_err().to_string()
+    };
+    for name in ["saga-id", "reply-to", "correlation-id", "expires-after"] {
+        let rule = format!("invalid `headers`: must not have {name:?}, one of the scheduler's own");
+        assert_eq!(refused(name, "x"), rule);
+    }
+    let (most, more) = ("x".repeat((16 << 10) - 7), "x".repeat((16 << 10) - 6));
+    assert_eq!(refused("baggage", &more), "invalid `headers`: must have at most 16384 bytes together, has 16385");
+    world.submit(&orders, order("42").header("baggage", most));
+    world.run(&[&orders], S(60));
+    assert_eq!((phase(&world, &orders, "42"), world.depths()), (Some(SagaPhase::Completed), (0, 0)));
 }
 
 // Guarantee: scheduler 5.

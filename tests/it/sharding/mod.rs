@@ -496,6 +496,12 @@ fn keys_of_any_length_are_encoded_alike() {
     }
     let written: [&dyn ShardKey; 4] = [&1_u64, &-1_i64, &("a", "b"), &Timestamp::from_millis(7)];
     assert!(written.iter().all(|key| key.in_place().is_none()));
+    // So do those of numbers, which are hashed without a buffer.
+    let numbers: [&dyn ShardKey; 10] =
+        [&7_u8, &-7_i8, &7_u16, &-7_i16, &7_u32, &-7_i32, &7_u64, &-7_i64, &7_u128, &-7_i128];
+    for key in numbers {
+        assert_eq!(hash_key(key), hash_bytes(KeyBytes::of(key).as_slice()));
+    }
     let id = uuid::Uuid::from_u128(7);
     assert_eq!(KeyBytes::of(id.as_bytes()).as_slice(), id.as_bytes());
 }

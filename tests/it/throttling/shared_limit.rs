@@ -156,9 +156,27 @@ fn the_row_expires_once_it_equals_an_absent_one() {
     let limiter = shared.limiter("a", ten());
     assert!(shared.acquire(&limiter).is_ok());
     assert_eq!(shared.store.records().len(), 1);
-    shared.time.advance(MS(102));
+    shared.time.advance(MS(151));
     assert!(shared.store.records().is_empty());
     assert!(shared.time.block_on(limiter.acquire_n(2)).is_ok());
+}
+
+/// The row of a fast limit once lasted for 2 ms, so that it was there for the read of another process and gone for its
+/// write: a conflict with nobody, and two requests more.
+#[test]
+fn a_row_does_not_expire_between_a_read_and_the_write_that_follows() {
+    let shared = Shared::new();
+    shared.network.configure(FaultConfig::default().latency(MS(5), MS(5))).unwrap();
+    let config = SharedRateLimitConfig::from(Quota::per_second(1_000));
+    let (a, b) = (shared.limiter("a", config), shared.limiter("b", config));
+    // The read of `b` arrives 1 ms after the write of `a`.
+    let later = async {
+        shared.clock.sleep(MS(11)).await;
+        b.acquire().await
+    };
+    let (first, second) = shared.time.block_on(futures::future::join(a.acquire(), later));
+    assert!(first.is_ok() && second.is_ok());
+    assert_eq!(shared.requests(), 4);
 }
 
 // Guarantee: throttling 9.

@@ -135,6 +135,8 @@ fn liveness_refuses_a_dependency_and_an_outage_of_one_leaves_it_healthy() {
     let (world, db) = (World::new(), Thing::default());
     let built = builder(&world, HealthConfig::default()).check(db.dependency("db").in_group(Group::Liveness)).build();
     assert_eq!(built.unwrap_err().field(), "db.check");
+    let built = builder(&world, HealthConfig::default()).check(db.dependency("db").in_group(Group::Startup)).build();
+    assert!(built.unwrap_err().to_string().contains("no process would start in its outage"));
     let (disk, cache) = (Thing::default(), Thing::default());
     let tag = Group::Tag("nightly".into());
     let health = builder(&world, HealthConfig::default())
@@ -239,6 +241,9 @@ fn an_anonymous_request_hears_a_word_and_one_with_the_secret_details_without_tex
     assert!(!ask(Some("sesame"), Some(&"n".repeat(65))).body().contains("nonce"));
     let unknown = ask(Some("barley"), None);
     assert_eq!((unknown.status().as_u16(), unknown.body().as_str()), (404, ""));
+    // No header tells that the path is known, after all.
+    assert!(unknown.headers().is_empty(), "{:?}", unknown.headers());
+    assert!(!ask(Some("sesame"), Some("a b")).body().contains("nonce"), "visible characters alone");
     let by_path = world.run(S(1), health.details::<String>(&Group::Liveness, "sesame", &HeaderMap::new())).unwrap();
     assert_eq!((by_path.status().as_u16(), by_path.body().as_str()), (200, "healthy\n"));
     let report = world.run(S(1), health.report(&Group::Readiness)).unwrap();
@@ -267,6 +272,16 @@ fn the_secret_is_replaced_in_use_and_shown_nowhere() {
     let refused = health.reconfigure(HealthConfig::default().failure_threshold(0)).unwrap_err();
     assert_eq!(refused.field(), "failure_threshold");
     assert!(health.is_secret("barley"));
+    // Monitors change one after another: the one before is accepted meanwhile.
+    let next = HealthConfig::default().secret(Secret::new("poppy")).previous_secret(Secret::new("barley"));
+    health.apply(next.clone()).unwrap();
+    assert_eq!(["poppy", "barley", "sesame"].map(|secret| health.is_secret(secret)), [true, true, false]);
+    assert!(health.explain().warnings().iter().any(|warning| warning.contains("the secret before")));
+    assert!(!format!("{next:?} {}", toml::to_string(&next).unwrap()).contains("barley"));
+    health.apply(next.previous_secret(None)).unwrap();
+    assert_eq!(["poppy", "barley"].map(|secret| health.is_secret(secret)), [true, false]);
+    let refused = health.reconfigure(HealthConfig::default().previous_secret(Secret::new("a b"))).unwrap_err();
+    assert_eq!(refused.field(), "previous_secret");
 }
 
 #[test]
@@ -325,4 +340,67 @@ fn a_leader_that_is_not_fit_is_told_by_the_results_of_the_watch() {
     };
     world.run(S(60), async { futures::join!(fit, health.run(world.clock.sleep(S(30)))) }).unwrap();
     assert!((5..=8).contains(&disk.looks()), "{}", disk.looks());
+}
+
+// Guarantee: health 1.
+#[test]
+fn a_shorter_time_of_results_works_at_once() {
+    let (world, disk) = (World::new(), Thing::default());
+    let slow = HealthConfig::default().cache_ttl(S(60)).stale_after(S(100));
+    let health = builder(&world, slow).check(disk.local("disk")).build().unwrap();
+    let script = async {
+        world.clock.sleep(S(1)).await;
+        health.reconfigure(HealthConfig::default()).unwrap();
+        world.clock.sleep(S(30)).await;
+        disk.looks()
+    };
+    let both = futures::future::select(Box::pin(script), Box::pin(health.run(pending())));
+    let Some(futures::future::Either::Left((looks, _))) = world.run(S(60), both) else { panic!("it ended") };
+    assert!(looks >= 5, "{looks}");
+}
+
+// Guarantee: health 1.
+#[test]
+fn without_a_runtime_a_report_executes_its_checks_to_their_end() {
+    let world = World::new();
+    let clock = world.clock.clone();
+    let slow = Check::local("slow", move || {
+        let clock = clock.clone();
+        async move {
+            clock.sleep(MS(700)).await;
+            Ok::<_, String>(())
+        }
+    });
+    let health = Health::builder(HealthConfig::default()).clock(&world.clock).check(slow).build().unwrap();
+    for _ in 0..3 {
+        let report = world.time.block_on(health.report(&Group::Readiness));
+        assert_eq!(report.status, Is::Healthy);
+    }
+    assert_eq!(health.executions("slow"), Some(1));
+}
+
+// Guarantee: health 5.
+#[test]
+fn what_should_be_known_of_the_settings_is_explained() {
+    let world = World::new();
+    let warnings = |health: &Health| health.explain().warnings().join("; ");
+    let none = builder(&world, HealthConfig::default().report_timeout(S(1))).build().unwrap();
+    let told = warnings(&none);
+    assert!(told.contains("has no check") && told.contains("a platform's probe gives up after 1s"), "{told}");
+    let store = Arc::new(InMemoryStore::builder().clock(&world.clock).build());
+    let built = builder(&world, HealthConfig::default().max_ejected(1.0)).check(Thing::default().dependency("db"));
+    let member = built.fleet(store, "eu-1").build().unwrap();
+    let told = warnings(&member);
+    assert!(told.contains("`run` does not run") && told.contains("all members of the fleet may leave"), "{told}");
+    let runs = async {
+        world.clock.sleep(S(1)).await;
+        warnings(&member)
+    };
+    let both = futures::future::select(Box::pin(runs), Box::pin(member.run(pending())));
+    let Some(futures::future::Either::Left((told, _))) = world.run(S(60), both) else { panic!("it ended") };
+    assert!(!told.contains("does not run"), "{told}");
+    assert!(warnings(&member).contains("does not run"), "the run was dropped");
+    let plain = builder(&world, HealthConfig::default()).check(Thing::default().dependency("db")).build().unwrap();
+    assert!(plain.explain().warnings().is_empty());
+    assert!(plain.explain().to_string().contains("db (dependency, optional)"), "{}", plain.explain());
 }

@@ -164,7 +164,7 @@ fn a_save_whose_reply_is_lost_is_this_instances_own_when_it_saves_again() {
 }
 
 #[test]
-fn a_save_dropped_at_every_await_is_made_or_not_and_a_later_one_succeeds() {
+fn a_save_or_a_read_dropped_at_every_await_is_made_or_not_and_a_later_one_succeeds() {
     let world = World::new();
     let kept = Arc::new(std::sync::Mutex::new(None));
     let keep = kept.clone();
@@ -187,6 +187,16 @@ fn a_save_dropped_at_every_await_is_made_or_not_and_a_later_one_succeeds() {
             saved += 1;
             let again = world.run(S(60), cx.save_checkpoint(saved.to_be_bytes().to_vec())).unwrap();
             again.unwrap();
+            assert_eq!(number(world.run(S(60), cx.checkpoint()).unwrap().unwrap()), saved);
+        },
+    );
+    assert!(polls >= 2, "{polls}");
+    let polls = drop_at_every_await(
+        &world.time,
+        || cx.checkpoint(),
+        |_| {
+            saved += 1;
+            world.run(S(60), cx.save_checkpoint(saved.to_be_bytes().to_vec())).unwrap().unwrap();
             assert_eq!(number(world.run(S(60), cx.checkpoint()).unwrap().unwrap()), saved);
         },
     );

@@ -137,3 +137,34 @@ fn a_child_in_a_long_pause_hears_the_stop() {
     let report = world.run(S(60), supervisor.run(world.clock.sleep(S(20)))).unwrap().unwrap();
     assert!(report.unstopped.is_empty(), "{report:?}");
 }
+
+// Guarantee: supervisor 7.
+#[test]
+fn a_child_without_a_meter_is_not_counted_and_a_slow_drop_is_told() {
+    struct Slow(ManualClock);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.advance(MS(300));
+        }
+    }
+    for is_metered in [true, false] {
+        let world = World::new();
+        let time = world.time.clone();
+        let child = Child::new("slow", move |cx: ChildContext| {
+            let slow = Slow(time.clone());
+            async move {
+                let _slow = &slow;
+                cx.stopping().await;
+                std::future::pending::<Result<(), String>>().await
+            }
+        });
+        let child = if is_metered { child } else { child.unmetered() };
+        let (built, events) = told(builder(&world, SupervisorConfig::default().stop_timeout(S(1))));
+        let supervisor = built.child(child).build().unwrap();
+        world.run(S(60), supervisor.run(world.clock.sleep(S(1)))).unwrap().unwrap();
+        let state = &supervisor.state()[0];
+        assert_eq!((state.polls > 0, state.poll_time), (is_metered, Duration::ZERO));
+        let told = Event::SlowPoll { child: "slow".into(), took: MS(300) };
+        assert_eq!(events.all().contains(&told), is_metered, "{:?}", events.all());
+    }
+}

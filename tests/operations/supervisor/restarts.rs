@@ -205,3 +205,79 @@ fn an_escalation_of_a_nested_supervisor_is_one_failure_of_its_parents_child() {
     assert_eq!(log.iter().filter(|entry| *entry == "start feed").count(), 6, "{log:?}");
     assert_eq!(log.last().unwrap(), "stop last");
 }
+
+// Guarantee: supervisor 1.
+#[test]
+fn a_nested_supervisor_is_ready_when_all_of_its_children_have_started() {
+    let (world, log) = (World::new(), Log::default());
+    let clock = world.clock.clone();
+    let slow = Child::new("slow", move |cx: ChildContext| {
+        let clock = clock.clone();
+        async move {
+            clock.sleep(S(3)).await;
+            cx.ready();
+            cx.stopping().await;
+            Ok::<_, String>(())
+        }
+    });
+    let inner = builder(&world, SupervisorConfig::default()).child(slow.waits_for_ready()).build().unwrap();
+    let (built, events) = told(builder(&world, SupervisorConfig::default()));
+    let outer = built.child(Child::supervisor("feeds", inner).waits_for_ready()).child(obedient("last", &log));
+    world.run(S(60), outer.build().unwrap().run(world.clock.sleep(S(10)))).unwrap().unwrap();
+    assert_eq!(events.starts("last")[0] - events.starts("feeds")[0], S(3));
+}
+
+// Guarantee: supervisor 2.
+#[test]
+fn of_ten_thousand_children_a_thousand_that_fail_at_once_are_restarted_and_none_is_lost_or_doubled() {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering::SeqCst},
+    };
+    const CHILDREN: usize = 10_000;
+    let world = World::new();
+    let running: Arc<Vec<AtomicU8>> = Arc::new((0..CHILDREN).map(|_| AtomicU8::new(0)).collect());
+    let clock = world.clock.clone();
+    let mut built = builder(&world, steady(MS(100)).max_restarts(1_000));
+    for i in 0..CHILDREN {
+        let (running, clock) = (running.clone(), clock.clone());
+        let child = Child::new(i.to_string(), move |cx: ChildContext| {
+            let (running, clock) = (running.clone(), clock.clone());
+            async move {
+                assert_eq!(running[i].fetch_add(1, SeqCst), 0, "{i} runs twice");
+                let fails = i % 10 == 0 && cx.instance() == 1;
+                match fails {
+                    true => clock.sleep(S(1)).await,
+                    false => cx.stopping().await,
+                }
+                running[i].fetch_sub(1, SeqCst);
+                if fails { Err("all of these at once".to_owned()) } else { Ok(()) }
+            }
+        });
+        built = built.child(child);
+    }
+    let supervisor = built.build().unwrap();
+    let script = async {
+        world.clock.sleep(S(5)).await;
+        assert!(running.iter().all(|running| running.load(SeqCst) == 1), "one is lost");
+        let restarted = supervisor.state().iter().filter(|child| (child.instance, child.restarts) == (2, 1)).count();
+        assert_eq!(restarted, 1_000);
+        assert_eq!(supervisor.state().iter().filter(|child| child.instance == 1).count(), CHILDREN - 1_000);
+    };
+    // The run is dropped: the stop of so many, one after another, is no part of this.
+    let both = futures::future::select(Box::pin(script), Box::pin(supervisor.run(pending())));
+    assert!(matches!(world.run(S(60), both), Some(futures::future::Either::Left(_))));
+}
+
+// Guarantee: supervisor 1.
+#[test]
+fn three_thousand_children_that_are_ready_one_after_another_start_in_order() {
+    let (world, log) = (World::new(), Log::default());
+    let names: Vec<&'static str> = (0..3_000).map(|i| &*i.to_string().leak()).collect();
+    let built = builder(&world, SupervisorConfig::default());
+    let built = names.iter().fold(built, |built, name| built.child(obedient(name, &log).waits_for_ready()));
+    world.run(S(60), built.build().unwrap().run(world.clock.sleep(S(1)))).unwrap().unwrap();
+    let starts = names.iter().map(|name| format!("start {name}"));
+    let stops = names.iter().rev().map(|name| format!("stop {name}"));
+    assert_eq!(log.take(), starts.chain(stops).collect::<Vec<_>>());
+}

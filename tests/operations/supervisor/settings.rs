@@ -38,6 +38,21 @@ fn settings_that_cannot_work_are_refused_with_their_field() {
     assert_eq!(built.unwrap_err().field(), "checkpoints");
     let nameless = Supervisor::builder(config).child(obedient("a", &log)).checkpoints(Arc::new(InMemoryStore::new()));
     refused(nameless.build(), "invalid `name`: must be set for checkpoints");
+    let unmetered = obedient("a", &log).unmetered().max_poll_share(0.5);
+    let rule = "invalid `a.max_poll_share`: must not be set for a child that is not metered";
+    refused(builder(&world, config).child(unmetered).build(), rule);
+    // Two nested supervisors with the same rows.
+    let store = || Arc::new(InMemoryStore::new());
+    let inner = |name: &'static str| {
+        let built = builder(&world, config).name(name).checkpoints(store()).child(obedient("a", &log));
+        Child::supervisor(format!("child {name}"), built.build().unwrap())
+    };
+    let rule = "invalid `name`: must not be that of two supervisors with checkpoints: `feeds`";
+    let again = Child::supervisor("again", builder(&world, config).child(inner("feeds")).build().unwrap());
+    refused(builder(&world, config).child(inner("feeds")).child(again).build(), rule);
+    let rule = rule.replace("feeds", "worker");
+    refused(builder(&world, config).checkpoints(store()).child(inner("worker")).build(), &rule);
+    assert!(builder(&world, config).checkpoints(store()).child(inner("feeds")).child(inner("b")).build().is_ok());
 }
 
 // Guarantee: supervisor 8.

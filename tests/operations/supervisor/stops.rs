@@ -9,7 +9,8 @@ use std::{
 
 use steadfast::{
     supervisor::{
-        Child, ChildContext, Supervisor, SupervisorConfig, SupervisorError, SupervisorEvent as Event, Unstopped,
+        Child, ChildContext, Restart, Supervisor, SupervisorConfig, SupervisorError, SupervisorEvent as Event,
+        Unstopped,
     },
     testing::drop_at_every_await,
 };
@@ -143,7 +144,7 @@ fn a_child_that_cannot_be_dropped_is_named_and_the_run_returns() {
 
 // Guarantee: supervisor 5.
 #[test]
-fn a_shutdown_interrupts_back_off_start_and_escalation() {
+fn a_shutdown_interrupts_back_off_and_start_and_leaves_an_escalation_its_error() {
     // A back-off of a minute.
     let (world, log) = (World::new(), Log::default());
     let supervisor = builder(&world, steady(S(60))).child(acting("a", &log, vec![Act::Fail])).build().unwrap();
@@ -231,4 +232,84 @@ fn a_supervisor_runs_once_at_a_time() {
     let (first, second) = world.run(S(60), both).unwrap();
     assert!(first.is_ok());
     assert_eq!(second.unwrap_err(), SupervisorError::AlreadyRunning);
+}
+
+// Guarantee: supervisor 5.
+#[test]
+fn a_child_that_fails_within_the_stop_is_in_the_report_also_under_another_supervisor() {
+    let (world, log) = (World::new(), Log::default());
+    let fails = |name: &'static str| {
+        Child::new(name, |cx: ChildContext| async move {
+            cx.stopping().await;
+            Err::<(), _>("the last write failed")
+        })
+    };
+    let inner = builder(&world, SupervisorConfig::default()).child(fails("prices")).build().unwrap();
+    let built = builder(&world, SupervisorConfig::default()).child(obedient("a", &log)).child(fails("b"));
+    let supervisor = built.child(Child::supervisor("feeds", inner)).build().unwrap();
+    let report = world.run(S(60), supervisor.run(world.clock.sleep(S(1)))).unwrap().unwrap();
+    assert!(report.unstopped.is_empty());
+    let failed: Vec<_> = report.failed.iter().map(|one| (one.child.as_str(), one.cause.as_str())).collect();
+    assert_eq!(failed, [("b", "the last write failed"), ("feeds/prices", "the last write failed")]);
+    assert_eq!(supervisor.state()[1].last_failure, None, "it is no cause of an escalation");
+    // The next run is another one.
+    let report = world.run(S(60), supervisor.run(async {})).unwrap().unwrap();
+    assert!(report.failed.is_empty());
+}
+
+// Guarantee: supervisor 5.
+#[test]
+fn a_child_that_blocks_a_real_thread_is_named_and_runs_again_when_the_thread_is_free() {
+    use std::sync::mpsc;
+    let (world, log) = (World::new(), Log::default());
+    let (begun, has_begun) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    let blocks = Child::new("blocks", move |_| {
+        let (begun, released) = (begun.clone(), released.clone());
+        async move {
+            begun.send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+            Ok::<_, String>(())
+        }
+    });
+    let threads = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let kept = threads.clone();
+    let supervisor = builder(&world, SupervisorConfig::default())
+        .spawner(move |task| kept.lock().unwrap().push(std::thread::spawn(|| steadfast::time::block_on(task))))
+        .child(obedient("a", &log))
+        .child(blocks.restart(Restart::Transient))
+        .build()
+        .unwrap();
+    let has_begun = || async {
+        world.clock.sleep(S(1)).await;
+        has_begun.recv_timeout(S(30)).unwrap();
+    };
+    let report = world.run(S(60), supervisor.run(has_begun())).unwrap().unwrap();
+    let named: Vec<_> = report.unstopped.iter().map(|one| (one.child.as_str(), one.how)).collect();
+    assert_eq!(named.last(), Some(&("blocks", Unstopped::Blocked)));
+    let end_threads = || threads.lock().unwrap().drain(..).for_each(|thread| thread.join().unwrap());
+    release.send(()).unwrap();
+    end_threads();
+    // It runs again, and ends by itself.
+    release.send(()).unwrap();
+    world.run(S(60), supervisor.run(has_begun())).unwrap().unwrap();
+    assert_eq!(supervisor.state()[1].instance, 1, "the first one of this run");
+    end_threads();
+}
+
+// Guarantee: supervisor 3.
+#[test]
+fn a_child_whose_runtime_drops_it_has_failed() {
+    let world = World::new();
+    let supervisor = builder(&world, steady(MS(1)).max_restarts(1))
+        .spawner(drop)
+        .child(Child::new("a", |_| pending::<Result<(), String>>()))
+        .build()
+        .unwrap();
+    let error = world.run(S(60), supervisor.run(pending())).unwrap().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "child `a` failed too often: the task was dropped by its runtime; the task was dropped by its runtime"
+    );
 }

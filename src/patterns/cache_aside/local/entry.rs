@@ -63,6 +63,35 @@ pub(crate) struct Rest {
     extra: Option<Arc<Extra>>,
 }
 
+/// Instant that no reading of a clock lies before.
+const NEVER: Instant = Instant::from_nanos(0);
+
+impl Rest {
+    /// Creates the rest of an entry of weight 1 that has nothing but its time to live.
+    pub(crate) const fn plain(fresh_until: Instant, stored: Instant) -> Self {
+        Self {
+            fresh_until,
+            stale_until: NEVER,
+            retry_at: NEVER,
+            ahead: RefreshAhead::NEVER,
+            version: None,
+            stored,
+            age: Duration::ZERO,
+            weight: 1,
+            extra: None,
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        let Self { fresh_until, stale_until, retry_at, ahead, version, stored: _, age, weight, extra } = self;
+        *fresh_until > NEVER
+            && (*stale_until, *retry_at, *ahead) == (NEVER, NEVER, RefreshAhead::NEVER)
+            && (*age, *weight) == (Duration::ZERO, 1)
+            && version.is_none()
+            && extra.is_none()
+    }
+}
+
 /// Data that only some entries have.
 pub(crate) struct Extra {
     /// Counters of the entry's tags.
@@ -110,6 +139,13 @@ pub(crate) enum Freshness {
 }
 
 impl<V> Entry<V> {
+    /// Returns the time at which the entry was stored, if that and the hot part are all that it
+    /// has: see [`Rest::plain`].
+    pub(crate) fn plain_since(&self) -> Option<Instant> {
+        let rest = &self.rest;
+        (rest.is_plain() && self.hot.plain_until == rest.fresh_until).then_some(rest.stored)
+    }
+
     pub(crate) fn new(
         value: Option<V>,
         birth: Birth<'_>,
@@ -127,7 +163,6 @@ impl<V> Entry<V> {
             None if ends < config.ttl => scaled(config.jitter, share(ends, config.ttl)),
             None => config.jitter,
         };
-        let never = Instant::from_nanos(0);
         let fresh_until = now + jittered(ends, jitter, entropy);
         let stale_until = match config.stale {
             Some(stale) if value.is_some() => {
@@ -135,7 +170,7 @@ impl<V> Entry<V> {
                 (now + max_age.saturating_sub(age)).max(fresh_until)
             }
             // Not even within its time to live: it may have expired by sliding or precede a gap in the notices.
-            _ => never,
+            _ => NEVER,
         };
         let ahead = match value {
             Some(_) => RefreshAhead::new(config, now, ttl, age, took),
@@ -146,11 +181,11 @@ impl<V> Entry<V> {
         let memo = memo.map(|validator| Box::new(Memo { validator: validator.clone(), tags: names.to_vec() }));
         let needs_check = idle.is_some() || !tags.is_empty();
         let extra = (needs_check || memo.is_some()).then(|| Arc::new(Extra { tags, idle, memo }));
-        let mut plain_until = never;
+        let mut plain_until = NEVER;
         if value.is_some() && !needs_check {
             plain_until = ahead.impossible_until(fresh_until, config.xfetch);
         }
-        let (stored, retry_at) = (now, never);
+        let (stored, retry_at) = (now, NEVER);
         Self {
             hot: Hot { value, plain_until, born },
             rest: Rest { fresh_until, stale_until, retry_at, ahead, version, stored, age, weight, extra },
@@ -221,7 +256,7 @@ impl<V> Entry<V> {
     /// Marks the entry as being refreshed, so that no further refresh starts.
     pub(crate) fn refreshing(mut self) -> Self {
         self.rest.ahead = RefreshAhead::NEVER;
-        if self.hot.plain_until > Instant::from_nanos(0) {
+        if self.hot.plain_until > NEVER {
             self.hot.plain_until = self.rest.fresh_until;
         }
         self

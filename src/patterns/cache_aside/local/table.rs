@@ -9,6 +9,7 @@ use std::{borrow::Borrow, hash::Hash, marker::PhantomData};
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
 use super::super::local::entry::{Entry, Hot, Rest};
+use crate::time::Instant;
 
 pub(crate) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, EvictionHook<K, V>>);
 
@@ -22,18 +23,32 @@ pub(crate) fn heaviest(capacity: u64) -> u64 {
 
 /// An entry in the table, small for the sake of locality. The library clones what it finds, and a
 /// clone has only the part for a plain hit. Other readers look at the entry in place.
-struct Stored<V>(Hot<V>, Option<Box<Rest>>);
+struct Stored<V>(Hot<V>, StoredRest);
+
+/// The rest of an entry in the table.
+enum StoredRest {
+    /// None: of a clone.
+    Cloned,
+    /// One that follows from the hot part and the time at which the entry was stored. Most entries
+    /// are like this, and need no allocation.
+    Plain(Instant),
+    Boxed(Box<Rest>),
+}
 
 impl<V: Clone> Clone for Stored<V> {
     #[inline]
     fn clone(&self) -> Self {
-        Self(self.0.clone(), None)
+        Self(self.0.clone(), StoredRest::Cloned)
     }
 }
 
 impl<V> From<Entry<V>> for Stored<V> {
     fn from(entry: Entry<V>) -> Self {
-        Self(entry.hot, Some(Box::new(entry.rest)))
+        let rest = match entry.plain_since() {
+            Some(stored) => StoredRest::Plain(stored),
+            None => StoredRest::Boxed(Box::new(entry.rest)),
+        };
+        Self(entry.hot, rest)
     }
 }
 
@@ -43,7 +58,10 @@ struct Weights;
 
 impl<K, V> Weighter<K, Stored<V>> for Weights {
     fn weight(&self, _: &K, entry: &Stored<V>) -> u64 {
-        entry.1.as_ref().map_or(1, |rest| rest.weight)
+        match &entry.1 {
+            StoredRest::Boxed(rest) => rest.weight,
+            StoredRest::Plain(_) | StoredRest::Cloned => 1,
+        }
     }
 }
 
@@ -131,7 +149,12 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         let mut seen = None;
         // `remove_if` is the library's only access to an entry in place; returning `false` keeps the entry.
         self.0.remove_if(key, |Stored(hot, rest)| {
-            seen = rest.as_ref().map(|rest| Entry { hot: hot.clone(), rest: Rest::clone(rest) });
+            let rest = match rest {
+                StoredRest::Boxed(rest) => Some(Rest::clone(rest)),
+                StoredRest::Plain(stored) => Some(Rest::plain(hot.plain_until, *stored)),
+                StoredRest::Cloned => None,
+            };
+            seen = rest.map(|rest| Entry { hot: hot.clone(), rest });
             false
         });
         seen

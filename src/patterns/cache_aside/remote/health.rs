@@ -88,6 +88,12 @@ impl Health {
         now.as_nanos() >= until && self.suspended_until.compare_exchange(until, next, SeqCst, SeqCst).is_ok()
     }
 
+    /// Returns `true` while the tier is suspended.
+    #[cfg_attr(not(any(feature = "console", feature = "metrics")), allow(dead_code, reason = "read by both alone"))]
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended_until.load(SeqCst) != 0
+    }
+
     /// Records an answer.
     pub(crate) fn answered(&self, now: Instant) {
         self.asked.add(0, now, 1);

@@ -175,6 +175,14 @@ impl Core {
         }
     }
 
+    /// Returns `true` if a success of this ticket changes nothing: its window is full of successes,
+    /// and no other rule counts it. Writes nothing. The success counts as of the load of the word,
+    /// as in [`Tally::success`].
+    #[inline]
+    pub(super) fn is_full_of_successes(&self, ticket: Ticket) -> bool {
+        !ticket.probe && self.word().is_full_and_closed(ticket.generation) && self.tally.has_counted_successes_alone()
+    }
+
     /// Records a success that was not slow. Returns `true` if it may have changed the state.
     #[inline]
     pub(super) fn success(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) -> bool {

@@ -145,6 +145,13 @@ impl Word {
         self.0 & FULL != 0
     }
 
+    /// Returns whether the breaker is closed in this generation, not in a slow start, with a window
+    /// that is full.
+    #[inline]
+    pub(in super::super) const fn is_full_and_closed(self, generation: u32) -> bool {
+        self.0 >> 32 == FULL >> 32 | generation as u64
+    }
+
     /// Returns the word with one more outcome, in a window of `size`.
     #[inline]
     pub(in super::super) const fn counted(self, size: u32) -> Self {

@@ -107,6 +107,13 @@ impl Tally {
         Plan(self.plan.load(Ordering::Acquire))
     }
 
+    /// Returns `true` if the outcomes are counted by number alone, and no failure or slow call is
+    /// among them.
+    #[inline]
+    pub(super) fn has_counted_successes_alone(&self) -> bool {
+        self.plan().is_by_count_alone() && self.newest_bad.load(Ordering::Acquire) == NONE
+    }
+
     /// Counts a plain success of this generation, if it may be counted without the lock.
     #[inline]
     pub(super) fn success(

@@ -206,6 +206,12 @@ impl Plan {
         self.0 & BY_COUNT != 0
     }
 
+    /// Returns whether a success is only counted, in a count window.
+    #[inline]
+    pub(in super::super) const fn is_by_count_alone(self) -> bool {
+        self.0 & (BY_COUNT | IN_A_ROW) == BY_COUNT
+    }
+
     #[inline]
     pub(in super::super) const fn by_time(self) -> bool {
         self.0 & BY_TIME != 0

@@ -2,7 +2,7 @@
 mod model;
 mod table;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -270,8 +270,9 @@ fn an_execution_that_leaves_begins_no_step() {
 #[test]
 fn a_record_of_another_kind_or_a_newer_release_is_refused_with_the_reason() {
     let mut saga = start(&[(UNDOABLE, 0)]);
-    saga.hosted.origin =
-        [("reply-to", "web-1\nstate 2"), ("empty", "")].map(|(name, text)| (name.into(), text.into())).into();
+    let texts = |texts: [(&str, &str); 2]| BTreeMap::from(texts.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    saga.hosted.origin.texts = texts([("reply-to", "web-1\nstate 2"), ("empty", "")]);
+    saga.hosted.origin.headers = Arc::new(texts([("traceparent", "00-1-1-01"), ("", "\nvalue 1\n")]));
     let record = saga.encode();
     assert_eq!(Progress::decode(&record).unwrap(), saga);
     assert!(record.len() <= saga.size_without_texts());
@@ -281,4 +282,18 @@ fn a_record_of_another_kind_or_a_newer_release_is_refused_with_the_reason() {
     for end in 8..record.len() {
         assert_eq!(Progress::decode(&record.slice(..end)).unwrap_err(), "the record is damaged", "{end}");
     }
+    let value = saga.encode().windows(6).position(|bytes| bytes == b"value ").unwrap();
+    let mut damaged = saga.encode().to_vec();
+    damaged[value] = b'x';
+    assert_eq!(Progress::decode(&damaged.into()).unwrap_err(), "the record is damaged");
+}
+
+/// Records of schedulers from before submissions had headers.
+#[test]
+fn a_record_without_headers_is_read_and_written_as_before() {
+    let record =
+        "saga 1\nowner a b c\nat 1 1 d forward\norigin reply-to 5\nweb-1\nstep 0 started 1 0 -pc 0 charge\nstate 2\n{}";
+    let saga = Progress::decode(&Bytes::from(record)).unwrap();
+    assert_eq!((saga.hosted.origin.texts["reply-to"].as_str(), saga.hosted.origin.headers.len()), ("web-1", 0));
+    assert_eq!(saga.encode(), record);
 }

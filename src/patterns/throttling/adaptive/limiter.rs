@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     build::{Builder, Common, Component, HasEntropy, HasEvents, HasName},
-    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name, Reconfigure, reconfigurable},
     entropy::Entropy,
     observe::Subscription,
@@ -178,9 +178,21 @@ impl AdaptiveLimiter {
         ask(&mut self.0.gradient.lock())
     }
 
+    /// Takes a permit if one is free, for a priority with the whole limit.
+    #[inline]
+    fn acquire_now(&self, cx: CallContext<'_>) -> Option<AdaptivePermit<'_>> {
+        let is_paused = || self.0.paused_until.load(Ordering::Relaxed) != 0;
+        if is_paused() || self.share(cx.priority()) < 1.0 {
+            return None;
+        }
+        let permit = self.0.semaphore.try_acquire_leaving(0)?;
+        let began = self.0.clock.now();
+        // A pause may have begun meanwhile. Then the permit is given back.
+        (!is_paused()).then(|| AdaptivePermit { limiter: self, permit, began, under_way: self.in_flight() })
+    }
+
     /// Takes a permit. A priority with the whole limit waits for one in the queue; another one is
     /// shed if its share is in use.
-    #[inline]
     pub(crate) async fn acquire_for(&self, cx: CallContext<'_>) -> Result<AdaptivePermit<'_>, Rejected> {
         if self.0.paused_until.load(Ordering::Relaxed) != 0 {
             self.paused(self.0.clock.now())?;
@@ -228,10 +240,16 @@ impl AdaptiveLimiter {
         }
     }
 
+    /// Returns the share of the limit that a priority may use.
+    #[inline]
+    fn share(&self, priority: Priority) -> f64 {
+        f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed))
+    }
+
     async fn take_permit(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
         let semaphore = &self.0.semaphore;
         let priority = cx.priority();
-        let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));
+        let share = self.share(priority);
         if share >= 1.0 {
             return semaphore.acquire_within(|| cx.deadline()).await.map_err(|rejected| self.with_estimate(rejected));
         }
@@ -310,9 +328,12 @@ call::blocking_door!(AdaptiveLimiter);
 impl Policy for AdaptiveLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let permit = match self.acquire_for(cx).await {
-            Ok(permit) => permit,
-            Err(rejected) => return inner.refuse(rejected),
+        let permit = match self.acquire_now(cx) {
+            Some(permit) => permit,
+            None => match Cold::new(self.acquire_for(cx)).await {
+                Ok(permit) => permit,
+                Err(rejected) => return inner.refuse(rejected),
+            },
         };
         let outcome = inner.attempt(cx).await;
         if outcome.is_failure() {
@@ -326,7 +347,7 @@ impl Policy for AdaptiveLimiter {
         let config = self.config();
         let AdaptiveLimitConfig { by, min, max, .. } = config;
         let settings = format!("{min} to {max} at once by {by:?}, now {}", self.limit()).to_lowercase();
-        let layer = Layer::new(PolicyKind::ConcurrencyLimit, self.0.name.clone(), settings);
+        let layer = Layer::new(PolicyKind::ConcurrencyLimit, self.0.name.clone(), settings).with_component(self);
         explanation.push(config.warnings().into_iter().fold(layer, Layer::with_warning));
     }
 }

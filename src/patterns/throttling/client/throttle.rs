@@ -168,7 +168,7 @@ impl ClientThrottle {
     /// Returns the counts and the current rejection probability.
     pub fn snapshot(&self) -> ClientThrottleSnapshot {
         let now = self.0.clock.now();
-        let (requests, accepts) = (self.0.requests.sum(now), self.0.accepts.sum(now));
+        let [requests, accepts] = ChangingWindow::sums([&self.0.requests, &self.0.accepts], now);
         ClientThrottleSnapshot { requests, accepts, rejection: self.0.live.odds().of_rejection(requests, accepts) }
     }
 
@@ -186,7 +186,8 @@ impl ClientThrottle {
     pub fn try_acquire(&self) -> Result<ClientThrottlePermit<'_>, Rejected> {
         let this = &*self.0;
         let now = this.clock.now();
-        let odds = this.live.odds().of_rejection(this.requests.sum(now), this.accepts.sum(now));
+        let [requests, accepts] = ChangingWindow::sums([&this.requests, &this.accepts], now);
+        let odds = this.live.odds().of_rejection(requests, accepts);
         let stamp = this.requests.add(now, 1, &this.accepts);
         if odds > 0.0 && this.entropy.unit() < odds {
             return Err(this.rejected(now));
@@ -308,7 +309,7 @@ impl Policy for ClientThrottle {
             "rejects above {k} requests per accepted one in {window:?}, at most {:.0} %",
             max_rejection * 100.0
         );
-        let layer = Layer::new(PolicyKind::ClientThrottle, self.0.name.clone(), settings);
+        let layer = Layer::new(PolicyKind::ClientThrottle, self.0.name.clone(), settings).with_component(self);
         explanation.push(config.warnings().into_iter().fold(layer, Layer::with_warning));
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents, HasName},
-    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
@@ -313,9 +313,12 @@ call::blocking_door!(ConcurrencyLimiter);
 impl Policy for ConcurrencyLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let permit = match self.acquire_within(|| cx.deadline()).await {
-            Ok(permit) => permit,
-            Err(rejected) => return inner.refuse(rejected),
+        let permit = match self.try_acquire_leaving(0) {
+            Some(permit) => permit,
+            None => match Cold::new(self.wait(cx.deadline())).await {
+                Ok(permit) => permit,
+                Err(rejected) => return inner.refuse(rejected),
+            },
         };
         let outcome = inner.attempt(cx).await;
         drop(permit);
@@ -331,7 +334,8 @@ impl Policy for ConcurrencyLimiter {
                 settings += ", newest first";
             }
         }
-        explanation.push(Layer::new(PolicyKind::ConcurrencyLimit, self.inner.name.clone(), settings));
+        let layer = Layer::new(PolicyKind::ConcurrencyLimit, self.inner.name.clone(), settings);
+        explanation.push(layer.with_component(self));
     }
 }
 

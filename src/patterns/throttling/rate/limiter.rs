@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     build::{Builder, Common, Component, HasEvents, HasName},
-    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name, Reconfigure, reconfigurable},
     observe::{Events, Subscription},
     outcome::{CallError, Hint, Outcome, PolicyKind, Reason, Rejected},
@@ -203,6 +203,12 @@ impl RateLimiter {
         &self.0.turns
     }
 
+    /// Returns the number of permits that are out now, with those of waiting calls.
+    #[cfg_attr(not(any(feature = "console", feature = "metrics")), allow(dead_code, reason = "read by both alone"))]
+    pub(crate) fn used(&self) -> u64 {
+        self.0.turns.used(self.0.now())
+    }
+
     /// Returns `true` if the limiter equals a new one and has no other holder.
     pub(crate) fn is_unused(&self, now: u64) -> bool {
         Arc::strong_count(&self.0) == 1 && self.0.turns.is_idle(now)
@@ -271,6 +277,7 @@ impl RateCore {
         Duration::from_nanos(self.max_hint.load(Ordering::Relaxed))
     }
 
+    #[inline]
     fn now(&self) -> u64 {
         self.clock.now().as_nanos()
     }
@@ -344,7 +351,11 @@ call::blocking_door!(RateLimiter);
 impl Policy for RateLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        match self.acquire_for(cx).await {
+        let taken = match self.0.max_wait().is_zero() {
+            true => self.try_acquire(),
+            false => Cold::new(self.acquire_for(cx)).await,
+        };
+        match taken {
             Ok(()) => {
                 let outcome = inner.attempt(cx).await;
                 if outcome.is_failure() {
@@ -366,7 +377,7 @@ impl Policy for RateLimiter {
         if !config.max_wait.is_zero() {
             settings += &format!("; waits up to {:?}", config.max_wait);
         }
-        let mut layer = Layer::new(PolicyKind::RateLimit, self.0.name.clone(), settings);
+        let mut layer = Layer::new(PolicyKind::RateLimit, self.0.name.clone(), settings).with_component(self);
         if config.permits > 1 && config.quota().largest() == 1 && config.max_wait.is_zero() {
             layer = layer
                 .with_warning("with a burst of 1 there is no head-room: of two simultaneous calls, one is rejected");

@@ -119,12 +119,16 @@ impl Turns {
     pub(crate) fn take(&self, n: u32, now: u64) -> Result<Taken, Refusal> {
         let stamp = match self.mode() {
             RateMode::Smooth => self.gcra.take(n, now).map_err(|wait| self.smooth_refusal(n, wait))?,
-            RateMode::Strict => {
-                let mut queue = self.queue.lock();
-                queue.reserve(&self.gcra, self.mode(), n, now, now)?
-            }
+            RateMode::Strict => self.take_locked(n, now)?,
         };
         Ok(Taken { permits: n, stamp })
+    }
+
+    // Out of line, so that `take` is small enough to be inlined.
+    #[inline(never)]
+    fn take_locked(&self, n: u32, now: u64) -> Result<u64, Refusal> {
+        let mut queue = self.queue.lock();
+        queue.reserve(&self.gcra, self.mode(), n, now, now)
     }
 
     #[cold]

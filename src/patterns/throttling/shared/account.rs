@@ -285,7 +285,7 @@ impl Account {
                 Err(wait) => return Ok(Err(wait)),
             };
             // Once the row's arrival time is past, an absent row means the same.
-            let lasts = Duration::from_nanos(granted.tat.saturating_sub(now)) + Duration::from_millis(1);
+            let lasts = Duration::from_nanos(granted.tat.saturating_sub(now)) + LINGERS;
             let when = record.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
             let value = Row { tat: granted.tat, written: now }.encode();
             match inner.store.put(key, value, PutOptions::new().when(when).ttl(lasts)).await {
@@ -304,6 +304,10 @@ impl Account {
 /// Time for which a refusal by the row is believed without a new request: the row may have been
 /// misread, or repaired.
 const BELIEVED: Duration = Duration::from_secs(10);
+
+/// Time for which a row stays when it means the same as an absent one: longer than the time from a
+/// read to the write that requires its version, which would be a conflict with nobody otherwise.
+const LINGERS: Duration = Duration::from_millis(50);
 
 /// Number of tries that follow each other at once, and number of tries in all.
 const TRIES_AT_ONCE: u32 = 16;

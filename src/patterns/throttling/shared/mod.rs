@@ -31,7 +31,7 @@
 //! processes whose clocks differed at the beginning converge to the one that is ahead. Until then,
 //! the difference may admit as much more as the limit gives in that time, at most a burst for each
 //! process that begins with a wrong clock. Later jumps of a wall clock change nothing. The row
-//! expires by the store's own clock, once it means the same as an absent row.
+//! expires by the store's own clock, a moment after it means the same as an absent row.
 //!
 //! # Defaults
 //!
@@ -101,6 +101,8 @@
 //!
 //! # Pitfalls
 //!
+//! - The row is one for all processes. If its changes a second, times the time of a request, come
+//!   near to 1, processes lose to each other and the requests multiply: stay below a tenth.
 //! - With exact sharing, one process makes one admission after the other: some hundreds to some
 //!   thousands a second, depending on the store. Above that, use leases.
 //! - A lease needs a burst of its size: with `burst = 1` every permit is a lease of its own.

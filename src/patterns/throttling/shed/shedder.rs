@@ -275,7 +275,7 @@ impl Policy for Shedder {
             .map(|(name, limits)| format!("{name} from {} to {}", limits.soft, limits.hard))
             .collect();
         let settings = format!("sheds priorities below {} by {}", config.min_priority, limits.join(", "));
-        let layer = Layer::new(PolicyKind::Shed, self.0.name.clone(), settings);
+        let layer = Layer::new(PolicyKind::Shed, self.0.name.clone(), settings).with_component(self);
         explanation.push(self.0.gauges.warnings(&config.limits).into_iter().fold(layer, Layer::with_warning));
     }
 }

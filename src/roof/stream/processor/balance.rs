@@ -48,15 +48,25 @@ pub(super) fn plan(partitions: u16, view: &View, me: &str) -> Plan {
     let has_older = view.live.len() > view.newcomers.len();
     let is_older = |member: &str| !view.newcomers.contains(member);
     let is_left = |partition: &u16| has_older && view.left.contains(partition);
+    // In a group that changes, the emptiest members take, and each claim and each arrival may move takers.
+    let is_settled = view.newcomers.is_empty();
     let mut plan = Plan::default();
+    // Number of free partitions that fall to each member.
+    let mut falls: BTreeMap<&str, usize> = BTreeMap::new();
     for partition in &free {
         let mut takers = by_count.iter().filter(|(_, member)| !is_left(partition) || is_older(member));
         let Some((count, member)) = takers.next().copied() else { return plan };
-        if member == me {
+        *falls.entry(member).or_default() += 1;
+        if !is_settled && member == me {
             plan.take.push(*partition);
         }
         by_count.remove(&(count, member));
         by_count.insert((count + 1, member));
+    }
+    if is_settled {
+        let numbers = view.live.keys().map(|member| falls.get(member.as_str()).copied().unwrap_or(0));
+        let place = view.live.keys().position(|member| member == me);
+        plan.take.extend(taken(free.iter().copied(), numbers, place));
     }
     if free.iter().any(is_left) {
         by_count.retain(|(_, member)| is_older(member));
@@ -75,4 +85,32 @@ pub(super) fn plan(partitions: u16, view: &View, me: &str) -> Plan {
         by_count.insert((high - 1, gives));
     }
     plan
+}
+
+/// Returns the partitions among `free` that fall to the member at the place `me`, if so many fall
+/// to each.
+///
+/// A partition prefers the member at its own number, and then those that follow. So the claim of
+/// one changes the taker of no other one: a member that has begun to wait for the lease of a dead
+/// owner would otherwise wait in vain, and the next one would begin anew.
+fn taken(
+    free: impl Iterator<Item = u16>,
+    numbers: impl Iterator<Item = usize>,
+    me: Option<usize>,
+) -> impl Iterator<Item = u16> {
+    let numbers: Vec<usize> = numbers.collect();
+    let members = numbers.len().max(1);
+    let mut left: BTreeMap<usize, usize> = numbers.into_iter().enumerate().filter(|(_, number)| *number > 0).collect();
+    free.filter(move |partition| {
+        let preferred = usize::from(*partition) % members;
+        let next =
+            left.range(preferred..).next().or_else(|| left.iter().next()).map(|(member, number)| (*member, *number));
+        let Some((member, number)) = next else { return false };
+        if number > 1 {
+            left.insert(member, number - 1)
+        } else {
+            left.remove(&member)
+        };
+        Some(member) == me
+    })
 }

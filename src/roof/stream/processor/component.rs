@@ -192,6 +192,12 @@ impl StreamProcessor {
         })
     }
 
+    /// Returns the queue that receives events whose attempts are used up.
+    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "read by the console alone"))]
+    pub(crate) fn dead_letters(&self) -> Option<&Arc<dyn Queue>> {
+        self.0.dead_letters.as_ref()
+    }
+
     /// Returns the current settings.
     pub fn config(&self) -> StreamProcessorConfig {
         self.0.config.now()

@@ -79,7 +79,8 @@ pub enum ConnectionEvent {
         /// The cause, and the setting that ends it.
         reason: String,
     },
-    /// A stored message could not be read, and was set aside: its neighbours are delivered.
+    /// A stored message could not be read, and was set aside: its neighbours are delivered. On NATS
+    /// it is a claim of a message, which is delivered without it.
     SetAside {
         /// The message, as the server names it.
         message: String,

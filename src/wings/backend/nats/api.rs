@@ -1,10 +1,14 @@
 //! The requests of JetStream's API that the ports use, and their answers.
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::queue::Numbered;
 use crate::backend::common::base64::decode;
 
 /// Codes of refusals that are expected.
+pub(super) const NO_CONSUMER: u64 = 10_014;
 pub(super) const NO_MESSAGE: u64 = 10_037;
 pub(super) const SEQUENCE_NOT_FOUND: u64 = 10_043;
 pub(super) const DELETE_FAILED: u64 = 10_057;
@@ -13,12 +17,18 @@ pub(super) const NO_STREAM: u64 = 10_059;
 pub(super) const NO_CLUSTER: u64 = 10_074;
 pub(super) const WRONG_LAST_SEQUENCE: u64 = 10_071;
 pub(super) const WRONG_LAST_SEQUENCE_UNSAID: u64 = 10_164;
+/// A message with the same id is being stored.
+pub(super) const DUPLICATE_UNDER_WAY: u64 = 10_158;
+/// A message of a batch has an id that is known.
+pub(super) const DUPLICATE_IN_BATCH: u64 = 10_201;
 /// Up to 2.12 also the refusal of one batch too many.
 pub(super) const INCOMPLETE_BATCH: u64 = 10_176;
 pub(super) const TOO_MANY_BATCHES: u64 = 10_210;
 
 /// Header of a write that requires the last sequence number of its subject.
 pub(super) const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+/// Header with the id of a message. A second one with a known id is not stored.
+pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 /// Header of a write that requires it of another subject.
 pub(super) const EXPECTED_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
@@ -56,6 +66,7 @@ pub(super) struct Refusal {
 /// Answer to a stored message.
 #[derive(Debug, Deserialize)]
 pub(super) struct PubAck {
+    /// Number of the message; of the last one, for a batch; of the first one, for a duplicate.
     pub(super) seq: u64,
     /// Number of messages of a batch.
     #[serde(default)]
@@ -70,12 +81,17 @@ pub(super) struct Nothing {}
 #[derive(Debug, Serialize)]
 pub(super) struct NewStream<'a> {
     pub(super) name: &'a str,
-    pub(super) subjects: [&'a str; 1],
+    pub(super) subjects: &'a [String],
     pub(super) storage: &'static str,
     pub(super) retention: &'static str,
     pub(super) discard: &'static str,
     pub(super) max_msgs_per_subject: i64,
     pub(super) num_replicas: u8,
+    /// Age at which messages are removed, in nanoseconds; 0 is never.
+    pub(super) max_age: u64,
+    /// Time for which ids of messages are remembered, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) duplicate_window: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) allow_atomic: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -105,9 +121,12 @@ pub(super) struct StreamInfo {
     pub(super) config: StreamConfig,
     #[serde(default)]
     pub(super) state: StreamState,
-    /// Time of the server.
+    /// The time of the server, as RFC 3339 writes it.
     #[serde(default)]
     pub(super) ts: String,
+    /// Number of subjects, if their names were asked for.
+    #[serde(default)]
+    pub(super) total: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -125,6 +144,10 @@ pub(super) struct StreamConfig {
     #[serde(default)]
     pub(super) max_age: u64,
     #[serde(default)]
+    pub(super) duplicate_window: u64,
+    #[serde(default)]
+    pub(super) allow_atomic: bool,
+    #[serde(default)]
     pub(super) num_replicas: u8,
     #[serde(default)]
     pub(super) metadata: Metadata,
@@ -138,6 +161,17 @@ pub(super) struct StreamState {
     pub(super) first_seq: u64,
     #[serde(default)]
     pub(super) last_seq: u64,
+    /// Number of messages of each subject, if it was asked for.
+    #[serde(default)]
+    pub(super) subjects: HashMap<String, u64>,
+}
+
+/// Request for the numbers of messages of the subjects that match.
+#[derive(Debug, Serialize)]
+pub(super) struct CountSubjects<'a> {
+    pub(super) subjects_filter: &'a str,
+    /// Number of subjects to skip.
+    pub(super) offset: usize,
 }
 
 /// Request for one message.
@@ -192,8 +226,15 @@ impl RawMessage {
 
     /// Returns the value of a header.
     pub(super) fn header(&self, name: &str) -> Option<String> {
-        let block = String::from_utf8(decode(self.hdrs.trim_end_matches('='))?).ok()?;
-        block.lines().find_map(|line| Some(line.split_once(':').filter(|(key, _)| *key == name)?.1.trim().to_owned()))
+        self.headers().into_iter().find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    /// Returns the headers.
+    pub(super) fn headers(&self) -> Vec<(String, String)> {
+        let block = decode(self.hdrs.trim_end_matches('=')).and_then(|block| String::from_utf8(block).ok());
+        let lines = block.unwrap_or_default();
+        let lines = lines.split("\r\n").filter_map(|line| line.split_once(':'));
+        lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
     }
 }
 
@@ -215,7 +256,8 @@ pub(super) struct Purge<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) filter: Option<&'a str>,
     /// Messages below this number are deleted.
-    pub(super) seq: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seq: Option<u64>,
 }
 
 /// Settings of a consumer that a reader creates for itself.
@@ -230,11 +272,8 @@ pub(super) struct NewConsumer<'a> {
 pub(super) struct ConsumerConfig<'a> {
     pub(super) deliver_subject: &'a str,
     pub(super) deliver_policy: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) opt_start_seq: Option<u64>,
     pub(super) ack_policy: &'static str,
     pub(super) max_deliver: i32,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(super) filter_subjects: &'a [String],
     pub(super) headers_only: bool,
     pub(super) flow_control: bool,
@@ -244,16 +283,69 @@ pub(super) struct ConsumerConfig<'a> {
     pub(super) mem_storage: bool,
 }
 
+/// Settings of the consumer that all handles of a queue share. Times are in nanoseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct SharedConsumer<'a> {
+    pub(super) stream_name: &'a str,
+    pub(super) config: SharedConsumerConfig<'a>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SharedConsumerConfig<'a> {
+    pub(super) name: &'a str,
+    pub(super) durable_name: &'a str,
+    pub(super) ack_policy: &'static str,
+    pub(super) ack_wait: u64,
+    pub(super) max_deliver: i64,
+    pub(super) max_ack_pending: i64,
+    pub(super) max_waiting: i64,
+}
+
+/// Request for messages of a shared consumer. Times are in nanoseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct Pull {
+    pub(super) batch: usize,
+    pub(super) max_bytes: usize,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) no_wait: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) idle_heartbeat: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Purged {
+    #[serde(default)]
+    pub(super) purged: u64,
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct ConsumerInfo {
     pub(super) name: String,
+    /// Number of messages that were never delivered.
     #[serde(default)]
     pub(super) num_pending: u64,
+    /// Number of messages that were delivered, and not acknowledged.
+    #[serde(default)]
+    pub(super) num_ack_pending: u64,
+    #[serde(default)]
+    pub(super) delivered: Delivered,
+}
+
+/// The last delivery of a consumer.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Delivered {
+    /// Number of the delivery.
+    #[serde(default)]
+    pub(super) consumer_seq: u64,
 }
 
 /// The place of a delivered message, from the subject of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
+    /// Number of times that the server has delivered the message.
+    pub(super) attempt: u64,
     /// Number in the stream.
     pub(super) sequence: u64,
     /// Number of the delivery of this consumer.
@@ -272,9 +364,30 @@ impl Place {
         if tokens.first() != Some(&"$JS") || tokens.get(1) != Some(&"ACK") {
             return None;
         }
-        let from = if tokens.len() == 9 { 5 } else { 7 };
+        let from = if tokens.len() == 9 { 4 } else { 6 };
         let number = |at: usize| tokens.get(from + at)?.parse().ok();
-        Some(Self { sequence: number(0)?, delivery: number(1)?, stored_at: number(2)?, pending: number(3)? })
+        Some(Self {
+            attempt: number(0)?,
+            sequence: number(1)?,
+            delivery: number(2)?,
+            stored_at: number(3)?,
+            pending: number(4)?,
+        })
+    }
+
+    /// Returns the message.
+    pub(super) const fn message(&self) -> Numbered {
+        Numbered { number: self.sequence, stored_at: self.stored_at }
+    }
+
+    /// Returns the subject of a reply with the number of another delivery.
+    pub(super) fn with_delivery(reply: &str, delivery: u64) -> String {
+        let mut tokens: Vec<&str> = reply.split('.').collect();
+        let (at, delivery) = (if tokens.len() == 9 { 6 } else { 8 }, delivery.to_string());
+        if let Some(token) = tokens.get_mut(at) {
+            *token = &delivery;
+        }
+        tokens.join(".")
     }
 }
 
@@ -284,10 +397,13 @@ mod tests {
 
     #[test]
     fn the_place_of_a_message_is_parsed_in_both_forms() {
-        let place = Place { sequence: 7, delivery: 3, stored_at: 1_795_418_631_691_156_631, pending: 9 };
+        let place = Place { attempt: 1, sequence: 7, delivery: 3, stored_at: 1_795_418_631_691_156_631, pending: 9 };
         assert_eq!(Place::parse("$JS.ACK.S.c.1.7.3.1795418631691156631.9"), Some(place));
         assert_eq!(Place::parse("$JS.ACK._.hash.S.c.1.7.3.1795418631691156631.9.x"), Some(place));
         assert_eq!(Place::parse("$JS.ACK._.hash.S.c.1.7.3.1795418631691156631.9"), Some(place));
+        for reply in ["$JS.ACK.S.c.1.7.3.5.9", "$JS.ACK._.hash.S.c.1.7.3.5.9.x"] {
+            assert_eq!(Place::with_delivery(reply, 8), reply.replace(".7.3.", ".7.8."));
+        }
         for other in ["", "_INBOX.x", "$JS.ACK.S.c.1", "$JS.ACK.S.c.1.x.3.4.5"] {
             assert_eq!(Place::parse(other), None);
         }

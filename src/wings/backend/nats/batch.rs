@@ -41,10 +41,17 @@ impl Link {
     pub(super) async fn store_batch(&self, messages: &[Draft]) -> Result<Result<u64, ApiError>, PortError> {
         let base = self.base();
         let until = base.clock.now() + base.config.request_timeout;
-        let mut pause = PAUSE;
+        let (mut pause, since) = (PAUSE, self.refusals());
         loop {
             match self.send_batch(messages).await? {
-                Err(error) if error.is_crowded() && base.clock.now() < until => base.clock.sleep(pause).await,
+                Err(error) if error.is_crowded() => {
+                    // A batch also lacks those messages that the user may not publish.
+                    self.unless_any_refused(messages.iter().map(|message| &message.subject), since)?;
+                    if base.clock.now() >= until {
+                        return Ok(Err(error));
+                    }
+                    base.clock.sleep(pause).await;
+                }
                 stored => return Ok(stored),
             }
             pause = (pause * 2).min(Duration::from_millis(100));

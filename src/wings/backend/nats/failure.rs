@@ -76,6 +76,7 @@ pub(super) fn rejected(target: &Target, what: &str, error: &ApiError) -> PortErr
         10_074 => (Unsupported, "there are too few servers for `replicas`: "),
         10_039 | 10_076 => (Unsupported, "JetStream is switched off (`jetstream: enabled`): "),
         10_035 => (Denied, "the account may not use JetStream: "),
+        10_099 | 10_100 => (Unavailable, "another consumer takes the messages of the queue, delete it: "),
         10_059 => (Corrupt, "the stream was deleted, connect anew: "),
         10_060 | 10_167 => (Throttled, ""),
         10_176 | 10_210 => (Throttled, "the server has too many batches of the stream under way: "),

@@ -30,8 +30,8 @@ impl Features {
     /// Returns those of the server to which a handle is connected.
     pub(super) fn of_server(link: &Link) -> Self {
         let version = version(&link.client().server_info().version);
-        let is_newer = version >= Some((2, 12));
-        Self { batches: is_newer, lives: version >= Some((2, 11)), snapshots: is_newer }
+        let is_newer = version >= Some((2, 12, 0));
+        Self { batches: is_newer, lives: version >= Some((2, 11, 0)), snapshots: is_newer }
     }
 
     /// Adds the capabilities of a store.

@@ -13,7 +13,7 @@ use super::{
     notifier::NatsNotifier,
     queue::{NatsQueue, QueueCore},
     rights::permissions,
-    setup::{self, Stream, Wanted},
+    setup::{self, Retention, Stream, Wanted},
     store::NatsStore,
     sweep::Deleted,
 };
@@ -44,7 +44,7 @@ pub(super) struct NatsCore {
     pub(super) deleted: Deleted,
     /// Appends of the handle to one partition take turns, by its hash: they would conflict.
     pub(super) turns: [tokio::sync::Mutex<()>; 64],
-    /// Queues in use, by name: each has one copy of its messages.
+    /// Queues in use, by name.
     pub(super) queues: Mutex<HashMap<String, Weak<QueueCore>>>,
 }
 
@@ -71,7 +71,7 @@ impl Nats {
         let link = Link::connect(Arc::new(Base::new(config)?)).await?;
         setup::check_server(&link)?;
         let (name, subject) = (names.store(), names.all_records());
-        let wanted = Wanted { name: &name, subject: &subject, per_subject: 1, queue: "", agreement: None };
+        let wanted = Wanted::plain(&name, subject, Retention::All);
         let stream = setup::stream(&link, &wanted).await?;
         let features = Features::of(&link, &name).await?;
         let (deleted, turns) = (Deleted::default(), std::array::from_fn(|_| tokio::sync::Mutex::new(())));

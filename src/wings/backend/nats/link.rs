@@ -130,7 +130,7 @@ impl Base {
         })
     }
 
-    fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
+    pub(super) fn send(&self, event: impl FnOnce() -> ConnectionEvent) {
         self.events.send(Some(&self.source), self.clock.now(), event);
     }
 
@@ -384,6 +384,17 @@ impl Link {
         }
     }
 
+    /// Returns an error if the server refused a message to one of these subjects behind the number.
+    pub(super) fn unless_any_refused<'a>(
+        &self,
+        subjects: impl Iterator<Item = &'a String>,
+        since: u64,
+    ) -> Result<(), PortError> {
+        let refusals = self.base().refusals.lock();
+        let mut refused = subjects.filter_map(|subject| refusals.of(&Refused::Publish(subject.clone()), since));
+        refused.next().map_or(Ok(()), |refused| Err(self.refused(&refused)))
+    }
+
     /// Sends a request, and returns its answer.
     pub(super) async fn request(
         &self,
@@ -465,6 +476,17 @@ impl Link {
         let answer = self.request(subject, headers, payload, Effect::Writes).await?;
         let ack: Result<PubAck, ApiError> = self.parse("publish", &answer.payload, Effect::Writes)?;
         Ok(ack.map(|ack| ack.seq))
+    }
+
+    /// Tells the server something about a delivery, without an answer.
+    pub(super) async fn tell(&self, subject: String, what: String) {
+        // A delivery of which the server hears nothing ends by its time limit.
+        let _ = self.supervise(Effect::Once, self.0.client.publish(subject, what.into())).await;
+    }
+
+    /// Answers a delivery, and returns when the server has noted it.
+    pub(super) async fn answer(&self, subject: String, what: String) -> Result<(), PortError> {
+        self.request(subject, None, what.into(), Effect::Writes).await.map(drop)
     }
 
     pub(super) fn parse<T: DeserializeOwned>(

@@ -22,12 +22,13 @@
 //! | port | promises | not |
 //! |---|---|---|
 //! | [`store`](Nats::store) | batches, sequences, times to live, fences, versions that grow | times to live before release 2.11 of the server, batches and sequences before 2.12 |
-//! | [`queue`](Nats::queue) | groups, order, delays, de-duplication, error history; receivers are woken at once | forwards: two queues are two streams |
+//! | [`queue`](Nats::queue) | delays, de-duplication, error history; receivers are woken at once | groups, order, forwards: see [`NatsQueue`] |
 //! | [`lease`](Nats::lease) | leases over the store: a challenger watches a whole term | |
 //! | [`notifier`](Nats::notifier) | pushed, in order | notices are not stored |
 //!
 //! What needs a missing capability is refused by name when it is built. So sagas, topics, shared
-//! limits and the remote tier of a cache run on a cluster of three, from release 2.12 on.
+//! limits and the remote tier of a cache run on a cluster of three, from release 2.12 on. Use a
+//! topic if you need the order of a key.
 //! [`Linearizable`](crate::port::Capability::Linearizable) of a replicated store depends on
 //! [`confirmed_reads`](field@NatsConfig::confirmed_reads).
 //!
@@ -84,8 +85,15 @@
 //! | | `PREFIX.s.PARTITION.h.=.SEQUENCE` | the last number of a sequence |
 //! | | `PREFIX.s.PARTITION.h.=.SEQUENCE.t`, `PREFIX.s.PARTITION.c` | requirements of batches, without content |
 //! | | `PREFIX.s.=.PREFIX_queue_HASH` | the identity of a queue while its stream is being created |
-//! | `PREFIX_queue_HASH` | `PREFIX.q.PREFIX_queue_HASH` | the log of a queue; its name is in the stream's metadata |
+//! | `PREFIX_queue_HASH` | `PREFIX.q.QUEUE` | the messages of a queue; its name is in the stream's metadata |
+//! | | `PREFIX.q.QUEUE.DUE` | delayed ones; `DUE` is in milliseconds since 1970 |
+//! | `PREFIX_dead_HASH` | `PREFIX.d.QUEUE`, `PREFIX.d.QUEUE.of-NUMBER-STORED` | its dead letters |
+//! | `PREFIX_claims_HASH` | `PREFIX.c.QUEUE.q.NUMBER-STORED`, `PREFIX.c.QUEUE.d.NUMBER-STORED` | the claims of its deliveries, of messages and of dead letters |
+//! | `PREFIX_ids` | `PREFIX.i.QUEUE.q.ID`, `PREFIX.i.QUEUE.d.ID` | de-duplication ids of messages that are gone, for two windows |
 //! | | `PREFIX.n.TOPIC` | notices, in no stream |
+//!
+//! `NUMBER` is that of the message in its stream, and `STORED` the time at which it was stored, in
+//! nanoseconds since 1970: a stream that was made anew, or restored, gives numbers again.
 //!
 //! Space, control characters, `.`, `*`, `>`, `%` and `=` of names are written as `%` and two
 //! digits; names that become longer than 700 bytes are `=` and base 64.
@@ -120,6 +128,15 @@
 //! **Upgrade all servers of a cluster before you connect handles anew.** A server of an older
 //! release cannot hold a stream with these settings: nor can you go back.
 //!
+//! # Servers that were tried
+//!
+//! | server | run by |
+//! |---|---|
+//! | 2.15.1, one server | all tests |
+//! | 2.15.1, a cluster of three | the suites, leaders that are killed and paused, examples |
+//! | 2.10.27, one server | the suites of store and queue, faults of the server under a queue |
+//! | 2.11 to 2.14, a cluster of 2.10 | not run |
+//!
 //! # Settings that matter
 //!
 //! | setting | advice |
@@ -129,6 +146,7 @@
 //! | `jetstream { limits { batch { .. } } }` | leave it: a store needs `max_msgs` of 1,000; a batch beside `max_inflight_per_stream` (50) others is sent again, and at last `Throttled` |
 //! | `max_payload` | 1 MiB by default: the largest record, message or request, less 8 KiB |
 //! | stream settings `max_msgs`, `max_age`, `discard`, `retention` | leave them: a handle refuses a stream that loses data |
+//! | the consumer `work` of a queue | leave its settings: a handle that opens the queue restores them, as does one whose pulls they refuse, and one that finds none creates it; a `max_ack_pending` is used up by delayed messages, and those that a `max_deliver` has stopped come again when the consumer is deleted |
 //! | `permissions` of the user | see "Rights" |
 //!
 //! # Identification and rights
@@ -199,16 +217,19 @@
 //! # Pitfalls
 //!
 //! - Connect within the runtime that uses the handle: its connection is a task of that runtime.
-//! - Do not delete or purge the streams while handles use them: versions, tokens and numbers would
-//!   begin anew. Do not delete single entries of a queue's log: the queue is then corrupt. If its
-//!   messages may be lost, end all handles and purge the stream.
-//! - A queue is held in memory by each handle that receives from it: [`NatsQueue`] has the figures.
+//! - Do not delete streams while handles use them, nor purge that of the store: versions, tokens
+//!   and numbers would begin anew. The stream of a queue may be deleted while no program has
+//!   receipts of it. The streams of a queue may be purged at any time, by
+//!   `nats stream purge` as by [`purge`](crate::queue::Queue::purge).
+//! - A message of another program whose headers are damaged, such as a value that is not UTF-8,
+//!   ends the connection to which it is delivered, and comes again after 30 s. Messages that were
+//!   pulled with it are late by that, several times if they are pulled with it again. Delete it by
+//!   its number with `nats stream rmm`.
 //!
 //! # Source
 //!
 //! "JetStream", docs.nats.io; Diego Ongaro and John Ousterhout, "In Search of an Understandable
-//! Consensus Algorithm", 2014; Fred Schneider, "Implementing fault-tolerant services using the
-//! state machine approach", 1990.
+//! Consensus Algorithm", 2014.
 mod api;
 mod batch;
 mod config;

@@ -164,17 +164,64 @@ impl Names {
         format!("{}.n.{}", self.prefix, token(topic))
     }
 
-    /// Returns the name of the stream of a queue: names of streams are names of folders, so the
-    /// queue's is hashed.
-    pub(super) fn queue(&self, name: &str) -> String {
-        let reversed: String = name.chars().rev().collect();
-        let (one, other) = (stable_hash(name.as_bytes()), stable_hash(format!("{reversed}\t").as_bytes()));
-        format!("{}_queue_{one:016x}{other:016x}", self.prefix)
+    /// Returns the name of the stream of a queue's messages, or of its dead letters: names of
+    /// streams are names of folders, so the queue's is hashed.
+    pub(super) fn queue(&self, name: &str, part: Part) -> String {
+        self.of_queue(name, if part == Part::Messages { "queue" } else { "dead" })
     }
 
-    /// Returns the subject of a queue's stream.
-    pub(super) fn log(&self, stream: &str) -> String {
-        format!("{}.q.{stream}", self.prefix)
+    /// Returns the name of the stream of a queue's claims.
+    pub(super) fn claims_stream(&self, name: &str) -> String {
+        self.of_queue(name, "claims")
+    }
+
+    fn of_queue(&self, name: &str, kind: &str) -> String {
+        let reversed: String = name.chars().rev().collect();
+        let (one, other) = (stable_hash(name.as_bytes()), stable_hash(format!("{reversed}\t").as_bytes()));
+        format!("{}_{kind}_{one:016x}{other:016x}", self.prefix)
+    }
+
+    /// Returns the subject of the messages of a queue, or of its dead letters. A delayed message
+    /// has one more token: the time at which it is due, in milliseconds.
+    pub(super) fn messages(&self, name: &str, part: Part) -> String {
+        format!("{}.{}.{}", self.prefix, part.letter(), token(name))
+    }
+
+    /// Returns the subject of the claims of a queue's messages, without its last token.
+    pub(super) fn claims_of(&self, name: &str, part: Part) -> String {
+        format!("{}.{}", self.claims(name), part.letter())
+    }
+
+    /// Returns the beginning of the subjects of the claims of a queue.
+    pub(super) fn claims(&self, name: &str) -> String {
+        format!("{}.c.{}", self.prefix, token(name))
+    }
+
+    /// Returns the subject of a de-duplication id of a message that is gone.
+    pub(super) fn id_of(&self, name: &str, part: Part, id: &str) -> String {
+        format!("{}.i.{}.{}.{}", self.prefix, token(name), part.letter(), token(id))
+    }
+
+    /// Returns the name and the subjects of the stream of all de-duplication ids of messages that
+    /// are gone.
+    pub(super) fn ids(&self) -> (String, String) {
+        (format!("{}_ids", self.prefix), format!("{}.i.>", self.prefix))
+    }
+}
+
+/// The part of a queue: its messages or its dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Messages,
+    DeadLetters,
+}
+
+impl Part {
+    pub(super) const fn letter(self) -> char {
+        match self {
+            Self::Messages => 'q',
+            Self::DeadLetters => 'd',
+        }
     }
 }
 

@@ -23,15 +23,6 @@ const SILENCE: Duration = Duration::from_secs(12);
 /// Time after which the server deletes a consumer that was left behind.
 const ABANDONED: Duration = Duration::from_secs(30);
 
-/// The messages that a reader wants.
-pub(super) enum Range<'a> {
-    /// All messages from this number on.
-    From(u64),
-    /// The last message of each subject that matches one of these, without their bodies, and later
-    /// ones.
-    LastOf(&'a [String]),
-}
-
 /// A message of a stream.
 pub(super) struct Entry {
     pub(super) message: Message,
@@ -60,24 +51,20 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Creates a consumer, and subscribes to it.
-    pub(super) async fn open(link: &Link, stream: &str, range: Range<'_>) -> Result<Self, PortError> {
+    /// Creates a consumer, and subscribes to it: to the last message of each subject that matches
+    /// one of these, without their bodies, and later ones.
+    pub(super) async fn open(link: &Link, stream: &str, filters: &[String]) -> Result<Self, PortError> {
         let mut health = link.health();
         let began = *health.borrow_and_update();
         let inbox = link.client().new_inbox();
         let messages = link.subscribe(inbox.clone()).await?;
-        let (policy, from, filters) = match range {
-            Range::From(number) => ("by_start_sequence", Some(number), &[][..]),
-            Range::LastOf(subjects) => ("last_per_subject", None, subjects),
-        };
         let config = ConsumerConfig {
             deliver_subject: &inbox,
-            deliver_policy: policy,
-            opt_start_seq: from,
+            deliver_policy: "last_per_subject",
             ack_policy: "none",
             max_deliver: 1,
             filter_subjects: filters,
-            headers_only: !filters.is_empty(),
+            headers_only: true,
             flow_control: true,
             idle_heartbeat: nanos(HEARTBEAT),
             inactive_threshold: nanos(ABANDONED),

@@ -1,7 +1,10 @@
 //! Rights of the user: those that a handle needs, and those whose lack the server tells.
 use std::collections::HashMap;
 
-use super::{config::NatsConfig, names::Names};
+use super::{
+    config::NatsConfig,
+    names::{Names, Part},
+};
 
 /// Number of refusals that are remembered: more than requests that wait at once.
 const REMEMBERED: u64 = 4096;
@@ -91,20 +94,31 @@ pub(super) fn permissions(config: &NatsConfig, queues: &[&str]) -> String {
     let names = Names::new(config.prefix.clone());
     let (prefix, api) = (&config.prefix, config.api());
     let mut publish = vec![format!("{prefix}.>")];
-    for stream in std::iter::once(names.store()).chain(queues.iter().map(|queue| names.queue(queue))) {
+    // A user's JWT is sent in one line of at most 4,096 bytes: each stream has what is needed of it alone.
+    let (store, ids) = (names.store(), names.ids().0);
+    let own = queues.iter().flat_map(|queue| [Part::Messages, Part::DeadLetters].map(|part| names.queue(queue, part)));
+    let own: Vec<String> = own.collect();
+    let claims: Vec<String> = queues.iter().map(|queue| names.claims_stream(queue)).collect();
+    for stream in [&store, &ids].into_iter().chain(&claims).chain(&own) {
+        publish.extend([format!("{api}.STREAM.*.{stream}"), format!("{api}.STREAM.MSG.*.{stream}")]);
+    }
+    for stream in std::iter::once(&store).chain(&claims).chain(&own) {
+        publish.push(format!("{api}.CONSUMER.*.{stream}.>"));
+    }
+    // Consumers of readers.
+    for stream in std::iter::once(&store).chain(&claims) {
         publish.extend([
-            format!("{api}.STREAM.*.{stream}"),
-            format!("{api}.STREAM.MSG.*.{stream}"),
             format!("{api}.CONSUMER.*.{stream}"),
-            format!("{api}.CONSUMER.*.{stream}.>"),
-            format!("{api}.CONSUMER.MSG.NEXT.{stream}.*"),
-            format!("{api}.CONSUMER.DURABLE.CREATE.{stream}.*"),
-            format!("{api}.DIRECT.GET.{stream}"),
-            format!("{api}.DIRECT.GET.{stream}.>"),
-            format!("$JS.ACK.{stream}.>"),
-            format!("$JS.ACK.*.*.{stream}.>"),
             format!("$JS.FC.{stream}.>"),
             format!("$JS.FC.*.*.{stream}.>"),
+        ]);
+    }
+    publish.extend([format!("{api}.DIRECT.GET.{store}")]);
+    for stream in &own {
+        publish.extend([
+            format!("{api}.CONSUMER.MSG.NEXT.{stream}.*"),
+            format!("$JS.ACK.{stream}.>"),
+            format!("$JS.ACK.*.*.{stream}.>"),
         ]);
     }
     let subscribe = [format!("{prefix}.n.>"), format!("{}.>", inbox(prefix))];

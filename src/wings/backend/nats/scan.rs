@@ -7,7 +7,7 @@ use super::{
     api::GetMessage,
     link::Effect,
     names::Names,
-    reader::{Entry, Range, Reader},
+    reader::{Entry, Reader},
     rows::{Area, Group, Stride},
     snapshot::Most,
     store::{DELETED, Head, LIFE, NUMBER, NatsStore, version_of},
@@ -316,7 +316,7 @@ impl NatsStore {
         if self.confirms && subjects[0] != names.partition(&scan.partition) {
             subjects.push(names.mark(&scan.partition));
         }
-        let mut reader = Reader::open(&self.core.link, &self.core.stream.name, Range::LastOf(&subjects)).await?;
+        let mut reader = Reader::open(&self.core.link, &self.core.stream.name, &subjects).await?;
         let mut listing = Listing { rows: BTreeMap::new(), last: 0 };
         if reader.pending > 0 {
             let (from, to) = scan.bounds();

@@ -1,4 +1,6 @@
 //! Checks of a server, and the streams that the ports need.
+use std::time::Duration;
+
 use async_nats::HeaderMap;
 use serde::de::IgnoredAny;
 
@@ -10,14 +12,19 @@ use super::{
     features::Features,
     link::{Effect, Link},
 };
-use crate::port::{Capabilities, Capability, PortError, PortErrorKind};
+use crate::{
+    port::{Capabilities, Capability, PortError, PortErrorKind},
+    time::nanos,
+};
 
 /// Form of the stored data. A later release that changes it raises the number. In form 1 a row was
 /// one token of a subject.
 const FORM: u32 = 2;
+/// Form of the messages of a queue. Form 1 was a log of calls.
+const WORK_FORM: u32 = 2;
 
 /// The oldest version of the server: 2.10 has metadata of streams, and the time in their state.
-const OLDEST: (u32, u32) = (2, 10);
+const OLDEST: (u32, u32, u32) = (2, 10, 0);
 
 /// Properties of a stream that passed the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +34,10 @@ pub(super) struct Stream {
     pub(super) identity: String,
     /// Number of servers that hold it.
     pub(super) replicas: u8,
+    /// Time for which ids of messages are remembered.
+    pub(super) window: Duration,
+    /// `true` if it takes atomic batches.
+    pub(super) is_atomic: bool,
 }
 
 impl Stream {
@@ -40,13 +51,58 @@ impl Stream {
 /// A stream that a port needs.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a str,
-    pub(super) subject: &'a str,
+    pub(super) subjects: Vec<String>,
+    pub(super) retention: Retention,
+    /// Time for which ids of messages are remembered, if the port uses them.
+    pub(super) duplicate_window: Option<Duration>,
     /// Number of messages that are kept of each subject; -1 is all.
     pub(super) per_subject: i64,
     /// Name of the queue in the stream.
     pub(super) queue: &'a str,
     /// The place at which handles agree on the identity of a new stream; without one it has none.
     pub(super) agreement: Option<Agreement<'a>>,
+}
+
+impl<'a> Wanted<'a> {
+    /// Returns a stream of records, of which each subject has one.
+    pub(super) fn plain(name: &'a str, subjects: String, retention: Retention) -> Self {
+        let subjects = vec![subjects];
+        Self { name, subjects, retention, duplicate_window: None, per_subject: 1, queue: "", agreement: None }
+    }
+}
+
+/// The messages that a stream keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retention {
+    /// All of them.
+    All,
+    /// Those that no receiver has acknowledged.
+    Work,
+    /// Those of at most this age.
+    Young(Duration),
+}
+
+impl Retention {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Work => "workqueue",
+            Self::All | Self::Young(_) => "limits",
+        }
+    }
+
+    const fn max_age(self) -> u64 {
+        match self {
+            Self::Young(age) => nanos(age),
+            Self::All | Self::Work => 0,
+        }
+    }
+
+    const fn form(self) -> u32 {
+        match self {
+            Self::Work => WORK_FORM,
+            Self::All | Self::Young(_) => FORM,
+        }
+    }
 }
 
 /// A subject of the store's stream. Its message is the identity of a stream that is being created.
@@ -69,15 +125,15 @@ pub(super) fn check_server(link: &Link) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Returns the first two numbers of a version.
-pub(super) fn version(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.trim_start_matches('v').split('.').map_while(|part| part.parse().ok());
-    Some((parts.next()?, parts.next()?))
+/// Returns the three numbers of a version. One that is missing is 0.
+pub(super) fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut parts = text.trim_start_matches('v').split(['.', '-']).map_while(|part| part.parse().ok());
+    Some((parts.next()?, parts.next()?, parts.next().unwrap_or_default()))
 }
 
 fn check_version(text: &str) -> Result<(), String> {
     if version(text) < Some(OLDEST) {
-        let (major, minor) = OLDEST;
+        let (major, minor, _) = OLDEST;
         return Err(format!("the server has version `{text}`: at least {major}.{minor} is needed"));
     }
     Ok(())
@@ -96,6 +152,8 @@ pub(super) async fn stream(link: &Link, wanted: &Wanted<'_>) -> Result<Stream, P
         name: wanted.name.to_owned(),
         identity: config.metadata.identity,
         replicas: config.num_replicas.max(1),
+        window: Duration::from_nanos(config.duplicate_window),
+        is_atomic: config.allow_atomic,
     })
 }
 
@@ -109,16 +167,6 @@ pub(super) async fn find(link: &Link, name: &str) -> Result<Option<StreamInfo>, 
     }
 }
 
-/// Returns `true` if the stream has the message with this number.
-pub(super) async fn has_message(link: &Link, name: &str, seq: u64) -> Result<bool, PortError> {
-    let get = GetMessage { seq: Some(seq), ..GetMessage::default() };
-    match link.api::<IgnoredAny>(&format!("STREAM.MSG.GET.{name}"), &get, Effect::Reads).await? {
-        Ok(_) => Ok(true),
-        Err(error) if matches!(error.err_code, NO_MESSAGE | SEQUENCE_NOT_FOUND) => Ok(false),
-        Err(error) => Err(link.rejected("the stream cannot be read", &error)),
-    }
-}
-
 async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortError> {
     let is_cluster = link.client().server_info().cluster.is_some();
     let replicas = link.base().config.replicas.unwrap_or(if is_cluster { 3 } else { 1 });
@@ -127,23 +175,25 @@ async fn create(link: &Link, wanted: &Wanted<'_>) -> Result<StreamInfo, PortErro
         None => None,
     };
     let metadata = Metadata {
-        form: FORM.to_string(),
+        form: wanted.retention.form().to_string(),
         identity: agreed.as_ref().map(|(_, (identity, _))| identity.clone()).unwrap_or_default(),
         queue: wanted.queue.to_owned(),
     };
     let features = Features::of_server(link);
     let mut stream = NewStream {
         name: wanted.name,
-        subjects: [wanted.subject],
+        subjects: &wanted.subjects,
         storage: "file",
-        retention: "limits",
+        retention: wanted.retention.name(),
         // A stream that is full refuses writes. The other policy deletes old messages.
         discard: "new",
         max_msgs_per_subject: wanted.per_subject,
         num_replicas: replicas,
+        max_age: wanted.retention.max_age(),
+        duplicate_window: wanted.duplicate_window.map(nanos),
         allow_atomic: features.batches,
-        allow_msg_ttl: features.lives,
-        allow_direct: features.snapshots,
+        allow_msg_ttl: features.lives && wanted.retention == Retention::All,
+        allow_direct: features.snapshots && wanted.retention == Retention::All,
         metadata,
     };
     // A cluster does not answer some of the requests that create one stream at the same moment. A
@@ -204,7 +254,7 @@ impl Agreement<'_> {
     /// Removes the message, so that the stream has another identity if it is created anew.
     async fn end(&self, link: &Link, seq: u64) {
         let call = format!("STREAM.PURGE.{}", self.store);
-        let purge = Purge { filter: Some(&self.subject), seq: seq + 1 };
+        let purge = Purge { filter: Some(&self.subject), seq: Some(seq + 1) };
         // A message that stays is used again.
         let _ = link.api::<IgnoredAny>(&call, &purge, Effect::Writes).await;
     }
@@ -215,17 +265,18 @@ fn check_stream(link: &Link, wanted: &Wanted<'_>, info: &StreamInfo) -> Result<(
     let config = &info.config;
     let refuse = |kind, message: String| Err(link.failure(kind, message));
     let name = wanted.name;
+    let known = wanted.retention.form();
     match config.metadata.form.parse::<u32>() {
-        Ok(FORM) => {}
-        Ok(form) if form < FORM => {
+        Ok(form) if form == known => {}
+        Ok(form) if form < known => {
             let message = format!(
-                "the stream `{name}` has form {form}, of an earlier release, and this release reads {FORM} alone: choose another `prefix`"
+                "the stream `{name}` has form {form}, of an earlier release, and this release reads {known} alone: choose another `prefix`, or delete the stream"
             );
             return refuse(PortErrorKind::Unsupported, message);
         }
         Ok(form) => {
             let message =
-                format!("the stream `{name}` has form {form}, and this release knows {FORM}: use the newer release");
+                format!("the stream `{name}` has form {form}, and this release knows {known}: use the newer release");
             return refuse(PortErrorKind::TooNew, message);
         }
         Err(_) => {
@@ -238,10 +289,10 @@ fn check_stream(link: &Link, wanted: &Wanted<'_>, info: &StreamInfo) -> Result<(
         return refuse(PortErrorKind::Corrupt, message);
     }
     let changed = [
-        (config.retention != "limits", "retention", "limits"),
+        (config.retention != wanted.retention.name(), "retention", wanted.retention.name()),
         (config.storage != "file", "storage", "file"),
         (config.discard != "new", "discard", "new"),
-        (config.max_age != 0, "max_age", "0"),
+        (config.max_age != 0 && wanted.retention.max_age() == 0, "max_age", "0"),
         (config.max_msgs > 0, "max_msgs", "-1"),
         (config.max_msgs_per_subject != wanted.per_subject, "max_msgs_per_subject", "as it was created"),
     ];

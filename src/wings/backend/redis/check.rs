@@ -204,6 +204,11 @@ impl<'a> Info<'a> {
         self.get(name) == value
     }
 
+    /// Valkey calls it the mode of the server.
+    fn is_mode(&self, mode: &str) -> bool {
+        self.is("redis_mode", mode) || self.is("server_mode", mode)
+    }
+
     fn check(&self, target: &Target) -> Result<(), PortError> {
         use PortErrorKind::{Unavailable, Unsupported};
         let refuse = |kind, message: &str| Err(failure(target, kind, message));
@@ -214,14 +219,14 @@ impl<'a> Info<'a> {
             let message = format!("the server has version `{version}`: at least {major}.{minor} is needed");
             return refuse(Unsupported, &message);
         }
-        if self.is("cluster_enabled", "1") || self.is("redis_mode", "cluster") {
+        if self.is("cluster_enabled", "1") || self.is_mode("cluster") {
             return refuse(
                 Unsupported,
                 "the server is a node of a cluster (`cluster_enabled` is 1), whose keys are on several nodes, and a \
                  handle has one: use one server, or a primary with replicas and sentinels",
             );
         }
-        if self.is("redis_mode", "sentinel") {
+        if self.is_mode("sentinel") {
             return refuse(Unsupported, "the server is a sentinel: write `redis+sentinel://HOST/SERVICE` in `url`");
         }
         if self.is("loading", "1") {
@@ -262,6 +267,8 @@ mod tests {
             ("7.0.15", "", PortErrorKind::Unsupported, "at least 6.2"),
             ("cluster_enabled:0", "cluster_enabled:1", PortErrorKind::Unsupported, "node of a cluster"),
             ("standalone", "sentinel", PortErrorKind::Unsupported, "is a sentinel"),
+            ("redis_mode:standalone", "server_mode:sentinel", PortErrorKind::Unsupported, "is a sentinel"),
+            ("redis_mode:standalone", "server_mode:cluster", PortErrorKind::Unsupported, "node of a cluster"),
             ("loading:0", "loading:1", PortErrorKind::Unavailable, "is loading"),
             ("master", "slave", PortErrorKind::Unavailable, "connect to its primary"),
             ("noeviction", "allkeys-lru", PortErrorKind::Unsupported, "set it to `noeviction`"),

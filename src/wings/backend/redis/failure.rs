@@ -76,11 +76,12 @@ fn code(error: &RedisError) -> Option<&str> {
         return Some("WRONGPASS");
     }
     let code = error.code()?;
-    // An error within a script has the code in its text, with some versions.
+    // An error within a script has the code in its text, with some versions: behind a sign or the line.
     let inner = error.detail().unwrap_or_default();
+    let says = |code: &str| inner.contains(&format!("-{code} ")) || inner.contains(&format!(": {code} "));
     let known = ["OOM", "READONLY", "NOPERM", "NOREPLICAS", "MISCONF", "WRONGTYPE", "MASTERDOWN", "BUSY", "NOSCRIPT"];
     if code == "ERR"
-        && let Some(found) = known.into_iter().find(|known| inner.contains(&format!("-{known} ")))
+        && let Some(found) = known.into_iter().find(|known| says(known))
     {
         return Some(found);
     }

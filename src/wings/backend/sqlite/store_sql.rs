@@ -2,7 +2,7 @@
 use std::{collections::HashMap, ops::Bound};
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::{clock::micros, sequence_sql};
 use crate::{
@@ -52,27 +52,30 @@ pub(super) fn write(
         return Ok(Ok(vec![Applied::Put(number)]));
     }
     // All writes are checked before the first one, so that a refusal leaves nothing to undo.
-    let mut lasts = HashMap::new();
+    let (mut lasts, mut before) = (HashMap::new(), Vec::with_capacity(writes.len()));
     for (i, write) in writes.iter().enumerate() {
         let checked = match write {
             Write::Append { sequence, after, .. } => {
-                sequence_sql::advance(connection, now, partition, (sequence, *after), &mut lasts)?
+                sequence_sql::advance(connection, now, partition, (sequence, *after), &mut lasts)?.map(|()| None)
             }
             _ => check(connection, now, partition, write)?,
         };
-        if let Err(refused) = checked {
-            return Ok(Err(refused.of_write(i)));
+        match checked {
+            Ok(found) => before.push(found),
+            Err(refused) => return Ok(Err(refused.of_write(i))),
         }
     }
     sequence_sql::record(connection, partition, &lasts)?;
+    // Read once, since what the batch deletes are other rows than those that it creates.
+    let mut floor = None;
     let mut applied = Vec::with_capacity(writes.len());
     // Backwards, because the last number of each sequence is known.
-    for write in writes.iter().rev() {
+    for (write, found) in writes.iter().zip(before).rev() {
         applied.push(match write {
             Write::Append { sequence, value, .. } => {
                 Applied::Put(sequence_sql::append(connection, partition, sequence, value, &mut lasts)?)
             }
-            _ => apply(connection, now, partition, write)?,
+            _ => apply(connection, now, partition, (write, found, &mut floor))?,
         });
     }
     applied.reverse();
@@ -107,8 +110,10 @@ fn replace(
     Ok((changed == 1).then(|| version(before + 1)))
 }
 
-/// Returns the version of a stored record, and `true` if it has expired.
-fn stored(connection: &Connection, now: i64, partition: &str, row: &str) -> rusqlite::Result<Option<(i64, bool)>> {
+/// The version of a stored record, and `true` if it has expired.
+type Stored = Option<(i64, bool)>;
+
+fn stored(connection: &Connection, now: i64, partition: &str, row: &str) -> rusqlite::Result<Stored> {
     let mut stored = connection.prepare_cached("SELECT version, ends FROM records WHERE partition = ? AND row = ?")?;
     let found = stored.query_row([partition, row], |found| {
         let ends: Option<i64> = found.get(1)?;
@@ -117,13 +122,14 @@ fn stored(connection: &Connection, now: i64, partition: &str, row: &str) -> rusq
     found.optional()
 }
 
+/// Checks a write, and returns the record that it finds.
 fn check(
     connection: &Connection,
     now: i64,
     partition: &str,
     write: &Write,
-) -> rusqlite::Result<Result<(), StoreError>> {
-    let Some(row) = write.row() else { return Ok(Ok(())) };
+) -> rusqlite::Result<Result<Stored, StoreError>> {
+    let Some(row) = write.row() else { return Ok(Ok(None)) };
     if let Some(token) = write.fence() {
         let mut highest = connection.prepare_cached("SELECT token FROM fences WHERE partition = ? AND row = ?")?;
         let highest = highest.query_row([partition, row], |row| row.get::<_, i64>(0)).optional()?;
@@ -132,18 +138,31 @@ fn check(
             return Ok(Err(StoreError::Fenced { write: 0, highest }));
         }
     }
-    let current = stored(connection, now, partition, row)?.filter(|(_, ended)| !ended);
+    let found = stored(connection, now, partition, row)?;
+    let current = found.filter(|(_, ended)| !ended);
     if let Err(refused) = write.when().check(current.map(|(number, _)| version(number))) {
         return Ok(Err(refused));
     }
     let creates = current.is_none() && matches!(write, Write::Put { .. });
     match Sequence::of_row(row).filter(|_| creates) {
         Some(of) if sequence_sql::last(connection, partition, of)? > 0 => Ok(Err(of.refuse_put(row))),
-        _ => Ok(Ok(())),
+        _ => Ok(Ok(found)),
     }
 }
 
-fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> rusqlite::Result<Applied> {
+/// Replaces a record. Returning the version from the statement would double its cost: SQLite keeps
+/// what it returns in a temporary table of its own.
+const REPLACE: &str = "UPDATE records SET value = ?3, version = ?4, ends = ?5 WHERE partition = ?1 AND row = ?2";
+
+const INSERT: &str = "INSERT INTO records (partition, row, value, version, ends) VALUES (?, ?, ?, ?, ?)";
+
+/// Applies a checked write, which found this record. Versions of new ones begin above the floor.
+fn apply(
+    connection: &Connection,
+    now: i64,
+    partition: &str,
+    (write, found, floor): (&Write, Stored, &mut Option<i64>),
+) -> rusqlite::Result<Applied> {
     if let (Some(token), Some(row)) = (write.fence(), write.row()) {
         let mut put =
             connection.prepare_cached("INSERT OR REPLACE INTO fences (partition, row, token) VALUES (?, ?, ?)")?;
@@ -152,21 +171,18 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
     }
     match write {
         Write::Put { row, value, options } => {
-            let found = stored(connection, now, partition, row)?;
-            // Above the version before, and above those of all deleted records.
-            let next = match found {
-                Some((before, _)) => before + 1,
-                None => floor(connection)? + 1,
-            };
             let ends = options.ttl.map(|ttl| now.saturating_add(micros(ttl)));
-            let mut put = connection.prepare_cached(
-                "INSERT OR REPLACE INTO records (partition, row, value, version, ends) VALUES (?, ?, ?, ?, ?)",
-            )?;
-            put.execute(params![partition, row, &value[..], next, ends])?;
+            // Above the version before, and above those of all deleted records.
+            let (next, put) = match (found, &mut *floor) {
+                (Some((before, _)), _) => (before + 1, REPLACE),
+                (None, Some(floor)) => (*floor + 1, INSERT),
+                (None, unread) => (*unread.insert(highest_deleted(connection)?) + 1, INSERT),
+            };
+            connection.prepare_cached(put)?.execute(params![partition, row, &value[..], next, ends])?;
             Ok(Applied::Put(version(next)))
         }
         Write::Delete { row, .. } => {
-            let Some((_, ended)) = stored(connection, now, partition, row)? else { return Ok(Applied::Deleted(false)) };
+            let Some((_, ended)) = found else { return Ok(Applied::Deleted(false)) };
             connection
                 .prepare_cached("DELETE FROM records WHERE partition = ? AND row = ?")?
                 .execute([partition, row])?;
@@ -179,7 +195,7 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
 
 /// Returns the highest version of all deleted records. A new record's version is above it, so that
 /// no version repeats. A trigger raises it.
-fn floor(connection: &Connection) -> rusqlite::Result<i64> {
+fn highest_deleted(connection: &Connection) -> rusqlite::Result<i64> {
     let mut floor = connection.prepare_cached("SELECT value FROM meta WHERE name = 'floor'")?;
     let text: Option<String> = floor.query_row([], |row| row.get(0)).optional()?;
     Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
@@ -191,46 +207,26 @@ pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64)
         return named(connection, &scan.partition, &names, limit, now);
     }
     let (from, to) = scan.bounds();
-    let mut sql = String::from("SELECT row, value, version, ends <= ?2 FROM records WHERE partition = ?1");
-    let mut bound: Vec<&str> = Vec::new();
-    let mut between = |bound_at: Option<(&'static str, usize)>| {
-        if let Some((operator, at)) = bound_at {
-            sql.push_str(&format!(" AND row {operator} ?{at}"));
-        }
-    };
-    match from {
-        Bound::Included(row) => {
-            bound.push(row);
-            between(Some((">=", 2 + bound.len())));
-        }
-        Bound::Excluded(row) => {
-            bound.push(row);
-            between(Some((">", 2 + bound.len())));
-        }
-        Bound::Unbounded => {}
-    }
-    match &to {
-        Bound::Included(row) => {
-            bound.push(row);
-            between(Some(("<=", 2 + bound.len())));
-        }
-        Bound::Excluded(row) => {
-            bound.push(row);
-            between(Some(("<", 2 + bound.len())));
-        }
-        Bound::Unbounded => {}
+    let mut sql = String::from("SELECT row, value, version, ends FROM records WHERE partition = ?");
+    let mut bound: Vec<&str> = vec![&scan.partition];
+    for (end, operators) in [(from, [">=", ">"]), (to.as_ref().map(String::as_str), ["<=", "<"])] {
+        let (operator, row) = match end {
+            Bound::Included(row) => (operators[0], row),
+            Bound::Excluded(row) => (operators[1], row),
+            Bound::Unbounded => continue,
+        };
+        sql.push_str(&format!(" AND row {operator} ?"));
+        bound.push(row);
     }
     sql.push_str(match scan.order {
         Order::Ascending => " ORDER BY row",
         Order::Descending => " ORDER BY row DESC",
     });
     let mut select = connection.prepare_cached(&sql)?;
-    let mut values: Vec<&dyn rusqlite::ToSql> = vec![&scan.partition, &now];
-    values.extend(bound.iter().map(|row| row as &dyn rusqlite::ToSql));
-    let mut found = select.query(&values[..])?;
+    let mut found = select.query(params_from_iter(bound))?;
     let (mut page, mut bytes, mut ended) = (Page::default(), 0, 0);
     while let Some(row) = found.next()? {
-        if row.get::<_, Option<bool>>(3)?.unwrap_or(false) {
+        if row.get::<_, Option<i64>>(3)?.is_some_and(|ends| ends <= now) {
             ended += 1;
             continue;
         }

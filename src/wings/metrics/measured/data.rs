@@ -1,9 +1,10 @@
-//! Metrics of caches and shards.
+//! Metrics of caches, indexes and shards.
 use std::hash::Hash;
 
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
     cache_aside::CacheAside,
+    index_table::{IndexTable, IndexTableEvent},
     sharding::{ShardDirectory, ShardMeter, ShardingEvent},
 };
 
@@ -26,6 +27,7 @@ where
         let invalidations = counter("steadfast_cache_invalidations_total");
         let faults = counter("steadfast_cache_faults_total");
         let entries = scope.gauge("steadfast_cache_entries", &[]);
+        let up = ["remote", "backplane"].map(|tier| scope.gauge("steadfast_cache_tier_up", &[("tier", tier)]));
         let cache = self.clone();
         Box::new(move || {
             let now = cache.stats();
@@ -40,7 +42,31 @@ where
             invalidations.absolute(now.invalidations);
             faults.absolute(now.faults);
             entries.set(now.entries as f64);
+            up.iter().zip(cache.tiers_up()).for_each(|(gauge, up)| gauge.set(f64::from(u8::from(up != Some(false)))));
         })
+    }
+}
+
+impl<V: Send + Sync + 'static> Measured for IndexTable<V> {
+    const KIND: &'static str = "index_table";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let stale = scope.counter("steadfast_index_table_stale_total", &[]);
+        let of = |entry| scope.counter("steadfast_index_table_repaired_total", &[("entry", entry)]);
+        let (all_added, all_removed) = (of("added"), of("removed"));
+        let names = ["took_over", "never_looked_up", "coarse_key"];
+        let events = scope.by_label("steadfast_index_table_events_total", "event", &names);
+        self.events().tap(move |event| match event {
+            IndexTableEvent::StaleEntries { entries, .. } => stale.increment(*entries),
+            IndexTableEvent::Repaired { added, removed, .. } => {
+                all_added.increment(*added);
+                all_removed.increment(*removed);
+            }
+            IndexTableEvent::TookOver { .. } => events.increment("took_over"),
+            IndexTableEvent::NeverLookedUp { .. } => events.increment("never_looked_up"),
+            IndexTableEvent::CoarseKey { .. } => events.increment("coarse_key"),
+        });
+        Box::new(|| ())
     }
 }
 

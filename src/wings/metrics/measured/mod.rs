@@ -2,6 +2,10 @@
 mod calls;
 #[cfg(feature = "data")]
 mod data;
+#[cfg(any(feature = "jwt", feature = "object_store", all(feature = "tower", feature = "http")))]
+mod edge;
+#[cfg(feature = "events")]
+mod events;
 #[cfg(any(feature = "stream", feature = "work"))]
 mod leader_election;
 #[cfg(feature = "operations")]

@@ -1,7 +1,9 @@
-//! Metrics of supervisors and of health checks.
+//! Metrics of supervisors, of configuration stores, of reconfigurations and of health checks.
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
+    config_store::{ConfigStore, ConfigStoreEvent, RejectReason},
     health::{Group, GroupReason, Health, HealthEvent, HealthStatus},
+    reconfiguration::{AbortReason, Reconfigurer, ReconfigurerEvent, Rollout, RolloutEvent},
     supervisor::{ChildFailure, Supervisor, SupervisorEvent},
 };
 
@@ -39,6 +41,69 @@ impl Measured for Supervisor {
                 longest.set(child.longest_poll.as_secs_f64());
             }
         })
+    }
+}
+
+impl<T: Send + Sync + 'static> Measured for ConfigStore<T> {
+    const KIND: &'static str = "config_store";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let reasons = RejectReason::ALL.map(RejectReason::as_str);
+        let rejections = scope.by_label("steadfast_config_store_rejections_total", "reason", &reasons);
+        let failures = scope.counter("steadfast_config_store_refresh_failures_total", &[]);
+        self.events().tap(move |event| match event {
+            ConfigStoreEvent::Rejected { reason, .. } => rejections.increment(reason.as_str()),
+            ConfigStoreEvent::RefreshFailed { .. } => failures.increment(1),
+            _ => {}
+        });
+        let number = scope.gauge("steadfast_config_store_revision", &[]);
+        let age = scope.gauge("steadfast_config_store_age_seconds", &[]);
+        let on_trial = scope.gauge("steadfast_config_store_on_trial", &[]);
+        let settings = self.clone();
+        Box::new(move || {
+            let state = settings.state();
+            number.set(state.number as f64);
+            age.set(state.age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
+            on_trial.set(f64::from(u8::from(state.on_trial.is_some())));
+        })
+    }
+}
+
+impl<S: Clone + PartialEq + Send + Sync + 'static> Measured for Reconfigurer<S> {
+    const KIND: &'static str = "reconfigurer";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let of = ["applied", "refused", "rolled_back", "partially_applied"];
+        let changes = scope.by_label("steadfast_reconfigurer_changes_total", "end", &of);
+        self.events().tap(move |event| {
+            changes.increment(match event {
+                ReconfigurerEvent::Applied { .. } => "applied",
+                ReconfigurerEvent::Refused { .. } => "refused",
+                ReconfigurerEvent::RolledBack { .. } => "rolled_back",
+                ReconfigurerEvent::PartiallyApplied { .. } => "partially_applied",
+            });
+        });
+        let whole = scope.gauge("steadfast_reconfigurer_whole", &[]);
+        let changes = self.clone();
+        Box::new(move || whole.set(f64::from(u8::from(changes.is_whole()))))
+    }
+}
+
+impl Measured for Rollout {
+    const KIND: &'static str = "rollout";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        const COMPLETED: &str = "completed";
+        let [rejected, unhealthy, vanished, by_hand] = AbortReason::ALL.map(AbortReason::as_str);
+        let of = [COMPLETED, rejected, unhealthy, vanished, by_hand];
+        let ends = scope.by_label("steadfast_rollout_ends_total", "end", &of);
+        let stages = scope.counter("steadfast_rollout_stages_total", &[]);
+        self.events().tap(move |event| match event {
+            RolloutEvent::StageEntered { .. } => stages.increment(1),
+            RolloutEvent::Completed { .. } => ends.increment(COMPLETED),
+            RolloutEvent::Aborted { reason, .. } => ends.increment(reason.as_str()),
+        });
+        Box::new(|| {})
     }
 }
 

@@ -27,10 +27,12 @@ impl Measured for StreamProcessor {
         let halted = scope.gauge("steadfast_stream_processor_halted", &[]);
         let lag = scope.gauge("steadfast_stream_processor_lag", &[]);
         let in_flight = scope.gauge("steadfast_stream_processor_in_flight", &[]);
+        let lost = scope.gauge("steadfast_stream_processor_lost", &[]);
         Box::new(move || {
             let states = processor.state();
             partitions.set(states.len() as f64);
             halted.set(states.iter().filter(|state| state.halted.is_some()).count() as f64);
+            lost.set(states.iter().map(|state| state.lost).sum::<u64>() as f64);
             lag.set(states.iter().map(|state| state.lag).sum::<u64>() as f64);
             in_flight.set(states.iter().map(|state| state.in_flight).sum::<usize>() as f64);
         })

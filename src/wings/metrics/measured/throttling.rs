@@ -65,7 +65,8 @@ impl Measured for RateLimiter {
 
     fn measure(&self, scope: &Scope) -> Sample {
         count(self.events(), scope, Self::KIND, &["rate_limited", "too_large"]);
-        Box::new(|| ())
+        let (limiter, in_use) = (self.clone(), scope.gauge("steadfast_rate_limit_in_use", &[]));
+        Box::new(move || in_use.set(limiter.used() as f64))
     }
 }
 

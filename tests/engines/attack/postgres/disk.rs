@@ -53,6 +53,7 @@ async fn a_full_disk_is_an_error_and_loses_nothing_that_was_accepted() {
         }
         found.extend(taken.iter().map(|taken| String::from_utf8_lossy(&taken.body).trim().to_owned()));
     }
-    assert!(found.len() == accepted.len() + 1 && accepted.iter().all(|body| found.contains(body)), "{}", server.log());
+    let has_all = found.len() == accepted.len() + 1 && accepted.iter().all(|body| found.contains(body));
+    assert!(has_all, "{}\n{} of {} came", server.log(), found.len(), accepted.len() + 1);
     println!("{} messages were accepted, and all came", accepted.len());
 }

@@ -10,7 +10,7 @@ use steadfast::queue::{Delivery, Message, Queue, Receive};
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
-    postgres::{connect, new_schema, shared},
+    postgres::{connect, connect_in_haste, new_schema, patient, shared},
     server,
 };
 

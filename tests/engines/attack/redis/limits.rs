@@ -10,7 +10,7 @@ use steadfast::{
 };
 
 use super::*;
-use crate::server::Proxy;
+use crate::{faults::again, server::Proxy};
 
 /// Settlements that together are too large for one request are divided.
 #[test]
@@ -130,7 +130,7 @@ fn a_future_that_is_dropped_at_any_reply_leaves_the_others_their_own_answers() {
     run(async {
         let server = server::Redis::shared();
         let proxy = Proxy::start(server.port());
-        let redis = connect(config(server.url_at(proxy.port()))).await;
+        let redis = connect(config(server.url_at(proxy.port())).request_timeout(PATIENCE)).await;
         let queue = redis.queue("q").unwrap();
         let kinds = requests(&redis, &queue, 0).len();
         proxy.delay(Duration::from_micros(300));
@@ -156,7 +156,8 @@ fn a_thousand_callers_of_a_server_that_stops_end_in_time_and_go_on_with_it() {
     run(async {
         let server = server::Redis::start();
         let limit = Duration::from_secs(1);
-        let redis = Arc::new(connect(config(server.url()).request_timeout(limit).connect_timeout(limit)).await);
+        let config = config(server.url()).request_timeout(limit).connect_timeout(limit);
+        let redis = Arc::new(again("connect", || Redis::connect(config.clone())).await.0);
         let queue = Arc::new(redis.queue("q").unwrap());
         let callers = |from: u32| {
             (from..from + 1000)
@@ -178,8 +179,17 @@ fn a_thousand_callers_of_a_server_that_stops_end_in_time_and_go_on_with_it() {
                 }
             })
             .await;
-            for caller in callers(10_000 * (round + 1)) {
-                ends("a caller", caller).await.unwrap().unwrap();
+            for (number, caller) in (10_000 * (round + 1)..).zip(callers(10_000 * (round + 1))) {
+                let mut answer = ends("a caller", caller).await.unwrap();
+                // A busy machine may exceed the limit again.
+                ends("a caller", async {
+                    while let Err(error) = answer {
+                        assert!(!error.contains("another's"), "{error}");
+                        crate::server::look_again().await;
+                        answer = requests(&redis, &*queue, number).swap_remove(number as usize % 6).await;
+                    }
+                })
+                .await;
             }
         }
     });

@@ -54,14 +54,14 @@ fn thousands_of_settlements_of_each_kind_are_answered_in_one_request() {
         let mut taken = Vec::new();
         for from in (0..3000).step_by(1000) {
             send(&*jobs, numbered(from..from + 1000).map(|message| message.header("kind", "test"))).await;
-            taken.extend(take(&*jobs, 1000, MINUTE).await);
+            taken.extend(take(&*jobs, 1000, HOUR).await);
         }
         let address = others.address().unwrap();
         let hows = taken.iter().enumerate().map(|(i, taken)| {
             let how = match i % 5 {
                 0 => Settle::Complete,
                 1 => Settle::abandon(Duration::ZERO),
-                2 => Settle::release(S(60)),
+                2 => Settle::release(HOUR),
                 3 => Settle::dead_letter("no"),
                 _ => Settle::forward([Message::new("f"), Message::new("g")].map(|message| (address.clone(), message))),
             };
@@ -142,13 +142,23 @@ fn requests_that_meet_share_a_call_and_each_has_its_own_messages() {
         jobs.complete(&take(&*jobs, 1, MINUTE).await[0].receipt).await.unwrap();
         proxy.delay(MS(20));
         let before = calls();
-        let mut callers = Vec::new();
-        for i in 0..CALLERS {
+        let sends = (0..CALLERS).map(|i| {
             let jobs = jobs.clone();
-            callers.push(tokio::spawn(async move {
-                let messages = (0..3).map(|j| Message::new(format!("{i}-{j}"))).collect();
-                let ids = jobs.send(messages).await.unwrap();
-                let taken = jobs.receive(Receive::new(3, MINUTE)).await.unwrap();
+            async move { jobs.send((0..3).map(|j| Message::new(format!("{i}-{j}"))).collect()).await.unwrap() }
+        });
+        let mut sent = BTreeSet::new();
+        for ids in proxy.meet(sends).await {
+            assert!(ids.len() == 3 && ids.is_sorted(), "{ids:?}");
+            sent.extend(ids);
+        }
+        let receives = (0..CALLERS).map(|_| {
+            let jobs = jobs.clone();
+            async move { jobs.receive(Receive::new(3, HOUR)).await.unwrap() }
+        });
+        let taken = proxy.meet(receives).await;
+        let settles = taken.clone().into_iter().map(|taken| {
+            let jobs = jobs.clone();
+            async move {
                 let mut settled =
                     taken.iter().map(|taken| (taken.receipt.clone(), Settle::Complete)).collect::<Vec<_>>();
                 settled.extend(settled.last().cloned());
@@ -156,17 +166,11 @@ fn requests_that_meet_share_a_call_and_each_has_its_own_messages() {
                 // The last is settled twice.
                 let made = answers.iter().filter(|answer| answer.is_ok()).count();
                 assert_eq!((answers.len(), made), (if taken.is_empty() { 0 } else { taken.len() + 1 }, taken.len()));
-                (ids, taken)
-            }));
-        }
-        let (mut sent, mut received) = (BTreeSet::new(), Vec::new());
-        for caller in callers {
-            let (ids, taken) = caller.await.unwrap();
-            assert!(ids.len() == 3 && ids.is_sorted(), "{ids:?}");
-            sent.extend(ids);
-            received.extend(taken);
-        }
-        received.extend(take(&*jobs, 200, MINUTE).await);
+            }
+        });
+        proxy.meet(settles).await;
+        let mut received = taken.concat();
+        received.extend(take(&*jobs, 200, HOUR).await);
         assert_eq!(sent.len(), 3 * CALLERS, "an id was given twice");
         let ids: BTreeSet<_> = received.iter().map(|taken| taken.id.clone()).collect();
         let all: BTreeSet<_> = received.iter().map(|taken| taken.body.clone()).collect();
@@ -276,7 +280,7 @@ fn a_server_without_memory_refuses_messages_and_settles_those_that_it_has() {
         let taken = take(&*jobs, 10, MS(200)).await;
         assert_eq!(bodies(&taken), ["2", "3", "4", "5", "6", "7"]);
         jobs.abandon(&taken[0].receipt, Duration::ZERO).await.unwrap();
-        jobs.release(&taken[1].receipt, S(60)).await.unwrap();
+        jobs.release(&taken[1].receipt, HOUR).await.unwrap();
         jobs.dead_letter(&taken[2].receipt, "no").await.unwrap();
         jobs.forward(&taken[3].receipt, [(jobs.address().unwrap(), Message::new("new"))]).await.unwrap();
         jobs.complete(&taken[5].receipt).await.unwrap();

@@ -23,14 +23,16 @@ use steadfast::{
 use crate::server;
 
 const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Returns settings for a server at this port, with a prefix that no other test has. A lost notice costs a minute.
+/// Returns settings for a server at this port, with a prefix that no other test has. A lost notice costs an hour, and a busy
+/// machine keeps the time limit.
 fn config(port: u16) -> RedisConfig {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("queue-test-{}", NEXT.fetch_add(1, Relaxed));
-    RedisConfig::at(format!("redis://127.0.0.1:{port}")).prefix(prefix).poll(MINUTE)
+    RedisConfig::at(format!("redis://127.0.0.1:{port}")).prefix(prefix).poll(HOUR).request_timeout(MINUTE)
 }
 
 async fn connect(server: &server::Redis) -> Redis {

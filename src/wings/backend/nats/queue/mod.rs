@@ -1,88 +1,142 @@
 //! The queue on NATS.
-mod entry;
-mod follow;
-mod log;
-mod machine;
+mod clean;
 mod receive;
-mod replica;
+mod record;
+mod send;
+mod settle;
+mod times;
+mod views;
+mod wire;
 
-use std::{fmt, sync::Arc, time::Duration};
-
-use self::{
-    entry::{Call, Part, Stub},
-    log::Log,
-    machine::Outcome,
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
+
+pub(super) use self::record::Numbered;
+use self::{clean::Cleaning, receive::LeftPulls, times::Times};
 use super::{
+    api::{GetMessage, GotMessage, NO_MESSAGE, RawMessage, SEQUENCE_NOT_FOUND, SharedConsumer, SharedConsumerConfig},
     handle::NatsCore,
-    setup::{self, Agreement, Stream, Wanted},
+    link::{Effect, Link},
+    names::Part,
+    setup::{self, Agreement, Retention, Stream, Wanted},
 };
 use crate::{
     hash::stable_hash,
-    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, PortError},
     queue::{
         Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle, check_visibility,
     },
+    time::nanos,
 };
 
 /// A queue on NATS, from [`Nats::queue`](super::Nats::queue). A clone is the same queue.
 ///
 /// # How it works
 ///
-/// A queue is the log of its calls, in a stream of its own: `send`, `receive`, `settle` and
-/// `extend` are entries, in one order for all processes. Each handle reads the log and applies its
-/// entries to a copy of the queue in its memory, by the times at which the server stored them. So
-/// all copies are equal, and a call has its result when its entry is read back: replicated state
-/// machines, with JetStream's log.
+/// A queue is a work-queue stream of JetStream, with one consumer, `work`, that all handles of all
+/// processes share. Its messages have the body and the headers that the user gave them, so that
+/// `nats stream view` shows them, and programs in other languages send and receive them.
 ///
-/// JetStream's own work queues do not keep the contract of a [`Queue`]: an
-/// acknowledgement of an earlier delivery still removes the message (seen on 2.10.27), which the
-/// server does not report, the visibility time-out is of a consumer and not of a receive, and
-/// groups have no order.
+/// JetStream alone does not keep the contract of a [`Queue`]: an acknowledgement of an earlier
+/// delivery still removes a message. So each delivery writes a *claim*, a small record in a stream
+/// of its own, on condition that the claim before is still the last one of the message; and a
+/// settlement writes the next one on condition that the claim of its delivery is the last. The
+/// server refuses it if another delivery has claimed the message meanwhile. Then the message is
+/// acknowledged. If the process dies in between, the next delivery finds what was decided, and
+/// finishes it. A claim also holds the counts, the errors of the attempts, and the time until which
+/// the message is hidden.
 ///
-/// **Requests.** A call is one stored message of some 40 bytes and its content, and is read by each
-/// process that receives from the queue. While one entry is stored, calls of the handle gather, and
-/// go together in the next. A `receive` that waits makes no request while its copy has no visible
-/// message; one without a wait is always an entry. A handle that only sends reads nothing, unless
-/// it sends de-duplication ids. A receiver whose part of a cluster is lost waits for 12 s at most,
-/// until it reads the log at another server; a call of the handle meanwhile notices within 1 s.
+/// **Old claims** are removed together: after about 1,000 claims, and 4 for each message in flight,
+/// the oldest half is purged up to a number, and the last claims of messages that are still there
+/// are stored again before. None is removed by itself: of a history without its end, which a server
+/// that was killed may bring back, an older claim would stand again. So a queue that is empty keeps
+/// up to about 1,000 claims of 250 bytes, and some hundreds more for each handle.
 ///
-/// **Memory.** Each handle that receives, asks for the depth, peeks or purges holds all messages of
-/// the queue and their ids within the window: some 400 bytes and the message for each (seen: 480
-/// MiB for 1,000,000 messages of 100 bytes). Nothing bounds it. A queue is for work that is done
-/// soon: keep it below some 100,000 messages, and large bodies elsewhere
-/// ([`claim_check`](crate::claim_check)).
+/// | operation | requests |
+/// |---|---|
+/// | send | 1; several messages are one batch |
+/// | send with de-duplication ids | 1 more for each |
+/// | receive | a pull, and 2 a message: its claim, and what hides it |
+/// | complete | 2 |
+/// | complete a message with a de-duplication id | 3 |
+/// | abandon, release, extend | 4 |
+/// | dead-letter | 6 |
+/// | depth | 6, and 1 small message of the server for each message in flight and each that has a claim yet |
+/// | peek | 2 for each message, one after the other |
+/// | the removal of about 500 claims, by a task of a receive that has ended | 6, 1 small message for each message with a claim, and 2 to 3 for each that stays |
 ///
-/// **The first request** of a handle waits until the handle has read the log. Until then requests
-/// are [`TimedOut`](crate::port::PortErrorKind::TimedOut) with the number of entries that are left,
-/// and have hidden nothing.
+/// Those of several messages are under way at once. A handle keeps no message in its memory, and a
+/// handle that waits costs its server one pull.
 ///
-/// **Many receivers.** A message wakes the waiting receivers of all handles, and one of each handle
-/// asks for it.
+/// **Several messages** in one `send` need atomic batches, which servers have since version 2.12.
+/// On an older one, and for a stream that an older one has created, the queue states that it takes
+/// [one message a request](crate::port::Capabilities::max_batch), and refuses more; a `receive`
+/// takes several all the same.
 ///
-/// **Checkpoints.** When the log has grown by 4 MiB and by twice the size of the last checkpoint, a
-/// handle stores its copy in the log, and removes the entries before it. A new handle begins there.
-/// Coding and decoding the copy of a long queue keeps a thread of the runtime busy for a while.
+/// **Hidden messages.** A receive hides each message by telling the server after what time it
+/// returns, and by its claim. A message that the server delivers too early, as after a restart, is
+/// hidden again for the rest; and a handle whose connection was lost reminds the server. A process
+/// that dies while messages are on their way to it leaves them hidden for 30 s, whatever the
+/// visibility.
 ///
-/// **Damage.** A log that has lost its end is read anew, such as that of a machine that failed
-/// before a sync. A queue whose stream was deleted, has a damaged entry or a hole is
-/// [`Corrupt`](crate::port::PortErrorKind::Corrupt). A message of another program is passed over.
+/// **Delayed messages** are delivered to a receive at once, which hides them until they are due. A
+/// program in another language must do the same: `-NAK {"delay": NANOSECONDS}`. A receive asks for
+/// as many as it may return, so one of a single message hides those before it one by one: 20,000
+/// that nobody has received took it 5.5 s.
 ///
-/// **Time** is the server's: that of the stream's leader as it stores an entry. If the clock is set
-/// forward, or that of a new leader is ahead, hidden messages and delays end earlier by that step.
-/// A step back changes nothing: the time of the queue goes on from where it was.
+/// **A duplicate among several messages** makes the server refuse their batch without saying which
+/// it is. Those with ids are then sent one by one, so that a process that dies meanwhile leaves a
+/// part of them accepted. The same request, sent again, completes it.
+///
+/// **De-duplication** is by the header `Nats-Msg-Id` and the `duplicate_window` of the stream, as
+/// it was created. A server that is restarted knows the ids of messages that it still has; so the
+/// end of a message notes its id.
+///
+/// **Dead letters** are a stream of their own. A dead-letter settlement notes its decision in the
+/// claim, copies the message, and acknowledges it. If the process dies in between, the message is
+/// in both queues, or in the first one with the decision, until its visibility is over; the next
+/// delivery there finishes the move, and nobody receives it. The reason is cut to 4 KiB, and the
+/// oldest errors but the first are left out if all need more than 24 KiB, or more than
+/// `max_payload` leaves. A message of another program that leaves no room for the reason is refused
+/// as [`Invalid`](crate::port::PortErrorKind::Invalid), and stays in flight.
+///
+/// **Groups and order** are not promised, and messages with a group are refused as
+/// [`Unsupported`](crate::port::PortErrorKind::Unsupported): a shared consumer delivers a message
+/// again after later ones. Use a topic, or a queue on another engine, for the order of a key. So a
+/// scheduler over this queue refuses a submission with an ordering key before anything is sent.
+///
+/// **Forwards** are refused: two queues are two streams, which no write changes together.
+///
+/// **A full store** (`max_file_store`, `max_bytes`) refuses sends as
+/// [`Full`](crate::port::PortErrorKind::Full), and goes on to deliver. A delivery for whose claim
+/// there is no room has none: until its settlement has made room, an earlier receipt of the same
+/// message is not told from the later one, and its counts begin anew. A move to the dead letters
+/// fails as `Full`, as may a receive that finds it undone; its message stays in flight until a
+/// later delivery finds room, and stops no other.
+///
+/// **Damage.** A claim that cannot be read, or that a newer release wrote, is passed over, and
+/// [`SetAside`](crate::backend::ConnectionEvent::SetAside) tells it: the counts of its message
+/// begin anew. Messages of other programs are messages. They may receive, too, by the consumer
+/// `work`: a message that such a program acknowledges is gone.
+///
+/// **Time** is the server's. If its clock is set forward, or that of a new leader is ahead, hidden
+/// messages and delays end earlier by that step. If it is set back, delays end later by it, and
+/// other hidden messages at their time, or up to 5 s later.
 ///
 /// # Limits
 ///
-/// A request has at most 1,000 messages, and fits together into the server's `max_payload` (1 MiB
-/// by default). A queue has no limit of its own on its length; a server or account without room
-/// refuses entries as [`Full`](crate::port::PortErrorKind::Full), settlements included.
+/// A request has at most 1,000 messages, and each fits with its headers into the server's
+/// `max_payload` (1 MiB by default), less 32 KiB. A queue has no limit of its own on its length.
 ///
 /// # Cancel safety
 ///
-/// A request whose future is dropped is made as a whole or not at all. One that still waits for its
-/// turn is not made. A `receive` that is dropped
-/// leaves the messages of a request under way hidden, for at most their visibility time-out.
+/// A `send` whose future is dropped is made as a whole or not at all. A `receive` that is dropped
+/// gives its messages back at once; if its process dies, see "Hidden messages". A settlement that
+/// is dropped is made or not; one that was begun is finished by the next delivery, which nobody
+/// sees.
 #[derive(Clone)]
 pub struct NatsQueue {
     core: Arc<QueueCore>,
@@ -93,17 +147,33 @@ pub struct NatsQueue {
 pub(super) struct QueueCore {
     nats: Arc<NatsCore>,
     name: String,
-    stream: Stream,
-    log: Arc<Log>,
+    /// The messages and the dead letters.
+    parts: [PartCore; 2],
+    claims: Stream,
+    ids: Stream,
+    /// Time for which ids of messages are remembered.
+    window: Duration,
     can: Capabilities,
+    times: Times,
+    cleaning: Cleaning,
+}
+
+/// The messages or the dead letters of a queue.
+struct PartCore {
+    stream: Stream,
+    /// Subject of the messages.
+    subject: String,
+    /// Subject of their claims, without the last token.
+    claims: String,
+    left: LeftPulls,
+    /// Number of losses of the connection after which the server was reminded; and 1.
+    reminded: AtomicU64,
 }
 
 const CAN: Capabilities = Capabilities::of(
     "nats",
     &[
         Capability::Linearizable,
-        Capability::Groups,
-        Capability::Ordered,
         Capability::Deduplication,
         Capability::Delay,
         Capability::Push,
@@ -113,37 +183,61 @@ const CAN: Capabilities = Capabilities::of(
 .largest_batch(1000)
 .largest_key(1024);
 
-/// Room in an entry beside the body and the headers of one message.
-const HEADROOM: usize = 8192;
+/// Room in a message beside its body and its headers: for the reason and the errors of a dead
+/// letter, and the escapes of its headers.
+const HEADROOM: usize = 32 << 10;
 
-/// Number of bits of a receipt that hold a slot. The others distinguish the queue.
-const SLOT_BITS: u32 = 32;
+/// Name of the consumer that all handles share.
+const CONSUMER: &str = "work";
 
-impl Drop for QueueCore {
-    fn drop(&mut self) {
-        self.log.stop();
+/// Time after which a message returns of whose delivery the server hears nothing.
+const UNHEARD: Duration = Duration::from_secs(30);
+
+/// Number of receives that may wait at once.
+const WAITING: i64 = 100_000;
+
+/// Creates the shared consumer of a stream, unless it exists.
+async fn open_consumer(link: &Link, stream: &str) -> Result<(), PortError> {
+    let config = SharedConsumerConfig {
+        name: CONSUMER,
+        durable_name: CONSUMER,
+        ack_policy: "explicit",
+        ack_wait: nanos(UNHEARD),
+        max_deliver: -1,
+        max_ack_pending: -1,
+        max_waiting: WAITING,
+    };
+    let consumer = SharedConsumer { stream_name: stream, config };
+    let call = format!("CONSUMER.CREATE.{stream}.{CONSUMER}");
+    let created = link.api::<serde::de::IgnoredAny>(&call, &consumer, Effect::Reads).await?;
+    created.map(drop).map_err(|error| link.rejected("the consumer of the queue cannot be created", &error))
+}
+
+impl QueueCore {
+    fn part(&self, part: Part) -> &PartCore {
+        &self.parts[part as usize]
+    }
+
+    /// Reads one message of a stream.
+    async fn get(&self, stream: &str, get: GetMessage<'_>) -> Result<Option<RawMessage>, PortError> {
+        let link = &self.nats.link;
+        let call = format!("STREAM.MSG.GET.{stream}");
+        match link.api::<GotMessage>(&call, &get, Effect::Reads).await? {
+            Ok(got) => Ok(Some(got.message)),
+            Err(error) if matches!(error.err_code, NO_MESSAGE | SEQUENCE_NOT_FOUND) => Ok(None),
+            Err(error) => Err(link.rejected("the message cannot be read", &error)),
+        }
     }
 }
 
 impl NatsQueue {
     /// Opens the queue with this name, or returns the one that the handle has.
     pub(super) async fn open(nats: &Arc<NatsCore>, name: &str) -> Result<Self, PortError> {
-        let known = |core: Option<Arc<QueueCore>>| core.map(|core| Self { core, part: Part::Messages });
         let find = || nats.queues.lock().get(name).and_then(std::sync::Weak::upgrade);
-        if let Some(queue) = known(find()) {
-            return Ok(queue);
+        if let Some(core) = find() {
+            return Ok(Self { core, part: Part::Messages });
         }
-        let stream = nats.names.queue(name);
-        let subject = nats.names.log(&stream);
-        let agreement = Agreement { store: &nats.stream.name, subject: nats.names.creation(&stream) };
-        let wanted =
-            Wanted { name: &stream, subject: &subject, per_subject: -1, queue: name, agreement: Some(agreement) };
-        let stream = setup::stream(&nats.link, &wanted).await?;
-        let link = &nats.link;
-        let can = stream.grant(CAN).largest_value(link.client().max_payload().saturating_sub(HEADROOM));
-        let can = can.deduplicating_for(link.base().config.deduplication_window);
-        let log = Log::new(link.clone(), stream.clone(), subject);
-        let core = Arc::new(QueueCore { nats: nats.clone(), name: name.to_owned(), stream, log, can });
+        let core = Arc::new(QueueCore::open(nats, name).await?);
         let mut queues = nats.queues.lock();
         queues.retain(|_, queue| queue.strong_count() > 0);
         // Another task may have opened it meanwhile.
@@ -158,99 +252,58 @@ impl NatsQueue {
         Ok(Self { core, part: Part::Messages })
     }
 
+    fn part(&self) -> &PartCore {
+        self.core.part(self.part)
+    }
+
+    /// Returns a number that distinguishes the receipts of this part of the queue.
     fn tag(&self) -> u64 {
-        stable_hash(self.core.stream.identity.as_bytes()) << SLOT_BITS
-    }
-
-    fn receipt(&self, (slot, number): Stub) -> Receipt {
-        Receipt::from_numbers(self.tag() | slot, number)
-    }
-
-    /// Returns the numbers of a receipt of this queue.
-    fn stub(&self, receipt: &Receipt) -> Result<Stub, QueueError> {
-        let (slot, number) = receipt.as_numbers().ok_or(QueueError::LeaseLost)?;
-        let slot = slot ^ self.tag();
-        if slot >> SLOT_BITS == 0 { Ok((slot, number)) } else { Err(QueueError::LeaseLost) }
-    }
-
-    async fn call(&self, call: &Call) -> Result<Outcome, PortError> {
-        self.core.log.call(self.part, call).await
-    }
-
-    /// Returns the error of an outcome of another call, which no log has.
-    fn unexpected(&self) -> QueueError {
-        self.core.nats.link.failure(PortErrorKind::Other, "a call of a queue has another outcome").into()
-    }
-
-    async fn send_all(&self, messages: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
-        Message::check(&messages, &self.core.can)?;
-        if messages.is_empty() {
-            return Ok(Vec::new());
-        }
-        let window = self.core.nats.link.base().config.deduplication_window;
-        match self.call(&Call::Send { messages, window }).await? {
-            Outcome::Sent(ids) => Ok(ids),
-            _ => Err(self.unexpected()),
-        }
-    }
-
-    /// Settles in as many entries as needed.
-    async fn settle_all(&self, settlements: Vec<(Receipt, Settle)>) -> Result<Vec<Result<(), QueueError>>, QueueError> {
-        let mut results = Vec::with_capacity(settlements.len());
-        let (mut places, mut some, mut size) = (Vec::new(), Vec::new(), 0);
-        for (receipt, how) in settlements {
-            // A refused one has its place among the results.
-            let stub = how.check(&self.core.can).map_err(QueueError::from).and_then(|()| self.stub(&receipt));
-            match stub {
-                Err(refused) => results.push(Err(refused)),
-                Ok(stub) => {
-                    let one = size_of(&how);
-                    if !some.is_empty() && (some.len() == 1000 || size + one > self.core.log.largest() / 2) {
-                        self.settle_some(&mut results, &mut places, &mut some).await?;
-                        size = 0;
-                    }
-                    size += one;
-                    places.push(results.len());
-                    results.push(Ok(()));
-                    some.push((stub, how));
-                }
-            }
-        }
-        self.settle_some(&mut results, &mut places, &mut some).await?;
-        Ok(results)
-    }
-
-    async fn settle_some(
-        &self,
-        results: &mut [Result<(), QueueError>],
-        places: &mut Vec<usize>,
-        some: &mut Vec<(Stub, Settle)>,
-    ) -> Result<(), QueueError> {
-        if some.is_empty() {
-            return Ok(());
-        }
-        let settlements = std::mem::take(some);
-        match self.call(&Call::Settle { settlements }).await? {
-            Outcome::Settled(settled) => {
-                for (place, settled) in std::mem::take(places).into_iter().zip(settled) {
-                    results[place] = settled;
-                }
-                Ok(())
-            }
-            _ => Err(self.unexpected()),
-        }
+        stable_hash(self.identity().as_bytes())
     }
 }
 
-/// Returns the size of a settlement in an entry, at most.
-fn size_of(how: &Settle) -> usize {
-    const NUMBERS: usize = 64;
-    match how {
-        Settle::DeadLetter { reason, error } => {
-            NUMBERS + reason.len() + error.as_ref().map_or(0, |error| error.text.len())
+impl QueueCore {
+    async fn open(nats: &Arc<NatsCore>, name: &str) -> Result<Self, PortError> {
+        let (link, names) = (&nats.link, &nats.names);
+        let config = &link.base().config;
+        // The server has a shortest window.
+        let window = config.deduplication_window;
+        let of_stream = if window.is_zero() { None } else { Some(window.max(Duration::from_millis(100))) };
+        let open = async |part| {
+            let (stream, subject) = (names.queue(name, part), names.messages(name, part));
+            let wanted = Wanted {
+                name: &stream,
+                subjects: vec![subject.clone(), format!("{subject}.*")],
+                retention: Retention::Work,
+                duplicate_window: of_stream,
+                per_subject: -1,
+                queue: name,
+                agreement: Some(Agreement { store: &nats.stream.name, subject: names.creation(&stream) }),
+            };
+            let stream = setup::stream(link, &wanted).await?;
+            open_consumer(link, &stream.name).await?;
+            let (claims, left, reminded) = (names.claims_of(name, part), LeftPulls::default(), AtomicU64::new(0));
+            Ok::<_, PortError>(PartCore { stream, subject, claims, left, reminded })
+        };
+        let parts = [open(Part::Messages).await?, open(Part::DeadLetters).await?];
+        let plain = async |(name, subjects): (String, String), retention| {
+            setup::stream(link, &Wanted::plain(&name, subjects, retention)).await
+        };
+        let (of_claims, subjects) = (names.claims_stream(name), format!("{}.>", names.claims(name)));
+        let wanted = Wanted { per_subject: -1, queue: name, ..Wanted::plain(&of_claims, subjects, Retention::All) };
+        let claims = setup::stream(link, &wanted).await?;
+        // Two windows, because an id is noted when its message goes.
+        let longest = window.saturating_mul(2).max(Duration::from_secs(600));
+        let ids = plain(names.ids(), Retention::Young(longest)).await?;
+        let can = parts[0].stream.grant(CAN).largest_value(link.client().max_payload().saturating_sub(HEADROOM));
+        let window = if window.is_zero() { window } else { parts[0].stream.window };
+        let mut can = can.deduplicating_for(window);
+        if !parts.iter().all(|part| part.stream.is_atomic) {
+            can = can.largest_batch(1);
         }
-        Settle::Abandon { error: Some(error), .. } => NUMBERS + error.text.len(),
-        _ => NUMBERS,
+        let (nats, name) = (nats.clone(), name.to_owned());
+        let (times, cleaning) = (Times::default(), Cleaning::default());
+        Ok(Self { nats, name, parts, claims, ids, window, can, times, cleaning })
     }
 }
 
@@ -261,7 +314,7 @@ impl Queue for NatsQueue {
 
     fn identity(&self) -> String {
         let part = if self.part == Part::Messages { "q" } else { "d" };
-        format!("nats-{}-{part}", self.core.stream.identity)
+        format!("nats-{}-{part}", self.core.part(Part::Messages).stream.identity)
     }
 
     fn address(&self) -> Option<crate::queue::Address> {
@@ -287,11 +340,7 @@ impl Queue for NatsQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            let receipt = self.stub(receipt)?;
-            match self.call(&Call::Extend { receipt, visibility, begun: None }).await? {
-                Outcome::Extended(extended) => extended,
-                _ => Err(self.unexpected()),
-            }
+            self.extend_one(receipt, visibility, None).await
         })
     }
 
@@ -303,39 +352,20 @@ impl Queue for NatsQueue {
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            let receipt = self.stub(receipt)?;
-            match self.call(&Call::Extend { receipt, visibility, begun: Some(begun) }).await? {
-                Outcome::Extended(extended) => extended,
-                _ => Err(self.unexpected()),
-            }
+            self.extend_one(receipt, visibility, Some(begun)).await
         })
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        Box::pin(async move {
-            match self.call(&Call::Depth).await? {
-                Outcome::Depth(depth) => Ok(depth),
-                _ => Err(self.unexpected()),
-            }
-        })
+        Box::pin(async move { Ok(self.count().await?) })
     }
 
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
-        Box::pin(async move {
-            match self.call(&Call::Peek { max: max.min(self.core.can.max_batch()) }).await? {
-                Outcome::Peeked(peeked) => Ok(peeked),
-                _ => Err(self.unexpected()),
-            }
-        })
+        Box::pin(async move { Ok(self.first(max).await?) })
     }
 
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        Box::pin(async move {
-            match self.call(&Call::Purge).await? {
-                Outcome::Purged(purged) => Ok(purged),
-                _ => Err(self.unexpected()),
-            }
-        })
+        Box::pin(async move { Ok(self.empty().await?) })
     }
 
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {

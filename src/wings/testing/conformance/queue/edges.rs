@@ -185,7 +185,7 @@ pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>
     const MESSAGES: usize = 200;
     for chunk in (0..MESSAGES).collect::<Vec<_>>().chunks(50) {
         let messages = chunk.iter().map(|i| Message::new(i.to_string())).collect();
-        ok(fixture.port().send(messages).await);
+        send_many(fixture.port(), messages).await;
     }
     let receivers: Vec<_> = (0..8)
         .map(|i| {

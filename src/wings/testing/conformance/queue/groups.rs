@@ -130,7 +130,7 @@ pub async fn receives_at_once_keep_groups_and_messages_apart(fixture: &Fixture<d
         let message = Message::new(format!("{}", 10 + i));
         if has_groups(fixture) && !i.is_multiple_of(3) { message.group(format!("{}", i % 4)) } else { message }
     };
-    ok(queue.send((0..MESSAGES).map(message).collect()).await);
+    send_many(queue, (0..MESSAGES).map(message).collect()).await;
     let mut done: Vec<String> = Vec::new();
     for _ in 0..MESSAGES * 2 {
         let one = both(queue.receive(Receive::new(3, MINUTE)), other.receive(Receive::new(3, MINUTE)));

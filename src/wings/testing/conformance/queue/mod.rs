@@ -183,7 +183,16 @@ fn ok<T>(result: Result<T, QueueError>) -> T {
 }
 
 async fn send(queue: &dyn Queue, bodies: &[&str]) {
-    ok(queue.send(bodies.iter().map(|body| Message::new(body.to_string())).collect()).await);
+    send_many(queue, bodies.iter().map(|body| Message::new(body.to_string())).collect()).await;
+}
+
+/// Sends messages in as few requests as the queue takes, and returns their ids.
+async fn send_many(queue: &dyn Queue, messages: Vec<Message>) -> Vec<MessageId> {
+    let mut ids = Vec::new();
+    for some in messages.chunks(queue.capabilities().max_batch().max(1)) {
+        ids.extend(ok(queue.send(some.to_vec()).await));
+    }
+    ids
 }
 
 /// Takes messages until there are `max`, or the queue has no more: one request may return fewer.

@@ -131,7 +131,7 @@ pub async fn a_receipt_settles_once(fixture: &Fixture<dyn Queue>) {
     let twice = [Settle::Complete, Settle::dead_letter("again"), Settle::Complete];
     let settled = ok(queue.settle(twice.map(|how| (receipt.clone(), how)).into()).await);
     assert!(matches!(settled[..], [Ok(()), Err(QueueError::LeaseLost), Err(QueueError::LeaseLost)]), "{settled:?}");
-    ok(queue.send((0..MESSAGES).map(|i| Message::new(format!("{i}"))).collect()).await);
+    send_many(queue, (0..MESSAGES).map(|i| Message::new(format!("{i}"))).collect()).await;
     let taken = take(queue, MESSAGES, MINUTE).await;
     let all = |how: Settle| -> Vec<_> { taken.iter().map(|it| (it.receipt.clone(), how.clone())).collect() };
     let (completes, letters) = (all(Settle::Complete), all(Settle::dead_letter("no")));
