@@ -58,8 +58,11 @@ fn processor(_: &mut dyn FnMut()) -> Option<u64> {
     None
 }
 
-fn callgrind(work: &Work, subject: usize) -> Option<f64> {
+/// Counts the instructions of one subject, or returns `None` without valgrind.
+pub fn callgrind(work: &Work, subject: usize) -> Option<f64> {
     let answer = Command::new("valgrind")
+        // The plainest copies of memory, which every processor has: the C library would choose others by the processor.
+        .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*instructions::collected*"])
         .arg(std::env::current_exe().ok()?)
         .args(["--only-subject", &subject.to_string(), work.name])

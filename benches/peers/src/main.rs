@@ -1,6 +1,7 @@
 //! steadfast beside its rivals: the same work, alternating in one run. See README.md.
 
 mod alloc;
+mod budget;
 mod harness;
 mod instructions;
 mod readme;
@@ -16,7 +17,8 @@ use std::time::Duration;
 use works::{Work, all};
 
 const USAGE: &str = "\
-usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [--page FILE] [--readme FILE] [WORK ...]
+usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [--page FILE] [--readme FILE]
+                       [--budget FILE | --write-budget FILE] [WORK ...]
 
   WORK            measure only these works (all by default); shard_ring is all that begin with shard_ring_
   --list          print the works and leave
@@ -26,7 +28,9 @@ usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions]
   --ms N          milliseconds a round (20 by default); on a busy machine more of the short ones are left alone
   --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)
   --page FILE     put the table of this run between the two markers of FILE: each row that loses, and some that do not
-  --readme FILE   the same with six rows";
+  --readme FILE   the same with six rows
+  --budget FILE   count our instructions under callgrind, and fail if a work takes 3 % more than FILE allows; no times
+  --write-budget FILE   put the present numbers of the works into FILE";
 
 struct Arguments {
     json: bool,
@@ -35,6 +39,8 @@ struct Arguments {
     effort: Effort,
     page: Option<PathBuf>,
     readme: Option<PathBuf>,
+    budget: Option<PathBuf>,
+    new_budget: Option<PathBuf>,
     /// The child's half of a count under callgrind.
     only_subject: Option<usize>,
     works: Vec<&'static Work>,
@@ -49,6 +55,8 @@ impl Arguments {
             effort: Effort { rounds: 25, round: Duration::from_millis(20) },
             page: None,
             readme: None,
+            budget: None,
+            new_budget: None,
             only_subject: None,
             works: Vec::new(),
         };
@@ -63,6 +71,10 @@ impl Arguments {
                 }
                 "--readme" => {
                     arguments.readme = Some(words.next().ok_or("--readme wants a file")?.into());
+                }
+                "--budget" => arguments.budget = Some(words.next().ok_or("--budget wants a file")?.into()),
+                "--write-budget" => {
+                    arguments.new_budget = Some(words.next().ok_or("--write-budget wants a file")?.into());
                 }
                 "--rounds" => {
                     let rounds = number(words.next()).filter(|&rounds| rounds > 0);
@@ -90,7 +102,9 @@ impl Arguments {
             }
         }
         if arguments.works.is_empty() {
-            arguments.works = all().collect();
+            // Those that are too heavy for callgrind have no budget.
+            let counted = arguments.budget.is_some() || arguments.new_budget.is_some();
+            arguments.works = all().filter(|work| !counted || work.light).collect();
         }
         Ok(arguments)
     }
@@ -119,6 +133,12 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if let Some(subject) = arguments.only_subject {
         arguments.works.iter().for_each(|work| instructions::run_one(work, subject));
         return Ok(());
+    }
+    if let Some(path) = arguments.budget {
+        return budget::check(&path, &arguments.works, say);
+    }
+    if let Some(path) = arguments.new_budget {
+        return budget::write(&path, &arguments.works);
     }
     let counter = Counter::choose(arguments.instructions)?;
     let mut all = Vec::new();

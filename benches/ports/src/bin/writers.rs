@@ -13,7 +13,7 @@ use steadfast::{
         sqlite::{Durability, Sqlite, SqliteConfig},
     },
     store::Store,
-    stream::{Event, StoreTopic, Topic},
+    stream::{Event, Producer, ProducerConfig, StoreTopic},
 };
 
 #[path = "../../../../tests/engines/server/mod.rs"]
@@ -34,13 +34,14 @@ async fn store(place: &str) -> Arc<dyn Store> {
 /// Appends all the time, and says the number of appends and the longest wait in microseconds.
 async fn child(place: &str, seconds: u64) {
     let topic = StoreTopic::open(store(place).await, "events", 1).await.expect("a topic");
+    let producer = Producer::new(topic, ProducerConfig::default()).expect("valid settings");
     // All processes have begun by then.
     println!("ready");
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     let (began, mut appends, mut longest) = (Instant::now(), 0, Duration::ZERO);
     while began.elapsed() < Duration::from_secs(seconds) {
         let asked = Instant::now();
-        topic.append(0, vec![Event::new(&[7; 100][..])]).await.expect("an append");
+        producer.append(Event::new(&[7; 100][..])).await.expect("an append");
         (appends, longest) = (appends + 1, longest.max(asked.elapsed()));
     }
     println!("{appends} {}", longest.as_micros());
