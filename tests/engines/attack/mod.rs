@@ -36,6 +36,10 @@ fn web_server() -> u16 {
         for mut client in listener.incoming().flatten() {
             let _ = client.read(&mut [0; 1024]);
             let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            // A close with unread bytes would reset the connection, and the answer could be lost.
+            let _ = client.set_read_timeout(Some(Duration::from_secs(5)));
+            let _ = client.shutdown(std::net::Shutdown::Write);
+            let _ = std::io::copy(&mut client, &mut std::io::sink());
         }
     });
     port
