@@ -1,6 +1,7 @@
 //! PostgreSQL.
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]
 #![allow(clippy::print_stdout, reason = "figures of a run")]
+mod batches;
 mod connections;
 mod damage;
 mod outbox;

@@ -3,7 +3,14 @@ pub(super) mod get;
 pub(super) mod schema;
 pub(super) mod sql;
 
-use std::{fmt, ops::Bound, sync::Arc};
+use std::{
+    fmt,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use tokio_postgres::{Row as SqlRow, Transaction, types::Type};
@@ -40,6 +47,7 @@ pub struct PostgresStore(Arc<PostgresCore>);
 /// The parts of the store that all its handles of one [`Postgres`] share.
 pub(crate) struct StoreCore {
     writes: Gather<Job, Answer>,
+    crowds: Crowds,
     /// The statement that writes within a transaction of the user.
     within: String,
     sender: Arc<SendJobs>,
@@ -71,11 +79,42 @@ const PAGE_BYTES: i64 = 1 << 20;
 /// Maximum number of rows of several jobs in a statement.
 const JOBS: usize = 64;
 
+/// Number of writes from which a job may wait for its locks without a try before.
+const LARGE: usize = 4;
+
+/// Partitions to which other processes write all the time, as to a log. A large job finds a lock
+/// taken there, and is sent twice: those that follow wait at once.
+struct Crowds([AtomicU8; 64]);
+
+impl Default for Crowds {
+    fn default() -> Self {
+        Self([const { AtomicU8::new(0) }; 64])
+    }
+}
+
+impl Crowds {
+    /// Jobs that wait without a try, after one that was busy.
+    const NEXT: u8 = 16;
+
+    fn of(&self, partition: &str) -> &AtomicU8 {
+        &self.0[(crate::hash::stable_hash(partition.as_bytes()) % 64) as usize]
+    }
+
+    fn met(&self, partition: &str) {
+        self.of(partition).store(Self::NEXT, Ordering::Relaxed);
+    }
+
+    fn is_expected(&self, partition: &str) -> bool {
+        self.of(partition).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
 impl StoreCore {
     pub(crate) fn new(link: &Arc<Link>) -> Self {
         let (sender, getter) = (Arc::new(SendJobs::new(link)), Arc::new(Getter::new(link)));
         Self {
             writes: Gather::new("postgres", JOBS, sender.clone()),
+            crowds: Crowds::default(),
             // Without an end of a job nothing is done.
             within: sender.sql.replace("$4", &format!("CASE WHEN {READ_COMMITTED} THEN $4 ELSE '{{}}' END")),
             sender,
@@ -100,8 +139,13 @@ fn no_answer() -> StoreError {
 impl PostgresStore {
     async fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
         let (core, rows) = (&self.0.store, writes.len());
-        let mut answer = core.writes.send(Job { partition: partition.to_owned(), writes }).await?;
+        let job = Job { partition: partition.to_owned(), writes };
+        let waits = rows >= LARGE && core.crowds.is_expected(partition);
+        let mut answer = if waits { Answer::Busy(job) } else { core.writes.send(job).await? };
         if let Answer::Busy(job) = answer {
+            if rows >= LARGE && !waits {
+                core.crowds.met(partition);
+            }
             // Alone it waits for its locks, without making other callers wait.
             answer = core.sender.send_alone(job).await.ok_or_else(no_answer)?;
         }
@@ -288,5 +332,19 @@ impl Store for PostgresStore {
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").field("link", &self.0.link).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_job_that_was_busy_sixteen_of_its_partition_wait_at_once_and_then_one_tries_again() {
+        let crowds = Crowds::default();
+        assert!(!crowds.is_expected("log"));
+        crowds.met("log");
+        assert_eq!((0..20).filter(|_| crowds.is_expected("log")).count(), 16);
+        assert!(!crowds.is_expected("another log"));
     }
 }
