@@ -28,7 +28,7 @@ usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions]
   --ms N          milliseconds a round (20 by default); on a busy machine more of the short ones are left alone
   --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)
   --page FILE     put the table of this run between the two markers of FILE: each row that loses, and some that do not
-  --readme FILE   the same with six rows
+  --readme FILE   the same with ten rows
   --budget FILE   count our instructions under callgrind, and fail if a work takes 3 % more than FILE allows; no times
   --write-budget FILE   put the present numbers of the works into FILE";
 
