@@ -89,6 +89,9 @@ impl Postgres {
             "unix_socket_directories=",
             "-c",
             "max_connections=300",
+            // What newer releases do, and release 13 does not.
+            "-c",
+            "password_encryption=scram-sha-256",
         ]);
         // In files of the data folder, which go with it.
         command.args(["-c", "dynamic_shared_memory_type=mmap"]);
@@ -181,10 +184,14 @@ impl Postgres {
 
     /// Closes all connections of clients other than the one that does it, and returns when they are closed.
     pub(crate) fn cut(&self) {
-        self.psql(
-            "select pg_terminate_backend(pid, 60000) from pg_stat_activity \
-             where backend_type = 'client backend' and pid <> pg_backend_pid()",
+        let cut = self.psql(
+            "select coalesce(string_agg(pid::text, ','), '0') from (select pid, pg_terminate_backend(pid) from pg_stat_activity \
+             where backend_type = 'client backend' and pid <> pg_backend_pid()) as cut",
         );
+        // Release 13 has no termination that waits.
+        super::wait_until("the connections are closed", || {
+            self.psql(&format!("select count(*) from pg_stat_activity where pid in ({cut})")) == "0"
+        });
     }
 
     /// Starts a standby that follows this server under this name. It is synchronous from then on if `synchronous`.
