@@ -19,10 +19,10 @@ use steadfast::{
     index_table::{IndexKey, IndexTable, IndexTableConfig, IndexTableError, RepairReport, is_deleted},
     store::{DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreExt, StoreFuture, Version},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
-    time::{Clock, Instant, ManualClock, block_on},
+    time::{Clock, ManualClock, block_on},
 };
 
-use super::services;
+use super::services::{self, Strikes};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const WRITERS: usize = 3;
@@ -309,33 +309,14 @@ impl World {
         let count = WRITERS + 1;
         let clients: Vec<_> = (0..count).map(|i| self.network.client(&format!("node-{i}"))).collect();
         let mut nodes: Vec<Node> = clients.iter().enumerate().map(|(i, client)| self.node(i, client)).collect();
-        let mut paused: Vec<Option<Instant>> = vec![None; count];
         let reader = self.table(None);
         let mut cx = Context::from_waker(Waker::noop());
         let end = self.clock.now() + MS(3_000);
-        let mut next_fault = self.clock.now() + MS(100);
+        let mut strikes = Strikes::new(self.clock.now() + MS(100), count, (20, 150), 300);
         while self.violations.is_empty() {
             let now = self.clock.now();
-            for (client, paused) in clients.iter().zip(&mut paused) {
-                if paused.is_some_and(|at| at <= now) {
-                    client.resume();
-                    *paused = None;
-                }
-            }
-            if now >= next_fault {
-                next_fault = now + MS(20 + self.entropy.up_to(150));
-                let i = self.entropy.up_to(count as u64 - 1) as usize;
-                match self.entropy.up_to(5) {
-                    // It dies, and begins anew.
-                    0 | 1 => nodes[i] = self.node(i, &clients[i]),
-                    // Its network stands still, often until others took over.
-                    2 => {
-                        clients[i].pause();
-                        paused[i] = Some(now + MS(self.entropy.up_to(300)));
-                    }
-                    3 => clients[i].cut(),
-                    _ => clients[i].heal(),
-                }
+            if let Some(dead) = strikes.strike(now, &clients, &self.entropy) {
+                nodes[dead] = self.node(dead, &clients[dead]);
             }
             for node in &mut nodes {
                 for _ in 0..3 {

@@ -24,7 +24,7 @@ use steadfast::{
 
 use super::{
     poor,
-    services::{self, Failing, Lacks, Late, Service},
+    services::{self, Failing, Lacks, Late, Service, Strikes},
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -216,7 +216,6 @@ impl World {
     fn live(self) -> Vec<String> {
         let clients: Vec<_> = (0..NODES).map(|i| self.network.client(&format!("node-{i}"))).collect();
         let mut nodes: Vec<Node> = (0..NODES).map(|i| self.node(&clients[i], i)).collect();
-        let mut until = [None::<Instant>; NODES];
         let mut cx = Context::from_waker(Waker::noop());
         let mut settle = |nodes: &mut Vec<Node>| {
             for _ in 0..4 {
@@ -227,31 +226,13 @@ impl World {
         };
         settle(&mut nodes);
         let end = self.clock.now() + MS(6_000);
-        let mut next_fault = self.clock.now();
+        let mut strikes = Strikes::new(self.clock.now(), NODES, (50, 300), 1_500);
         while let Some(at) = self.time.next_timer().filter(|at| *at <= end) {
             self.time.advance_to(at);
             let now = self.clock.now();
             self.apply_late(now);
-            for (i, paused) in until.iter_mut().enumerate() {
-                if paused.is_some_and(|at| at <= now) {
-                    clients[i].resume();
-                    *paused = None;
-                }
-            }
-            if now >= next_fault {
-                next_fault = now + MS(50 + self.entropy.up_to(300));
-                let i = self.entropy.up_to(NODES as u64 - 1) as usize;
-                match self.entropy.up_to(5) {
-                    // It dies, and begins anew.
-                    0 | 1 => nodes[i] = self.node(&clients[i], i),
-                    // It is paused, often beyond the time after which it is taken over.
-                    2 => {
-                        clients[i].pause();
-                        until[i] = Some(now + MS(self.entropy.up_to(1_500)));
-                    }
-                    3 => clients[i].cut(),
-                    _ => clients[i].heal(),
-                }
+            if let Some(dead) = strikes.strike(now, &clients, &self.entropy) {
+                nodes[dead] = self.node(&clients[dead], dead);
             }
             settle(&mut nodes);
         }

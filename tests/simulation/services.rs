@@ -17,6 +17,47 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+/// What happens to processes beside the faults of their messages: one of them dies, or its network stands still, is cut or heals.
+pub(crate) struct Strikes {
+    next: Instant,
+    /// Milliseconds from one to the next: at least so many, and up to so many more.
+    gap: (u64, u64),
+    /// Milliseconds of the longest standstill, which lets others take over.
+    longest: u64,
+    paused: Vec<Option<Instant>>,
+}
+
+impl Strikes {
+    pub(crate) fn new(first: Instant, count: usize, gap: (u64, u64), longest: u64) -> Self {
+        Self { next: first, gap, longest, paused: vec![None; count] }
+    }
+
+    /// Ends the standstills that are over, and strikes if it is time. Returns the process that died, for the caller to begin anew.
+    pub(crate) fn strike(&mut self, now: Instant, clients: &[FaultClient], entropy: &Entropy) -> Option<usize> {
+        for (client, paused) in clients.iter().zip(&mut self.paused) {
+            if paused.is_some_and(|at| at <= now) {
+                client.resume();
+                *paused = None;
+            }
+        }
+        if now < self.next {
+            return None;
+        }
+        self.next = now + MS(self.gap.0 + entropy.up_to(self.gap.1));
+        let i = entropy.up_to(clients.len() as u64 - 1) as usize;
+        match entropy.up_to(5) {
+            0 | 1 => return Some(i),
+            2 => {
+                clients[i].pause();
+                self.paused[i] = Some(now + MS(entropy.up_to(self.longest)));
+            }
+            3 => clients[i].cut(),
+            _ => clients[i].heal(),
+        }
+        None
+    }
+}
+
 /// Returns a network with shares of faults and one of these latencies, which the seed determines.
 pub(crate) fn network(entropy: &Entropy, latencies: [u64; 3], clock: &Clock) -> FaultNetwork {
     let share = |most: f64| most * entropy.unit();

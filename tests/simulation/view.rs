@@ -19,11 +19,11 @@ use steadfast::{
     store::{InMemoryStore, Key, Page, Precondition, Scan, Store, StoreError, StoreFuture, Version, Write},
     stream::{Appended, Bounds, Event, Position, Read, Recorded, Topic},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
-    time::{Clock, Instant, ManualClock},
+    time::{Clock, ManualClock},
     work::IdleConfig,
 };
 
-use super::services;
+use super::services::{self, Strikes};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const PROJECTORS: usize = 3;
@@ -252,37 +252,19 @@ impl World {
         let count = PROJECTORS + REBUILDERS;
         let clients: Vec<_> = (0..count).map(|i| self.network.client(&format!("node-{i}"))).collect();
         let mut nodes: Vec<Node> = clients.iter().enumerate().map(|(i, client)| self.node(i, client)).collect();
-        let mut paused: Vec<Option<Instant>> = vec![None; count];
         let reader = self.view(None);
         let mut cx = Context::from_waker(Waker::noop());
         let end = self.clock.now() + MS(3_000);
-        let (mut next_fault, mut next_event) = (self.clock.now() + MS(100), self.clock.now());
+        let mut strikes = Strikes::new(self.clock.now() + MS(100), count, (30, 250), 400);
+        let mut next_event = self.clock.now();
         loop {
             let now = self.clock.now();
             if now >= next_event && *self.log.lock().unwrap() < EVENTS {
                 next_event = now + MS(self.entropy.up_to(80));
                 *self.log.lock().unwrap() += 1;
             }
-            for (client, paused) in clients.iter().zip(&mut paused) {
-                if paused.is_some_and(|at| at <= now) {
-                    client.resume();
-                    *paused = None;
-                }
-            }
-            if now >= next_fault {
-                next_fault = now + MS(30 + self.entropy.up_to(250));
-                let i = self.entropy.up_to(count as u64 - 1) as usize;
-                match self.entropy.up_to(5) {
-                    // It dies, and begins anew.
-                    0 | 1 => nodes[i] = self.node(i, &clients[i]),
-                    // Its network stands still, often until others took over.
-                    2 => {
-                        clients[i].pause();
-                        paused[i] = Some(now + MS(self.entropy.up_to(400)));
-                    }
-                    3 => clients[i].cut(),
-                    _ => clients[i].heal(),
-                }
+            if let Some(dead) = strikes.strike(now, &clients, &self.entropy) {
+                nodes[dead] = self.node(dead, &clients[dead]);
             }
             for _ in 0..3 {
                 for i in 0..count {

@@ -18,8 +18,7 @@ pub(super) fn number_of(now: Instant) -> u64 {
     now.as_nanos() / 60_000_000_000
 }
 
-/// What was counted in each of the last 15 minutes: oldest first, without those in which nothing
-/// was.
+/// The counts of each of the last 15 minutes, oldest first; minutes without any are left out.
 #[derive(Default)]
 pub(super) struct Minutes<T>(VecDeque<(u64, T)>);
 

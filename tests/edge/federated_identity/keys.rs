@@ -9,6 +9,13 @@ use steadfast::{
 
 use super::world::{A, B, S, World, claims, issuer, told};
 
+/// Returns a key of a set with these members replaced.
+fn edited(key: &Value, edits: Value) -> Value {
+    let mut key = key.clone();
+    edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
+    key
+}
+
 // Guarantee: federated_identity 3, 6.
 #[test]
 fn the_first_token_of_a_new_key_is_accepted_and_a_removed_key_ends() {
@@ -102,11 +109,7 @@ fn keys_that_must_not_verify_are_left_out_of_a_set() {
     let token = world.a.token(&claims(A));
     let set: Value = serde_json::from_str(&world.a.key_set()).unwrap();
     let key = set["keys"][0].clone();
-    let edit = |edits: Value| {
-        let mut key = key.clone();
-        edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
-        key
-    };
+    let edit = |edits| edited(&key, edits);
     // A key of Ed25519 with the same id.
     let ed25519 = world.b.clone();
     ed25519.rotate_to(Algorithm::EdDsa);
@@ -165,11 +168,7 @@ fn a_key_is_used_although_keys_that_verify_nothing_have_its_id_and_although_it_i
     let token = world.a.token(&claims(A));
     let set: Value = serde_json::from_str(&world.a.key_set()).unwrap();
     let key = set["keys"][0].clone();
-    let edit = |edits: Value| {
-        let mut key = key.clone();
-        edits.as_object().unwrap().iter().for_each(|(name, value)| key[name] = value.clone());
-        key
-    };
+    let edit = |edits| edited(&key, edits);
     let without_id = {
         let mut key = key.clone();
         key.as_object_mut().unwrap().remove("kid");

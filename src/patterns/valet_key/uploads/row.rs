@@ -120,7 +120,7 @@ pub(super) enum Due {
     /// Nobody reported it: it is completed, or ends.
     Complete,
     Clean,
-    /// What arrived late is deleted, and its row becomes one of results.
+    /// Deletes a late arrival, and makes its row one of results.
     Forget,
 }
 
