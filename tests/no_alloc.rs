@@ -26,7 +26,10 @@ use steadfast::{
     },
     time::Instant,
     timeout::Timeout,
+    tower::PipelineLayer,
 };
+use tower_layer::Layer;
+use tower_service::Service;
 
 fn now<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -42,6 +45,34 @@ fn allocations(work: impl FnMut()) -> u64 {
 }
 
 const PLENTY: Quota = Quota::per_second(1_000_000);
+
+/// A service that answers at once.
+#[derive(Clone)]
+struct Seven;
+
+impl Service<()> for Seven {
+    type Response = u32;
+    type Error = ();
+    type Future = std::future::Ready<Result<u32, ()>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        std::future::ready(Ok(7))
+    }
+}
+
+#[test]
+fn a_call_of_a_service_without_boxes_allocates_nothing() {
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::default()).unwrap();
+    let pipeline = Pipeline::new().then(limiter).then(Retry::new(RetryConfig::default()).unwrap());
+    let layer = PipelineLayer::new(pipeline);
+    let (mut unboxed, mut boxed) = (layer.unboxed(Seven), layer.layer(Seven));
+    assert_eq!(allocations(|| assert!(now(unboxed.call(())).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(boxed.call(())).is_ok())), 100);
+}
 
 // Guarantee: call 4.
 #[test]

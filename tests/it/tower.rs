@@ -234,6 +234,32 @@ fn clones_and_services_of_one_layer_share_their_state() {
     assert!(format!("{layer:?}").contains("shared"));
 }
 
+// Guarantees: tower 1 to 3.
+#[test]
+fn a_service_without_boxes_does_what_one_with_boxes_does() {
+    let (clock, time, places) = world("503 in 10ms, ok, 503, 503, 503", 1);
+    let limiter = ConcurrencyLimiter::builder(ConcurrencyLimitConfig::of(1)).clock(&clock).build().unwrap();
+    let pipeline = Pipeline::new().then(limiter.clone()).then(retry(&clock)).classify(ScriptedService::classify);
+    let layer = PipelineLayer::new(pipeline);
+    let mut service = layer.unboxed(places.clone());
+    let request = Counted::default();
+    assert!(poll_ready::<Counted, _>(&mut service));
+    assert_eq!((places.free(), limiter.available()), (1, 1), "ready reserves nothing");
+    // The second attempt of one call, and the state that it shares with a boxed service.
+    assert_eq!(time.block_on(service.clone().call(Counted(request.0.clone()))).unwrap(), 200);
+    assert_eq!((places.script.calls(), request.0.load(SeqCst)), (2, 2));
+    let (unpolled, mut boxed) = (service.call(Counted(request.0.clone())), layer.layer(places.clone()));
+    assert_eq!((limiter.available(), places.script.calls()), (1, 2), "not begun");
+    let error = time.block_on(unpolled).unwrap_err();
+    assert_eq!(error.to_string(), time.block_on(boxed.call(request.clone())).unwrap_err().to_string());
+    let polls = drop_at_every_await(
+        &time,
+        || layer.unboxed(Places::new("503 in 10ms, ok", 1, &clock)).call(request.clone()),
+        |_| assert_eq!(limiter.available(), 1),
+    );
+    assert!(polls > 2, "{polls}");
+}
+
 /// A request that counts its clones.
 #[derive(Default)]
 struct Counted(Arc<AtomicUsize>);

@@ -15,7 +15,7 @@ use steadfast::{
     queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle},
     store::{InMemoryStore, Key, PutOptions, Scan, Store, Write},
     stream::{Event, Read, Topic},
-    throttling::{KeyedRateLimiter, Quota},
+    throttling::{KeyedRateLimitConfig, KeyedRateLimiter, Quota},
     time::Clock,
 };
 
@@ -289,8 +289,11 @@ fn sqlite(size: usize, is_queue: bool) -> Vec<Cost> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path: &Path = &folder.path().join("scale.db");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let sqlite = Sqlite::open(SqliteConfig::at(path).durability(Durability::Relaxed)).expect("a file");
-    let (store, queue) = (sqlite.store(), sqlite.queue("work").expect("a queue"));
+    let open = || {
+        let sqlite = Sqlite::open(SqliteConfig::at(path).durability(Durability::Relaxed)).expect("a file");
+        (sqlite.store(), sqlite.queue("work").expect("a queue"))
+    };
+    let (store, queue) = open();
     let value = || Bytes::from_static(&BODY);
     for from in (0..size).step_by(1000) {
         let until = size.min(from + 1000);
@@ -303,6 +306,9 @@ fn sqlite(size: usize, is_queue: bool) -> Vec<Cost> {
             }
         }
     }
+    // A close moves the log to the file. Else the reads of that would fall into the count of one size and not of another.
+    drop((store, queue));
+    let (store, queue) = open();
     let mut at = 0;
     let mut operation = || {
         if is_queue {
@@ -372,7 +378,9 @@ fn steps(mut operation: impl FnMut(u64)) -> f64 {
 
 fn limiter(size: usize) -> Vec<Cost> {
     let (clock, _time) = Clock::manual();
-    let limiter = KeyedRateLimiter::<Stepped>::builder(Quota::per_second(1000)).clock(&clock).build().expect("valid");
+    // All keys have room: a call of a key that was forgotten enters it anew.
+    let config = KeyedRateLimitConfig::from(Quota::per_second(1000)).max_keys(2 * size as u32);
+    let limiter = KeyedRateLimiter::<Stepped>::builder(config).clock(&clock).build().expect("valid");
     let ((), allocated) = alloc::count(|| {
         (0..size as u64).for_each(|key| limiter.try_acquire(&Stepped(key)).expect("allowed"));
     });

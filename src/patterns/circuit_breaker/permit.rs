@@ -49,13 +49,12 @@ impl<'a> Permit<'a> {
         if verdict.is_success() { self.settle_success() } else { self.settle(verdict) }
     }
 
-    /// Records a success, without consuming the permit. In a window that is full of successes
-    /// there is nothing to write.
+    /// Records a success, without consuming the permit. In a full window it is at most one number.
     #[inline]
     pub(super) fn settle_success(&mut self) {
-        let changes_nothing =
-            self.started.is_none() && self.ticket.is_some_and(|ticket| self.breaker.core.is_full_of_successes(ticket));
-        if changes_nothing {
+        let is_settled =
+            self.started.is_none() && self.ticket.is_some_and(|ticket| self.breaker.core.success_at_once(ticket));
+        if is_settled {
             self.ticket = None;
         } else {
             self.settle(Verdict::success());

@@ -2,10 +2,13 @@
 use std::sync::Arc;
 
 use tower_layer::Layer;
+use tower_service::Service;
 
-use super::{Boxing, ByClone, Flat, Once, PipelineService};
-use crate::call::{Identity, Pipeline};
-use crate::outcome::ErrIsFailure;
+use super::{Boxing, ByClone, Finish, Flat, Once, PipelineService, Requests, service::Unboxed};
+use crate::{
+    call::{Identity, Pipeline, Policy},
+    outcome::{Classify, ErrIsFailure},
+};
 
 /// A layer that wraps services in a pipeline. All services of one layer, and their clones, share
 /// the policies' state.
@@ -48,6 +51,58 @@ impl<P, C, R, F> PipelineLayer<P, C, R, F> {
     #[cfg(feature = "http")]
     pub fn answering(self) -> PipelineLayer<P, C, R, super::Answering> {
         self.finishing(super::Answering)
+    }
+
+    /// Wraps a service of requests `Req` as [`layer`](Layer::layer) does, without a box around the
+    /// future of each call. The service and its futures have types without names: use it where the
+    /// service is a local variable, or is boxed as a whole. In a stack of layers it is
+    /// `tower::layer::layer_fn(|inner| layer.unboxed::<_, Req>(inner))`.
+    ///
+    /// ```
+    /// use std::{convert::Infallible, task::{Context, Poll}};
+    /// use steadfast::{Pipeline, timeout::Timeout, tower::PipelineLayer};
+    /// use tower_service::Service;
+    ///
+    /// #[derive(Clone)]
+    /// struct Length;
+    ///
+    /// impl Service<String> for Length {
+    ///     type Response = usize;
+    ///     type Error = Infallible;
+    ///     type Future = std::future::Ready<Result<usize, Infallible>>;
+    ///     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    ///         Poll::Ready(Ok(()))
+    ///     }
+    ///     fn call(&mut self, text: String) -> Self::Future {
+    ///         std::future::ready(Ok(text.len()))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let timeout = Timeout::new(std::time::Duration::from_secs(1));
+    /// let layer = PipelineLayer::new(Pipeline::new().then(timeout));
+    /// let mut length = layer.unboxed(Length);
+    /// assert_eq!(length.call("seven".to_owned()).await.unwrap(), 5);
+    /// # }
+    /// ```
+    pub fn unboxed<S, Req>(
+        &self,
+        inner: S,
+    ) -> impl Service<Req, Response = S::Response, Error = F::Error, Future: Send> + Clone + use<S, Req, P, C, R, F>
+    where
+        S: Service<Req> + Clone + Send,
+        S::Future: Send,
+        S::Response: Send,
+        S::Error: Send,
+        Req: Send,
+        P: Policy,
+        C: Classify<S::Response, S::Error>,
+        R: Requests<Req> + Clone,
+        F: Finish<S::Response, S::Error> + Clone,
+    {
+        let service = self.layer(inner);
+        Unboxed(move |request| service.start(request))
     }
 
     /// Returns the pipeline.

@@ -162,7 +162,8 @@
 //! The inner service must be [`Clone`], and its clones must share what they limit, as tower's own
 //! services do. Because the layer is always ready, tower's `LoadShed` or `Balance` around it learn
 //! nothing from readiness: put a [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter) into
-//! the pipeline, which rejects at once. The response future is boxed: one allocation a call.
+//! the pipeline, which rejects at once. The response future is boxed: one allocation a call, but
+//! for a service of [`unboxed`](PipelineLayer::unboxed).
 //!
 //! `axum`'s `Router::layer` covers the routes that were added before it alone, and within `nest` a
 //! layer sees the rest of the path: put a gate around the whole router, last. A server cuts the

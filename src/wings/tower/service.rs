@@ -67,6 +67,27 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
+        boxed_in_place(|| self.start(request))
+    }
+}
+
+impl<S: Clone, P: Policy, C, R: Clone, F: Clone> PipelineService<S, P, C, R, F> {
+    /// Starts a call, as a future that owns all its parts.
+    #[inline]
+    pub(super) fn start<Req>(
+        &self,
+        request: Req,
+    ) -> impl Future<Output = Result<S::Response, F::Error>> + Send + use<S, Req, P, C, R, F>
+    where
+        S: Service<Req> + Send,
+        S::Future: Send,
+        S::Response: Send,
+        S::Error: Send,
+        Req: Send,
+        C: Classify<S::Response, S::Error>,
+        R: Requests<Req>,
+        F: Finish<S::Response, S::Error>,
+    {
         let Self { inner, pipeline, requests, finish } = self.clone();
         let outer = requests.outer(&request);
         let attempts = Attempts {
@@ -76,7 +97,31 @@ where
             parts: Some((inner, request)),
             requests,
         };
-        boxed_in_place(|| pipeline.call_owned(outer, attempts, move |result| finish.finish(result)))
+        pipeline.call_owned(outer, attempts, move |result| finish.finish(result))
+    }
+}
+
+/// A service of calls that a function starts.
+#[derive(Clone)]
+pub(super) struct Unboxed<M>(pub(super) M);
+
+impl<M, Req, Fut, T, E> Service<Req> for Unboxed<M>
+where
+    M: Fn(Req) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    type Response = T;
+    type Error = E;
+    type Future = Fut;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), E>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Req) -> Fut {
+        (self.0)(request)
     }
 }
 

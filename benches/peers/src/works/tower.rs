@@ -1,4 +1,5 @@
-//! Layers: one policy around a service, asked as a service is asked. Ours is a pipeline of that policy as a layer, which boxes one future a call.
+//! Layers: one policy around a service, asked as a service is asked. Ours is a pipeline of that policy as a layer, without a box around the
+//! futures, and beside it with one.
 //!
 //! Settings as in the works of the policies alone. tower's own layers, which have futures with names and box nothing, are rivals where they
 //! do the same; its retry counts attempts and never waits, and stands beside.
@@ -57,7 +58,13 @@ where
     })
 }
 
+/// The layer of a pipeline, without a box around the future of each call.
 fn layered<P: Policy + 'static>(pipeline: Pipeline<P>) -> Instance {
+    asked(PipelineLayer::new(pipeline).unboxed(tower::service_fn(|(): ()| operation())))
+}
+
+/// The same with boxes, so that its service and futures have types with names.
+fn boxed<P: Policy + 'static>(pipeline: Pipeline<P>) -> Instance {
     asked(PipelineLayer::new(pipeline).layer(tower::service_fn(|(): ()| operation())))
 }
 
@@ -79,7 +86,8 @@ fn steadfast_breaker(open: bool) -> CircuitBreaker {
 
 fn breaker(open: bool) -> Vec<Subject> {
     vec![
-        ours("steadfast PipelineLayer", move || layered(Pipeline::new().then(steadfast_breaker(open)))),
+        ours("steadfast unboxed", move || layered(Pipeline::new().then(steadfast_breaker(open)))),
+        beside("steadfast PipelineLayer", move || boxed(Pipeline::new().then(steadfast_breaker(open)))),
         rival("tower-resilience 0.13", move || {
             let layer = CircuitBreakerLayer::builder()
                 .failure_rate_threshold(0.5)
@@ -98,11 +106,14 @@ fn breaker(open: bool) -> Vec<Subject> {
     ]
 }
 
+fn three() -> Retry {
+    Retry::new(RetryConfig::default()).expect("a valid configuration")
+}
+
 fn retry() -> Vec<Subject> {
     vec![
-        ours("steadfast PipelineLayer", || {
-            layered(Pipeline::new().then(Retry::new(RetryConfig::default()).expect("a valid configuration")))
-        }),
+        ours("steadfast unboxed", || layered(Pipeline::new().then(three()))),
+        beside("steadfast PipelineLayer", || boxed(Pipeline::new().then(three()))),
         rival("tower-resilience 0.13", || {
             let retry = RetryLayer::<(), u32, Failed>::builder()
                 .max_attempts(3)
@@ -119,15 +130,16 @@ fn retry() -> Vec<Subject> {
 
 fn limit(denied: bool) -> Vec<Subject> {
     let (permits, per) = if denied { (1, OPEN_FOR) } else { (BILLION, Duration::from_secs(1)) };
-    let ours_on = move |clock: fn() -> Clock| {
+    let pipeline_on = move |clock: Clock| {
         let limiter =
-            RateLimiter::builder(Quota::new(permits, per)).clock(&clock()).build().expect("a valid configuration");
+            RateLimiter::builder(Quota::new(permits, per)).clock(&clock).build().expect("a valid configuration");
         assert!(limiter.try_acquire().is_ok());
-        layered(Pipeline::new().then(limiter))
+        Pipeline::new().then(limiter)
     };
     vec![
-        ours("steadfast PipelineLayer", move || ours_on(Clock::tokio)),
-        beside("steadfast PipelineLayer (quanta clock)", move || ours_on(Clock::quanta)),
+        ours("steadfast unboxed", move || layered(pipeline_on(Clock::tokio()))),
+        beside("steadfast unboxed (quanta clock)", move || layered(pipeline_on(Clock::quanta()))),
+        beside("steadfast PipelineLayer", move || boxed(pipeline_on(Clock::tokio()))),
         rival("tower-resilience 0.13 fixed window", move || {
             let layer = RateLimiterLayer::builder()
                 .limit_for_period(permits as usize)
@@ -141,12 +153,14 @@ fn limit(denied: bool) -> Vec<Subject> {
     ]
 }
 
+fn sixty_four() -> ConcurrencyLimiter {
+    ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(64)).expect("a valid configuration")
+}
+
 fn permit() -> Vec<Subject> {
     vec![
-        ours("steadfast PipelineLayer", || {
-            let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(64)).expect("a valid configuration");
-            layered(Pipeline::new().then(limiter))
-        }),
+        ours("steadfast unboxed", || layered(Pipeline::new().then(sixty_four()))),
+        beside("steadfast PipelineLayer", || boxed(Pipeline::new().then(sixty_four()))),
         rival("tower 0.5 ConcurrencyLimit", || {
             asked(ServiceBuilder::new().concurrency_limit(64).service_fn(|(): ()| operation()))
         }),
@@ -160,7 +174,8 @@ fn permit() -> Vec<Subject> {
 
 fn timeout() -> Vec<Subject> {
     vec![
-        ours("steadfast PipelineLayer", || layered(Pipeline::new().then(Timeout::new(WHOLE)))),
+        ours("steadfast unboxed", || layered(Pipeline::new().then(Timeout::new(WHOLE)))),
+        beside("steadfast PipelineLayer", || boxed(Pipeline::new().then(Timeout::new(WHOLE)))),
         rival("tower 0.5", || asked(ServiceBuilder::new().timeout(WHOLE).service_fn(|(): ()| operation()))),
         rival("tower-resilience 0.13", || {
             let layer = TimeLimiterLayer::builder().timeout_duration(WHOLE).build();
@@ -170,12 +185,15 @@ fn timeout() -> Vec<Subject> {
     ]
 }
 
+fn late() -> Hedge {
+    let config = HedgeConfig::after(LATE).idempotent(true).max_attempts(2);
+    Hedge::new(config).expect("a valid configuration")
+}
+
 fn hedge() -> Vec<Subject> {
     vec![
-        ours("steadfast PipelineLayer", || {
-            let config = HedgeConfig::after(LATE).idempotent(true).max_attempts(2);
-            layered(Pipeline::new().then(Hedge::new(config).expect("a valid configuration")))
-        }),
+        ours("steadfast unboxed", || layered(Pipeline::new().then(late()))),
+        beside("steadfast PipelineLayer", || boxed(Pipeline::new().then(late()))),
         rival("tower-resilience 0.13", || {
             let layer = HedgeLayer::builder().delay(LATE).max_hedged_attempts(2).build();
             asked(layer.layer(tower::service_fn(|(): ()| operation())))
@@ -184,17 +202,18 @@ fn hedge() -> Vec<Subject> {
     ]
 }
 
+fn whole() -> Pipeline<impl Policy> {
+    Pipeline::new()
+        .then(Timeout::new(WHOLE))
+        .then(three())
+        .then(steadfast_breaker(false))
+        .then(Timeout::new(ATTEMPT))
+}
+
 fn stack() -> Vec<Subject> {
     vec![
-        ours("steadfast PipelineLayer", || {
-            layered(
-                Pipeline::new()
-                    .then(Timeout::new(WHOLE))
-                    .then(Retry::new(RetryConfig::default()).expect("a valid configuration"))
-                    .then(steadfast_breaker(false))
-                    .then(Timeout::new(ATTEMPT)),
-            )
-        }),
+        ours("steadfast unboxed", || layered(whole())),
+        beside("steadfast PipelineLayer", || boxed(whole())),
         rival("tower-resilience 0.13 standard", || {
             type Attempt = CircuitBreakerError<TimeLimiterError<Failed>>;
             let service = tower::service_fn(|(): ()| operation());

@@ -175,12 +175,13 @@ impl Core {
         }
     }
 
-    /// Returns `true` if a success of this ticket changes nothing: its window is full of successes,
-    /// and no other rule counts it. Writes nothing. The success counts as of the load of the word,
-    /// as in [`Tally::success`].
+    /// Records a success if its window is full, and no other rule counts it: the commonest case,
+    /// inlined. Returns `false` if it is not recorded yet. The success counts as of the load of the
+    /// word, as in [`Tally::success`].
     #[inline]
-    pub(super) fn is_full_of_successes(&self, ticket: Ticket) -> bool {
-        !ticket.probe && self.word().is_full_and_closed(ticket.generation) && self.tally.has_counted_successes_alone()
+    pub(super) fn success_at_once(&self, ticket: Ticket) -> bool {
+        let seen = self.word();
+        !ticket.probe && seen.is_full_and_closed(ticket.generation) && self.tally.success_of_full(&self.word, seen)
     }
 
     /// Records a success that was not slow. Returns `true` if it may have changed the state.

@@ -107,11 +107,19 @@ impl Tally {
         Plan(self.plan.load(Ordering::Acquire))
     }
 
-    /// Returns `true` if the outcomes are counted by number alone, and no failure or slow call is
-    /// among them.
+    /// Counts a plain success in a closed, full window, if outcomes are counted by number alone.
+    /// Returns `false` if it was not counted: another call has changed the word since it was `seen`.
     #[inline]
-    pub(super) fn has_counted_successes_alone(&self) -> bool {
-        self.plan().is_by_count_alone() && self.newest_bad.load(Ordering::Acquire) == NONE
+    pub(super) fn success_of_full(&self, word: &AtomicU64, seen: Word) -> bool {
+        let plan = self.plan();
+        if !plan.is_by_count_alone() {
+            return false;
+        }
+        let is_counted = || {
+            let counted = seen.counted(plan.size());
+            word.compare_exchange_weak(seen.0, counted.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        self.is_clean(seen, plan.size()) || is_counted()
     }
 
     /// Counts a plain success of this generation, if it may be counted without the lock.

@@ -63,7 +63,7 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
         &mut self,
         hasher: &S,
         most: usize,
-        (key, tat): (&(impl KeyRef<K> + ?Sized), u64),
+        (key, hash, tat): (&(impl KeyRef<K> + ?Sized), u64, u64),
         now: u64,
     ) {
         if self.table.len() == self.table.capacity() {
@@ -72,7 +72,6 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
             self.table.retain(|(_, tat)| *tat > now);
         }
         self.make_room(most, now);
-        let hash = hasher.hash_one(key);
         let entry = self.table.entry(hash, |(k, _)| key.is(k), |(k, _)| hasher.hash_one(k));
         if let Entry::Vacant(slot) = entry {
             slot.insert((key.to_key(), tat));
@@ -84,14 +83,14 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
         &mut self,
         hasher: &S,
         most: usize,
-        (key, limiter): (&(impl KeyRef<K> + ?Sized), &RateLimiter),
+        (key, hash, limiter): (&(impl KeyRef<K> + ?Sized), u64, &RateLimiter),
         now: u64,
     ) {
         if self.limiters.len() == self.limiters.capacity() {
             self.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
         }
         self.make_room(most, now);
-        self.limiters.insert_unique(hasher.hash_one(key), (key.to_key(), limiter.clone()), |(k, _)| hasher.hash_one(k));
+        self.limiters.insert_unique(hash, (key.to_key(), limiter.clone()), |(k, _)| hasher.hash_one(k));
     }
 
     /// Makes room for one more key if the shard is full: forgets keys whose permits have all

@@ -149,7 +149,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             // Zero permits leave no entry.
             tier.pace.take(0, n, now).inspect(|next| {
                 if *next > now {
-                    state.remember(&this.parts.hasher, this.most(), (key, *next), now);
+                    state.remember(&this.parts.hasher, this.most(), (key, hash, *next), now);
                 }
             })
         };
@@ -216,7 +216,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
         if let Ok(entry) = state.table.find_entry(hash, |(k, _)| key.is(k)) {
             limiter.turns().start_at(entry.remove().0.1);
         }
-        state.keep(&this.parts.hasher, this.most(), (key, &limiter), now);
+        state.keep(&this.parts.hasher, this.most(), (key, hash, &limiter), now);
         limiter
     }
 
