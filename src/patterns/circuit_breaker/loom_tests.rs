@@ -41,8 +41,11 @@ impl Breaker {
         self.core.admit(&self.set, || NOW).ok()
     }
 
+    /// As a permit does: inlined in a full window, else out of line.
     fn succeed(&self) {
-        if let Some(ticket) = self.core.admit_closed() {
+        if let Some(ticket) = self.core.admit_closed()
+            && !self.core.success_at_once(ticket)
+        {
             self.core.success(&self.set, ticket, || NOW);
         }
     }
