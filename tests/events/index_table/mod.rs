@@ -1,5 +1,6 @@
 //! Index tables: rows that are found by other keys than their own.
 mod attacks;
+mod beside;
 mod copies;
 mod drops;
 mod faults;
