@@ -152,9 +152,6 @@ impl<V> Component for IndexTable<V> {
         let IndexTableSpec { base, codec, config, mut indexes, copies } = spec;
         config.check()?;
         let can = base.capabilities();
-        for needed in [Capability::Linearizable, Capability::TimeToLive] {
-            can.require(needed).map_err(|lacks| lacks.refuse("store"))?;
-        }
         if indexes.iter().any(Index::is_beside) {
             can.require(Capability::AtomicBatch).map_err(|lacks| lacks.refuse("store"))?;
             if can.max_batch() < 3 {
@@ -162,6 +159,9 @@ impl<V> Component for IndexTable<V> {
                 let rule = format!("must take batches of 3 writes, of the backend `{backend}` one has {most} at most");
                 return Err(ConfigError::new("store", rule));
             }
+        }
+        for needed in [Capability::Linearizable, Capability::TimeToLive] {
+            can.require(needed).map_err(|lacks| lacks.refuse("store"))?;
         }
         let mut names = BTreeSet::new();
         for index in &indexes {

@@ -602,3 +602,41 @@ fn indexes_beside_the_rows_whose_names_share_a_beginning_are_kept_apart() {
     let report = world.run(table.build_indexes(["action"])).unwrap();
     assert_eq!((report.rows, report.unreadable, changes(&report)), (1, 0, (4, 0, 0)));
 }
+
+/// A table on a server, with an index beside its rows that has copies.
+#[cfg(feature = "nats")]
+fn on(store: Arc<dyn Store>) -> Result<IndexTable<Movie>, steadfast::config::ConfigError> {
+    let builder = IndexTable::builder(store, json(), IndexTableConfig::default()).beside("by-cast", by_actor);
+    builder.copying("by-cast", billing).build()
+}
+
+/// A store without batches is refused by the name of what it lacks.
+#[cfg(feature = "nats")]
+pub(crate) fn is_refused_beside(store: Arc<dyn Store>) {
+    assert!(!store.capabilities().has(Capability::AtomicBatch), "{store:?}");
+    let told = on(store).unwrap_err().to_string();
+    assert!(told.contains("`store`") && told.contains("`atomic batch`") && told.contains("nats"), "{told}");
+}
+
+/// Puts, look-ups, and a repair of a row that was written past the table.
+#[cfg(feature = "nats")]
+pub(crate) async fn lies_beside(store: Arc<dyn Store>) {
+    let table = on(store.clone()).unwrap();
+    table.build_indexes(["action"]).await.unwrap();
+    let put = async |movie: &Movie| table.put(at(&movie.title), movie, Precondition::Any).await.unwrap();
+    put(&movie("Alien", &["Weaver", "Hurt"])).await;
+    put(&movie("Alien", &["Weaver", "Holm"])).await;
+    put(&movie("Heat", &["Weaver"])).await;
+    assert!(table.delete(at("Heat"), Precondition::Any).await.unwrap());
+    let copies = async |actor: &str| {
+        let page = table.lookup("by-cast", actor).within("action").copies().await.unwrap();
+        page.rows.into_iter().map(|found| (found.key.row, found.copy)).collect::<Vec<_>>()
+    };
+    let of_alien = |copy: &'static str| vec![("Alien".to_owned(), Bytes::from_static(copy.as_bytes()))];
+    assert_eq!((copies("Hurt").await, copies("Weaver").await), (vec![], of_alien("Weaver, Holm")));
+    let past = json().encode(&movie("Alien", &["Hurt", "Weaver"])).unwrap();
+    store.put(at("Alien"), past.into(), Precondition::Any.into()).await.unwrap();
+    assert_eq!(changes(&table.repair("action").await.unwrap()), (1, 1, 1));
+    assert_eq!((copies("Hurt").await, copies("Holm").await), (of_alien("Hurt, Weaver"), vec![]));
+    assert_eq!(changes(&table.repair("action").await.unwrap()), (0, 0, 0));
+}
