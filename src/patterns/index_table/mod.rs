@@ -307,8 +307,6 @@
 //!   that scans the partition past the table sees them. An index that is gone leaves them: delete
 //!   the rows that begin with `index/`, its name, and two characters U+0001. Do so before a release
 //!   without any such index, for which they are rows that do not decode.
-//! - A partition with its entries is in one place: a mover of shards takes them along, and a busy
-//!   partition is busier.
 //!
 //! # Source
 //!
