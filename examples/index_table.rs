@@ -2,8 +2,8 @@
 //!
 //! A program of old has written movies by genre. Three processes write through the table, another one indexes what is there,
 //! then repairs, and all of them are killed. Watchers put movies, too, and find each of them by each of its actors, with the
-//! copy of its number that the index has, until they put it again. At the end all rows are compared with all entries and all
-//! copies. The last line is the result as JSON.
+//! copy of its number that the index has, and by its year within its genre, until they put it again. At the end all rows are
+//! compared with all entries and all copies. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 #[path = "common/mod.rs"]
 mod common;
@@ -12,6 +12,7 @@ mod engine;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     process::ExitCode,
     sync::{
         Arc,
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 use steadfast::{
     codec::Codec,
     entropy::Entropy,
-    index_table::{IndexKey, IndexTable, IndexTableConfig, IndexTableError, is_deleted},
+    index_table::{IndexKey, IndexTable, IndexTableConfig, IndexTableError, Lookup, is_deleted},
     port::{ErrorClass, Failure as _},
     store::{Key, Precondition, Scan, Store, StoreExt as _},
     time::Clock,
@@ -63,6 +64,7 @@ enum Role {
 
 const GENRES: [&str; 3] = ["action", "comedy", "drama"];
 const ACTORS: u64 = 12;
+const YEARS: RangeInclusive<u64> = 1979..=1984;
 const NUMBERS: u64 = 200;
 const WRITERS: usize = 3;
 const WATCHERS: u64 = 4;
@@ -79,6 +81,7 @@ async fn main() -> ExitCode {
 #[derive(Clone, Serialize, Deserialize)]
 struct Movie {
     title: String,
+    year: u64,
     cast: BTreeSet<String>,
     isan: Option<String>,
 }
@@ -87,7 +90,8 @@ impl Movie {
     fn draw(title: String, entropy: &Entropy) -> Self {
         let cast = (0..=entropy.up_to(2)).map(|_| format!("actor {}", entropy.up_to(ACTORS - 1))).collect();
         let isan = (entropy.up_to(1) == 0).then(|| format!("isan {}", entropy.up_to(NUMBERS - 1)));
-        Self { title, cast, isan }
+        let year = YEARS.start() + entropy.up_to(YEARS.end() - YEARS.start());
+        Self { title, year, cast, isan }
     }
 }
 
@@ -103,25 +107,30 @@ fn unless_busy<T>(done: std::result::Result<T, IndexTableError>) -> Result<Optio
     }
 }
 
+/// Movies, and the number of stale entries.
+type Found = std::result::Result<(Vec<Movie>, u64), IndexTableError>;
+
 struct Movies {
     store: Arc<dyn Store>,
     table: IndexTable<Movie>,
     genres: [String; 3],
     by_actor: String,
+    by_year: String,
 }
 
 impl Movies {
     async fn open(engine: &Engine) -> Result<Self> {
         let store = engine.open().await?.store();
-        let by_actor = engine.name("by-actor");
+        let (by_actor, by_year) = (engine.name("by-actor"), engine.name("by-year"));
         let table = IndexTable::builder(store.clone(), codec(), IndexTableConfig::default())
             .index(by_actor.clone(), store.clone(), |movie: &Movie| {
                 movie.cast.iter().map(|actor| IndexKey::new(actor, &movie.title)).collect()
             })
             .copying(by_actor.clone(), |movie: &Movie| movie.isan.clone().unwrap_or_default())
             .unique(engine.name("by-isan"), store.clone(), |movie: &Movie| movie.isan.clone())
+            .beside(by_year.clone(), |movie: &Movie| vec![IndexKey::new(movie.year.to_string(), &movie.title)])
             .build()?;
-        Ok(Self { store, table, genres: GENRES.map(|genre| engine.name(genre)), by_actor })
+        Ok(Self { store, table, genres: GENRES.map(|genre| engine.name(genre)), by_actor, by_year })
     }
 
     /// Puts a movie, or leaves it as it is if another one has its number.
@@ -139,7 +148,7 @@ impl Movies {
     /// Returns all movies of a genre, past the table.
     async fn all(&self, genre: &str) -> Result<Vec<Movie>> {
         let rows = self.store.scan_all(Scan::partition(genre)).await?;
-        let rows = rows.into_iter().filter(|row| !is_deleted(&row.value));
+        let rows = rows.into_iter().filter(|row| !row.row.starts_with("index/") && !is_deleted(&row.value));
         Ok(rows.map(|row| codec().decode(&row.value)).collect::<std::result::Result<_, _>>()?)
     }
 
@@ -163,10 +172,19 @@ impl Movies {
     }
 
     /// Returns the movies of an actor whose titles have this prefix, and the number of stale entries.
-    async fn of(&self, actor: &str, prefix: &str) -> std::result::Result<(Vec<Movie>, u64), IndexTableError> {
+    async fn of(&self, actor: &str, prefix: &str) -> Found {
+        Self::pages(|| self.table.lookup(&*self.by_actor, actor).prefix(prefix)).await
+    }
+
+    /// Returns the movies of a genre and a year whose titles have this prefix, and the number of stale entries.
+    async fn within(&self, genre: &str, year: u64, prefix: &str) -> Found {
+        Self::pages(|| self.table.lookup(&*self.by_year, year.to_string()).within(genre).prefix(prefix)).await
+    }
+
+    async fn pages<'a>(lookup: impl Fn() -> Lookup<'a, Movie>) -> Found {
         let (mut found, mut stale, mut after) = (Vec::new(), 0, None);
         loop {
-            let lookup = self.table.lookup(&*self.by_actor, actor).prefix(prefix);
+            let lookup = lookup();
             let page = match after {
                 Some(after) => lookup.after(after),
                 None => lookup,
@@ -258,6 +276,20 @@ async fn watches(movies: &Movies, nth: u64, seen: &Seen, ends: &AtomicBool) -> R
                 other => drop(unless_busy(other)?),
             }
         }
+        for year in YEARS {
+            let genre = &movies.genres[0];
+            match movies.within(genre, year, &movie.title).await {
+                Ok((found, stale)) => {
+                    count(&seen.looked_up, 1);
+                    let false_rows = found.iter().filter(|movie| movie.year != year).count();
+                    // No entry beside its row is ever stale.
+                    count(&seen.false_rows, false_rows + stale as usize);
+                    count(&seen.missing_rows, usize::from(is_put && year == movie.year && found.is_empty()));
+                }
+                Err(IndexTableError::Building { .. }) => clock.sleep(Duration::from_millis(5)).await,
+                other => drop(unless_busy(other)?),
+            }
+        }
         clock.sleep(Duration::from_millis(5)).await;
     }
     Ok(())
@@ -294,7 +326,10 @@ async fn watch(args: &Args) -> Result<(Value, bool)> {
             *process = start(&engine, args, role, entropy.next_u64())?;
         }
         // Until what was there is indexed.
-        while matches!(movies.of("actor 0", "").await, Err(IndexTableError::Building { .. })) {
+        let is_building = |found: Found| matches!(found, Err(IndexTableError::Building { .. }));
+        while is_building(movies.of("actor 0", "").await)
+            || is_building(movies.within(&movies.genres[0], 1979, "").await)
+        {
             clock.sleep(Duration::from_millis(50)).await;
         }
         for (_, process) in &mut processes {
@@ -315,12 +350,23 @@ async fn judge(movies: &Movies, seen: &Seen, args: &Args) -> Result<(Value, bool
         stale_entries += movies.of(&format!("actor {actor}"), "").await?.1;
     }
     for genre in &movies.genres {
+        for year in YEARS {
+            count(&seen.false_rows, movies.within(genre, year, "").await?.1 as usize);
+        }
         let report = movies.table.repair(genre).await?;
         (repaired, added) = (repaired + report.removed, added + report.added);
     }
     let (mut rows, mut left, mut numbers) = (Vec::new(), 0, BTreeMap::<String, usize>::new());
     for genre in &movies.genres {
-        rows.extend(movies.all(genre).await?);
+        let of_genre = movies.all(genre).await?;
+        for year in YEARS {
+            let (found, stale) = movies.within(genre, year, "").await?;
+            let wanted = of_genre.iter().filter(|movie| movie.year == year).count();
+            count(&seen.missing_rows, wanted.saturating_sub(found.len()));
+            count(&seen.false_rows, found.len().saturating_sub(wanted));
+            left += stale;
+        }
+        rows.extend(of_genre);
     }
     for isan in rows.iter().filter_map(|movie| movie.isan.clone()) {
         *numbers.entry(isan).or_default() += 1;

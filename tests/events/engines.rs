@@ -85,6 +85,15 @@ mod nats {
         assert!(refused.to_string().contains("append"), "{refused}");
     }
 
+    #[test]
+    fn a_release_without_batches_has_no_index_beside_its_rows_and_a_newer_one_has() {
+        let (old, newest, runtime) = (server::Nats::old(), server::Nats::durable(), runtime());
+        runtime.block_on(async {
+            crate::index_table::is_refused_beside(open(&old.url()).await);
+            crate::index_table::lies_beside(open(&newest.url()).await).await;
+        });
+    }
+
     // Not at each request: a page costs the whole of a partition there, and that would take more than ten minutes.
     #[test]
     fn every_reader_sees_one_order_of_commits() {

@@ -1,6 +1,7 @@
 //! An index table under seeded schedules: three writers and a repair, requests that come late, twice, or not at all, processes
 //! that die or stand still. At any moment each row has its entries, one row at most has a unique key, and each copy is that of
-//! the row. With a guard taken out this is violated. Without faults no entry is stale at the end, or without its copy.
+//! the row. The entries beside a row are those of the row, and no others. With a guard taken out this is violated. Without faults
+//! no entry is stale at the end, or without its copy.
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
@@ -17,7 +18,10 @@ use steadfast::{
     codec::Codec,
     entropy::Entropy,
     index_table::{IndexKey, IndexTable, IndexTableConfig, IndexTableError, RepairReport, is_deleted},
-    store::{DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreExt, StoreFuture, Version},
+    store::{
+        DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Row, Scan, Store, StoreError, StoreExt,
+        StoreFuture, Version, Write,
+    },
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, ManualClock, block_on},
 };
@@ -47,6 +51,10 @@ enum Without {
     Copy,
     /// A copy is filled in whatever the version of the entry is.
     Fill,
+    /// The entries beside a row are written one by one, behind it.
+    Batch,
+    /// A repair checks no row whose entries beside it it writes.
+    Check,
 }
 
 /// A row, with a number of its own, so that no put writes what is there.
@@ -63,7 +71,7 @@ fn json<T: Serialize + for<'a> Deserialize<'a> + 'static>() -> Codec<T> {
     Codec::new(serde_json::to_vec, |bytes| serde_json::from_slice(bytes))
 }
 
-type Late = Arc<Mutex<Vec<(Arc<dyn Store>, String, String, Bytes)>>>;
+type Entries = Vec<(Arc<dyn Store>, String, String, Bytes)>;
 
 /// A store as a process uses it, without a guard.
 #[derive(Debug)]
@@ -74,11 +82,43 @@ struct Careless {
     /// Length of an entry without its copy, in the store of an index that has copies.
     bare: Option<usize>,
     /// Entries that wait for the row.
-    late: Late,
+    late: Arc<Mutex<Entries>>,
 }
 
 impl Store for Careless {
-    forward_store! { store: capabilities, get, scan, batch }
+    forward_store! { store: capabilities, get, scan }
+
+    fn batch<'a>(&'a self, partition: &'a str, mut writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
+        Box::pin(async move {
+            if self.without == Without::Check {
+                writes.retain(|write| !matches!(write, Write::Check { .. }));
+            }
+            if self.without != Without::Batch {
+                let late = std::mem::take(&mut *self.late.lock().unwrap());
+                let versions = self.store.batch(partition, writes).await?;
+                write_late(late).await?;
+                return Ok(versions);
+            }
+            let mut versions = Vec::new();
+            for write in writes {
+                versions.push(match write {
+                    Write::Put { row, value, options } => {
+                        Some(self.store.put(Key::new(partition, &row), value, options).await?)
+                    }
+                    Write::Delete { row, options } => {
+                        self.store.delete(Key::new(partition, &row), options).await?;
+                        None
+                    }
+                    Write::Check { row, when } => {
+                        when.check(self.store.get(Key::new(partition, &row)).await?.map(|found| found.version))?;
+                        None
+                    }
+                    other => unreachable!("{other:?}"),
+                });
+            }
+            Ok(versions)
+        })
+    }
 
     fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
@@ -102,9 +142,7 @@ impl Store for Careless {
                 Without::Order if self.is_base => {
                     let late = std::mem::take(&mut *self.late.lock().unwrap());
                     let version = self.store.put(key, value, options).await?;
-                    for (store, partition, row, value) in late {
-                        store.put(Key::new(&partition, &row), value, PutOptions::new()).await?;
-                    }
+                    write_late(late).await?;
                     return Ok(version);
                 }
                 Without::Copy if self.bare == Some(value.len()) => {
@@ -128,6 +166,14 @@ impl Store for Careless {
         let is_careless = self.without == Without::Version && !self.is_base;
         self.store.delete(key, if is_careless { options.when(Precondition::Any) } else { options })
     }
+}
+
+/// Writes the entries that have waited for the row.
+async fn write_late(late: Entries) -> Result<(), StoreError> {
+    for (store, partition, row, value) in late {
+        store.put(Key::new(&partition, &row), value, PutOptions::new()).await?;
+    }
+    Ok(())
 }
 
 type Node = Pin<Box<dyn Future<Output = ()>>>;
@@ -179,7 +225,8 @@ impl World {
 
     /// The table as a process has it, behind the network or beside the stores.
     fn table(&self, client: Option<&FaultClient>) -> IndexTable<Thing> {
-        let (late, without) = (Late::default(), if client.is_some() { self.without } else { Without::Nothing });
+        let (late, without) =
+            (Arc::<Mutex<Entries>>::default(), if client.is_some() { self.without } else { Without::Nothing });
         let store = |nth: usize| {
             let store = self.stores[nth].clone();
             let store = client.map_or(store.clone(), |client| client.store(store));
@@ -195,6 +242,8 @@ impl World {
             .index("by-key", store(1), |thing: &Thing| {
                 thing.keys.iter().map(|key| key.to_string().as_str().into()).collect()
             })
+            .beside("beside", |thing: &Thing| thing.keys.iter().map(|key| key.to_string().as_str().into()).collect())
+            .copying("beside", copy)
             .copying("by-key", copy)
             .copying("by-number", copy)
             .unique("by-number", store(2), |thing: &Thing| {
@@ -268,11 +317,13 @@ impl World {
     /// Compares all rows with all entries, as of this moment. At the end there are no others.
     fn look(&mut self, reader: &IndexTable<Thing>, is_end: bool) {
         let rows = block_on(self.stores[0].scan_all(Scan::partition(PARTITION))).unwrap();
+        let (beside, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.row.starts_with("index/"));
         let rows = rows.into_iter().filter(|row| !is_deleted(&row.value));
         let rows: Vec<(String, Thing)> = rows.map(|row| (row.row, json().decode(&row.value).unwrap())).collect();
         let having = |has: &dyn Fn(&Thing) -> bool| -> BTreeSet<String> {
             rows.iter().filter(|(_, thing)| has(thing)).map(|(row, _)| row.clone()).collect()
         };
+        let lack = self.look_beside(&rows, beside);
         let (mut found, numbers) = (Vec::new(), (0..NUMBERS).chain(100..100 + ROWS));
         let keys = (0..KEYS).map(|key| ("by-key", key));
         let unique = numbers.map(|number| ("by-number", number)).chain((0..NUMBERS).map(|name| ("by-name", name)));
@@ -301,8 +352,31 @@ impl World {
                 found.push(format!("{index}: {there:?} are found by {key} after a repair, and {wanted:?} have it"));
             }
         }
+        if !lack.is_empty() {
+            found.push(format!("rows lack the entries {lack:?} beside them"));
+        }
         self.is_built = true;
         self.violations.append(&mut found);
+    }
+
+    /// Compares all rows with the entries beside them. Returns those that are missing, as of the rows that were there before
+    /// while the index is built.
+    fn look_beside(&mut self, rows: &[(String, Thing)], beside: Vec<Row>) -> Vec<String> {
+        let mut wanted = BTreeMap::new();
+        for (row, thing) in rows {
+            let copy = (thing.nth % self.copies).to_string();
+            let value = [&[1, u8::try_from(copy.len()).unwrap()], copy.as_bytes()].concat();
+            let names = thing.keys.iter().map(|key| format!("index/beside\u{1}\u{1}{key}\u{1}\u{1}\u{1}\u{1}{row}"));
+            wanted.extend(names.map(|name| (name, value.clone())));
+        }
+        for entry in beside {
+            match wanted.remove(&entry.row) {
+                Some(value) if entry.value == value => {}
+                Some(_) => self.violations.push(format!("{:?} has another copy than its row", entry.row)),
+                None => self.violations.push(format!("{:?} is stale", entry.row)),
+            }
+        }
+        wanted.into_keys().collect()
     }
 
     fn live(mut self) -> Lived {
@@ -392,7 +466,7 @@ fn writers_that_meet_without_a_fault_leave_no_entry_that_is_stale_or_has_no_copy
     assert!(entries > seeds * 3, "{entries}");
 }
 
-// Guarantee: index_table 1, 2, 3, 4, 8.
+// Guarantee: index_table 1, 2, 3, 4, 8, 9.
 #[test]
 fn each_row_has_its_entries_at_any_moment_and_one_row_at_most_has_a_unique_key() {
     let seeds = super::schedules(40);
@@ -409,7 +483,8 @@ fn each_row_has_its_entries_at_any_moment_and_one_row_at_most_has_a_unique_key()
 
 #[test]
 fn a_guard_of_an_index_table_that_is_taken_out_is_missed() {
-    for without in [Without::Touch, Without::Order, Without::Version, Without::Copy, Without::Fill] {
+    let guards = [Without::Touch, Without::Order, Without::Version, Without::Copy, Without::Fill];
+    for without in guards.into_iter().chain([Without::Batch, Without::Check]) {
         super::assert_missed(without, super::controls(200, 1_000), |seed| {
             World::new(seed, without).live().violations.into_iter().next()
         });

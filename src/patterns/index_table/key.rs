@@ -11,6 +11,9 @@ const PARTITIONS: u64 = 16;
 const END: &str = "\u{1}\u{1}";
 const ESCAPED: &str = "\u{1}\u{2}";
 
+/// Beginning of the rows of entries in the partition of their row.
+const BESIDE: &str = "index/";
+
 /// A key under which an index has a row.
 ///
 /// The first part is looked up as it is, and the second one by its order and by a prefix. A text is
@@ -127,10 +130,45 @@ pub(super) fn entry(key: &IndexKey, of: Key<'_>) -> String {
     format!("{}{END}{}{END}{}", unique_entry(key), escape(of.partition), escape(of.row))
 }
 
+/// Returns `true` for a row that begins as an entry in the partition of its row does.
+pub(super) fn is_beside(row: &str) -> bool {
+    row.starts_with(BESIDE)
+}
+
+/// Returns the beginning of all entries of an index in the partition of their row. The name ends as
+/// a part does, so that no index has the entries of another.
+pub(super) fn beside(index: &str) -> String {
+    format!("{BESIDE}{}{END}", escape(index))
+}
+
+/// Returns the row of an entry in the partition of its row.
+pub(super) fn entry_beside(index: &str, key: &IndexKey, row: &str) -> String {
+    format!("{}{}{END}{}", beside(index), unique_entry(key), escape(row))
+}
+
+/// Splits the row of an entry in the partition of its row. `None` if it is the name of no entry of
+/// the index.
+pub(super) fn parse_beside(index: &str, entry: Key<'_>) -> Option<(IndexKey, RowKey)> {
+    let parts = parts(entry.row.strip_prefix(&*beside(index))?)?;
+    let [first, second, row] = <[String; 3]>::try_from(parts).ok()?;
+    Some((IndexKey { first, second }, RowKey { partition: entry.partition.to_owned(), row }))
+}
+
 /// Splits the row of an entry into the key, and the row of the table if it is named. `None` if it
 /// is the name of no entry.
 pub(super) fn parse(entry: &str) -> Option<(IndexKey, Option<RowKey>)> {
-    let (mut parts, mut part, mut rest) = (Vec::with_capacity(4), String::new(), entry);
+    match <[String; 4]>::try_from(parts(entry)?) {
+        Ok([first, second, partition, row]) => Some((IndexKey { first, second }, Some(RowKey { partition, row }))),
+        Err(parts) => {
+            let [first, second] = <[String; 2]>::try_from(parts).ok()?;
+            Some((IndexKey { first, second }, None))
+        }
+    }
+}
+
+/// Splits a name into its parts. `None` if it was not made of any.
+fn parts(name: &str) -> Option<Vec<String>> {
+    let (mut parts, mut part, mut rest) = (Vec::with_capacity(4), String::new(), name);
     // The first characters of ends and of escaped ones: a lone one is neither.
     while let Some((before, behind)) = rest.split_once('\u{1}') {
         part.push_str(before);
@@ -144,11 +182,5 @@ pub(super) fn parse(entry: &str) -> Option<(IndexKey, Option<RowKey>)> {
     }
     part.push_str(rest);
     parts.push(part);
-    match <[String; 4]>::try_from(parts) {
-        Ok([first, second, partition, row]) => Some((IndexKey { first, second }, Some(RowKey { partition, row }))),
-        Err(parts) => {
-            let [first, second] = <[String; 2]>::try_from(parts).ok()?;
-            Some((IndexKey { first, second }, None))
-        }
-    }
+    Some(parts)
 }

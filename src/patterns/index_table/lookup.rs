@@ -22,6 +22,8 @@ pub struct Lookup<'a, V> {
     index: String,
     first: String,
     prefix: String,
+    /// The partition of the rows, for an index beside them.
+    within: Option<String>,
     limit: usize,
     after: Option<Continuation>,
 }
@@ -64,7 +66,7 @@ impl<V> IndexTable<V> {
     /// Looks up the rows that have a key with this first part, by this index.
     pub fn lookup(&self, index: impl Into<String>, first: impl Into<String>) -> Lookup<'_, V> {
         let (index, first, prefix) = (index.into(), first.into(), String::new());
-        Lookup { table: self, index, first, prefix, limit: 100, after: None }
+        Lookup { table: self, index, first, prefix, within: None, limit: 100, after: None }
     }
 }
 
@@ -72,6 +74,13 @@ impl<V> Lookup<'_, V> {
     /// Limits the look-up to keys whose second part has this prefix.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Names the partition of the rows. An index that lies [beside](IndexTable::builder) its rows
+    /// is looked up in one partition, and no other index is.
+    pub fn within(mut self, partition: impl Into<String>) -> Self {
+        self.within = Some(partition.into());
         self
     }
 
@@ -93,7 +102,8 @@ impl<V> Lookup<'_, V> {
     ///
     /// # Errors
     /// [`Building`](IndexTableError::Building) before the index has all rows, `Invalid` for an
-    /// unknown index, or an error of a store.
+    /// unknown index, or if [`within`](Self::within) is missing, or is not for the index. Else an
+    /// error of a store.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -148,14 +158,27 @@ impl<V> Lookup<'_, V> {
         let inner = &*self.table.0;
         let nth = inner.index_named(&self.index)?;
         let index = &inner.indexes[nth];
+        let (name, prefix) = (index.name.as_str(), key::prefix(&self.first, &self.prefix));
+        let mut scan = match (index.is_beside(), &self.within) {
+            (false, None) => Scan::partition(key::partition_of(name, &self.first)).prefix(prefix),
+            (true, Some(within)) => {
+                index.store.capabilities().check_key("within", within).map_err(IndexTableError::Invalid)?;
+                Scan::partition(within).prefix(key::beside(name) + &prefix)
+            }
+            (is_beside, _) => {
+                let rule = match is_beside {
+                    true => format_args!("must name the partition of the rows: {name:?} lies beside them"),
+                    false => format_args!("must be left out: {name:?} does not lie beside its rows"),
+                };
+                return Err(IndexTableError::Invalid(PortError::invalid("within", rule)));
+            }
+        };
         inner.check_served(index).await?;
-        let mut scan = Scan::partition(key::partition_of(index.name.as_str(), &self.first)).limit(self.limit);
-        scan = scan.prefix(key::prefix(&self.first, &self.prefix));
-        scan.after = self.after.clone();
+        (scan.limit, scan.after) = (self.limit, self.after.clone());
         let page = inner.ask(index.store.scan(&scan)).await?;
         let hits = page.rows.into_iter().map(|row| {
             let damaged = || stored::damaged(&row.row);
-            let (key, of) = key::parse(&row.row).ok_or_else(damaged)?;
+            let (key, of) = inner.parse(nth, Key::new(&scan.partition, &row.row)).ok_or_else(damaged)?;
             let (of, copy) = inner.owner_and_copy(nth, of, &row.row, row.value)?;
             Ok(Hit { key, of, copy })
         });
@@ -176,6 +199,16 @@ impl<V> TableInner<V> {
         self.indexes.iter().position(|index| index.name.as_str() == name).ok_or_else(|| {
             IndexTableError::Invalid(PortError::invalid("index", format_args!("must be one of the table, is {name:?}")))
         })
+    }
+
+    /// Splits the place of an entry of an index into the key, and the row of the table if it is
+    /// named.
+    pub(super) fn parse(&self, index: usize, entry: Key<'_>) -> Option<(IndexKey, Option<RowKey>)> {
+        let index = &self.indexes[index];
+        if !index.is_beside() {
+            return key::parse(entry.row);
+        }
+        key::parse_beside(index.name.as_str(), entry).map(|(key, of)| (key, Some(of)))
     }
 
     /// Returns the row of an entry and its copy of it. `of` is the row that its name has.

@@ -13,6 +13,9 @@
 //! - where most rows have the same value, unless the rare ones are asked for,
 //! - where the store has indexes of its own, as SQL has, and all rows lie in one of them.
 //!
+//! An index lies in a store of its own, or [beside the rows](#beside-the-rows). Take the second
+//! where rows are asked for within one partition, such as the orders of a tenant by their state.
+//!
 //! # Defaults
 //!
 //! | setting | default | |
@@ -21,7 +24,8 @@
 //! | `grace` | 1 h | life of the tombstone in the place of a deleted row |
 //! | `page` | 100 | rows, or entries, that a repair reads at a time |
 //!
-//! An index has 16 partitions, by the hash of the first part of a key.
+//! An index has 16 partitions, by the hash of the first part of a key; one beside its rows is in
+//! theirs.
 //!
 //! # Example
 //!
@@ -131,7 +135,8 @@
 //! 1. It reads the row.
 //! 2. It writes the entries of new keys. Unique ones come first, and may be refused.
 //! 3. It reads the entries of the keys that the row loses.
-//! 4. It writes the row, if that is still the one that it has read; else it begins anew.
+//! 4. It writes the row, and the entries [beside](#beside-the-rows) it, if that is still the one
+//!    that it has read; else it begins anew.
 //! 5. It deletes the lost entries, at the versions that it has read, and fills in copies.
 //!
 //! So no row is without its entries. An entry whose row lacks the key is *stale*: the process died
@@ -149,13 +154,52 @@
 //! has died leaves some, and so may a put that has failed, or was refused for its precondition
 //! while another one was under way. A later put with another copy fills them in, or a repair.
 //!
+//! # Beside the rows
+//!
+//! The entries of an index that lies [`beside`](IndexTable::builder) its rows are in the partition
+//! of their row. A put or a delete writes them in one batch with the row, at the version that it
+//! has read. So no entry of a row that is written through the table is stale or missing, and no
+//! copy is another one, also after a process has died. Such an index is looked up in one partition
+//! of rows, which [`within`](Lookup::within) names.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use steadfast::{
+//!     codec::Codec,
+//!     index_table::{IndexTable, IndexTableConfig},
+//!     store::{InMemoryStore, Key, Precondition},
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A row is the state of an order, and a partition has the orders of a tenant.
+//! let text = Codec::new(
+//!     |state: &String| Ok::<_, std::fmt::Error>(state.clone().into_bytes()),
+//!     |bytes| String::from_utf8(bytes.to_vec()),
+//! );
+//! let base = Arc::new(InMemoryStore::new());
+//! let orders = IndexTable::builder(base, text, IndexTableConfig::default())
+//!     .beside("by-state", |state: &String| vec![state.as_str().into()])
+//!     .build()?;
+//! orders.build_indexes(["tenant 7"]).await?;
+//!
+//! let order = Key::new("tenant 7", "order 42");
+//! orders.put(order, &"open".into(), Precondition::Any).await?;
+//! orders.put(order, &"paid".into(), Precondition::Any).await?;
+//! let paid = orders.lookup("by-state", "paid").within("tenant 7").keys().await?;
+//! assert_eq!(paid.rows[0].row, "order 42");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Touching a row
 //!
 //! A put that has written its entries may be on its way to the row, so nobody else may delete an
 //! entry because the row lacks the key now, or fill in a copy of the row. A repair, or the takeover
 //! of a unique key, first *touches* the row: it replaces the row by itself. From then on that put
 //! is refused; it begins anew, and writes its entries anew. Where there is no row, a tombstone is
-//! written, and a delete leaves one, too. It stays for `grace`.
+//! written, and a delete leaves one, too. It stays for `grace`. For entries beside a row nobody
+//! touches it: a repair writes them in a batch that checks the row.
 //!
 //! # Composing
 //!
@@ -198,11 +242,19 @@
 //!    put that wants it, fail until it is deleted from its store, and a repair has been run.
 //! 7. A setting, a store or an index that breaks a rule is refused by its name; so is a row that an
 //!    index has under one key twice, or whose key or copy is too long for the index's store, and a
-//!    row, or a repair, of a partition of the table's own indexes.
+//!    row, or a repair, of a partition of the table's own indexes. With an index beside the rows a
+//!    row key that begins with `index/` is refused, too.
 //! 8. A copy is that of the row as it is, and of a row that has the key, while puts are under way,
 //!    and after a process has died at any request. Copies of a row that was written, deleted or
 //!    expired past the table are those of the former row until a repair. So are those of a row
 //!    that did not decode when it was replaced or deleted.
+//! 9. The entries beside a row are those of the row at any moment, with its copies, also after a
+//!    process has died at any request. Those of a row that was written, deleted or expired past the
+//!    table, or did not decode when it was replaced, are so after a repair. They cost a put no
+//!    request more: with a change among them its write is a batch. A look-up of them costs 2
+//!    requests, and 1 for keys or copies. A batch has the row, and each of its keys twice: a row
+//!    has at most 249 keys beside it on NATS, and 499 on the other engines. A put with more is
+//!    refused. Of a row with more that was written past the table a repair keeps the first ones.
 //!
 //! # Cancel safety
 //!
@@ -249,11 +301,17 @@
 //!   the claim all the time.
 //! - A key with very many rows is one partition of the index: leave the common value out.
 //! - The entries of rows in different partitions are read at different moments.
-//! - A repair reads all entries of all indexes, for any partition of rows.
+//! - A repair reads all entries of all indexes, for any partition of rows. Of those beside their
+//!   rows it reads the entries of the partition alone, twice.
+//! - Entries beside rows are rows of the partition, too, whose keys begin with `index/`. A program
+//!   that scans the partition past the table sees them. An index that is gone leaves them: delete
+//!   the rows that begin with `index/`, its name, and two characters U+0001. Do so before a release
+//!   without any such index, for which they are rows that do not decode.
 //!
 //! # Source
 //!
 //! "Index Table", in: "Cloud Design Patterns" of Microsoft patterns & practices, 2014.
+mod beside;
 mod claim;
 mod config;
 mod error;

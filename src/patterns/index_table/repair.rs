@@ -18,7 +18,7 @@ use crate::{
 const MANY: u64 = 100;
 
 /// Number of requests that are made at a time.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 16;
 
 /// The result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -62,19 +62,21 @@ pub struct DuplicateKey {
 pub struct IndexReport {
     /// Name of the index.
     pub index: String,
-    /// Number of entries, of all partitions of the table.
+    /// Number of entries, of all partitions of the table. Of an index beside its rows, those of the
+    /// partitions that were repaired.
     pub entries: u64,
     /// `true` if a process has looked it up since it was built. If none does, drop it.
     pub is_looked_up: bool,
     /// First parts of keys with more than a tenth of at least 100 entries: such a key tells little
-    /// apart.
+    /// apart. Of an index beside its rows, of the entries of one partition.
     pub coarse: Vec<(String, u64)>,
 }
 
 impl<V> IndexTable<V> {
     /// Repairs the entries of a partition of the table, while all go on: adds those that are
     /// missing, removes those whose row lacks the key, and replaces copies that are not those of
-    /// the row. It reads the partition once, and all indexes.
+    /// the row. It reads the partition once, and all indexes; of those beside their rows the
+    /// entries of the partition alone.
     ///
     /// # Errors
     /// `Invalid` for a partition of the table's own indexes. Else an error of a store. The same
@@ -144,29 +146,27 @@ impl<V> TableInner<V> {
         Ok(report)
     }
 
-    /// Reads the next page of a partition; `None` behind the last one.
+    /// Reads the next page of a scan; `None` behind the last one.
     async fn page(
         &self,
         store: &dyn Store,
-        partition: &str,
+        scan: &mut Scan,
         after: &mut Option<Option<Continuation>>,
     ) -> Result<Option<Vec<Row>>, IndexTableError> {
         let Some(from) = after.take() else { return Ok(None) };
-        let most = store.capabilities().max_batch();
-        let mut scan = Scan::partition(partition).limit((self.config.page as usize).min(most));
-        scan.after = from;
-        let page = self.ask(store.scan(&scan)).await?;
+        (scan.limit, scan.after) = ((self.config.page as usize).min(store.capabilities().max_batch()), from);
+        let page = self.ask(store.scan(scan)).await?;
         *after = page.next.map(Some);
         Ok(Some(page.rows))
     }
 
     /// Adds the entries that rows of a partition lack.
     async fn add_missing(&self, partition: &str, report: &mut RepairReport) -> Result<(), IndexTableError> {
-        let mut after = Some(None);
-        while let Some(rows) = self.page(&*self.base, partition, &mut after).await? {
+        let (mut scan, mut after) = (Scan::partition(partition), Some(None));
+        while let Some(rows) = self.page(&*self.base, &mut scan, &mut after).await? {
             // By the partitions of indexes, each entry with the row that has it.
             let mut wanted = BTreeMap::<(usize, String), Vec<(Entry, String)>>::new();
-            for row in rows {
+            for row in rows.into_iter().filter(|row| !self.is_entry(&row.row)) {
                 let (found, of) = (Found { value: row.value, version: row.version }, Key::new(partition, &row.row));
                 let Some(bytes) = found.live() else { continue };
                 report.rows += 1;
@@ -186,10 +186,15 @@ impl<V> TableInner<V> {
                     None => true,
                     // A claim of this row counts as there, even while a put takes it over.
                     Some(found) => {
-                        self.indexes[nth].is_unique && !stored::is_claim_of(Key::new(partition, row), &found.value)
+                        self.indexes[nth].is_unique() && !stored::is_claim_of(Key::new(partition, row), &found.value)
                     }
                 };
                 let missing: Vec<_> = entries.iter().filter(is_missing).collect();
+                if self.indexes[nth].is_beside() {
+                    let missing = missing.iter().map(|(entry, row)| (row.as_str(), entry.row.as_str()));
+                    report.add(&self.mend(partition, missing).await?);
+                    continue;
+                }
                 for some in missing.chunks(AT_ONCE) {
                     let added =
                         try_join_all(some.iter().map(|(entry, row)| self.add_one(entry, Key::new(partition, row))));
@@ -208,7 +213,7 @@ impl<V> TableInner<V> {
     }
 
     async fn add_one(&self, entry: &Entry, of: Key<'_>) -> Result<Added, IndexTableError> {
-        let added = match self.indexes[entry.index].is_unique {
+        let added = match self.indexes[entry.index].is_unique() {
             true => self.claim(entry, of).await,
             false => self.add_plain(entry, Precondition::Absent).await,
         };
@@ -239,15 +244,19 @@ impl<V> TableInner<V> {
         partitions: &BTreeSet<String>,
         report: &mut RepairReport,
     ) -> Result<IndexReport, IndexTableError> {
-        let index = &self.indexes[nth];
-        let mut counts = Counts::default();
-        for of_index in key::partitions(index.name.as_str()) {
+        let (index, name) = (&self.indexes[nth], self.indexes[nth].name.as_str());
+        let scans: Vec<Scan> = match index.is_beside() {
+            true => partitions.iter().map(|partition| Scan::partition(partition).prefix(key::beside(name))).collect(),
+            false => key::partitions(name).map(Scan::partition).collect(),
+        };
+        let (mut all_counts, mut counts) = (Vec::new(), Counts::default());
+        for mut scan in scans {
             let mut after = Some(None);
-            while let Some(rows) = self.page(&*index.store, &of_index, &mut after).await? {
+            while let Some(rows) = self.page(&*index.store, &mut scan, &mut after).await? {
                 let mut by_partition = BTreeMap::<String, Vec<Seen>>::new();
                 // The state of an index `NAME/00`, if the store has one, is no entry of `NAME`.
                 for row in rows.into_iter().filter(|row| row.row != STATE) {
-                    let Some((key, of)) = key::parse(&row.row) else {
+                    let Some((key, of)) = self.parse(nth, Key::new(&scan.partition, &row.row)) else {
                         report.damaged += 1;
                         continue;
                     };
@@ -257,27 +266,39 @@ impl<V> TableInner<V> {
                         continue;
                     };
                     if partitions.contains(&of.partition) {
-                        let entry = Entry { index: nth, key, partition: of_index.clone(), row: row.row };
+                        let entry = Entry { index: nth, key, partition: scan.partition.clone(), row: row.row };
                         let seen = Seen { entry, row: of.row, version: row.version, copy };
                         by_partition.entry(of.partition).or_default().push(seen);
                     }
                 }
                 for (partition, entries) in by_partition {
-                    self.sweep(&partition, &entries, report).await?;
+                    match index.is_beside() {
+                        true => report.add(&self.sweep_beside(&partition, &entries).await?),
+                        false => self.sweep(&partition, &entries, report).await?,
+                    }
                 }
             }
+            // Each partition of rows is looked up by itself.
+            if index.is_beside() {
+                all_counts.push(std::mem::take(&mut counts));
+            }
         }
+        all_counts.push(counts);
         let (state, _) = self.state(index).await?;
-        let name = index.name.to_string();
+        let name = name.to_owned();
         if state.is_built && !state.is_looked_up {
             self.send_event(|| IndexTableEvent::NeverLookedUp { index: name.clone() });
         }
-        let coarse = if index.is_unique { Vec::new() } else { counts.coarse() };
-        for (key, entries) in coarse.iter().cloned() {
-            let (index, all) = (name.clone(), counts.all);
-            self.send_event(|| IndexTableEvent::CoarseKey { index, key, entries, all });
+        let mut coarse = Vec::new();
+        for counts in all_counts.iter().filter(|_| !index.is_unique()) {
+            for (key, entries) in counts.coarse() {
+                coarse.push((key.clone(), entries));
+                let (index, all) = (name.clone(), counts.all);
+                self.send_event(|| IndexTableEvent::CoarseKey { index, key, entries, all });
+            }
         }
-        Ok(IndexReport { index: name, entries: counts.all, is_looked_up: state.is_looked_up, coarse })
+        let entries = all_counts.iter().map(|counts| counts.all).sum();
+        Ok(IndexReport { index: name, entries, is_looked_up: state.is_looked_up, coarse })
     }
 
     /// Removes those of these entries whose rows lack the key, and replaces copies. The entries
@@ -293,11 +314,7 @@ impl<V> TableInner<V> {
             match self.row_with((nth, &seen.entry.key), of, rows.get(&seen.row)) {
                 Ok(None) => stale.entry(&seen.row).or_default().push((seen, None)),
                 Ok(Some((value, _))) => {
-                    // A row that was written past the table may have one that is too large.
-                    let copy = self.copy(nth, &value);
-                    let can = self.indexes[nth].store.capabilities();
-                    let fits = |copy: &Bytes| can.check_value("copy", &self.value_of(nth, of, Some(copy))).is_ok();
-                    let copy = copy.filter(fits);
+                    let copy = self.possible_copy(nth, of, &value);
                     if self.indexes[nth].copy.is_some() && copy != seen.copy {
                         let value = self.value_of(nth, of, copy.as_ref());
                         stale.entry(&seen.row).or_default().push((seen, Some(value)));
@@ -326,12 +343,12 @@ impl<V> TableInner<V> {
 }
 
 /// An entry as a repair has read it.
-struct Seen {
-    entry: Entry,
+pub(super) struct Seen {
+    pub(super) entry: Entry,
     /// The row of the table that it names.
-    row: String,
+    pub(super) row: String,
     version: Version,
-    copy: Option<Bytes>,
+    pub(super) copy: Option<Bytes>,
 }
 
 /// The result of adding one entry.

@@ -5,6 +5,7 @@
 //! | `index/NAME` | `state` | whether the index is built, and was looked up |
 //! | `index/NAME/00` to `15` | the key and the place of a row | an entry, with a copy or none |
 //! | the same, of a unique index | the key | the place of its row, with a copy or none |
+//! | that of a row | `index/`, index, key and row | an entry beside it, with a copy or none |
 //!
 //! In the table itself a tombstone takes the place of a deleted row for a time.
 use std::fmt;

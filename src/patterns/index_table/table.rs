@@ -49,9 +49,28 @@ pub(super) struct Index<V> {
     keys: Box<KeysOf<V>>,
     /// Part of a row that its entries have beside the place.
     pub(super) copy: Option<Box<CopyOf<V>>>,
-    pub(super) is_unique: bool,
+    kind: Kind,
     /// `true` once this process has seen that it is built, and has noted the look-up.
     pub(super) is_served: AtomicBool,
+}
+
+/// The place of the entries of an index, and the rows that may have one key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Unique,
+    /// In the partition of the row, and in the batch that writes it.
+    Beside,
+}
+
+impl<V> Index<V> {
+    pub(super) fn is_unique(&self) -> bool {
+        self.kind == Kind::Unique
+    }
+
+    pub(super) fn is_beside(&self) -> bool {
+        self.kind == Kind::Beside
+    }
 }
 
 pub(super) struct TableInner<V> {
@@ -83,7 +102,7 @@ impl<V> Builder<IndexTable<V>> {
         store: Arc<dyn Store>,
         keys: impl Fn(&V) -> Vec<IndexKey> + Send + Sync + 'static,
     ) -> Self {
-        self.with(name.into(), store, Box::new(keys), false)
+        self.with(name.into(), store, Box::new(keys), Kind::Plain)
     }
 
     /// Adds an index whose keys at most one row has. A row may have none.
@@ -94,7 +113,16 @@ impl<V> Builder<IndexTable<V>> {
         key: impl Fn(&V) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
         let keys = move |value: &V| key(value).map(Into::into).into_iter().collect();
-        self.with(name.into(), store, Box::new(keys), true)
+        self.with(name.into(), store, Box::new(keys), Kind::Unique)
+    }
+
+    /// Adds an index whose entries lie in the partition of their row, and are written in one batch
+    /// with it. A look-up names that partition, by [`within`](super::Lookup::within). The store of
+    /// the rows needs [`AtomicBatch`](Capability::AtomicBatch). The function is pure, as that of
+    /// any index.
+    pub fn beside(self, name: impl Into<Name>, keys: impl Fn(&V) -> Vec<IndexKey> + Send + Sync + 'static) -> Self {
+        let base = self.spec.base.clone();
+        self.with(name.into(), base, Box::new(keys), Kind::Beside)
     }
 
     /// Lets the entries of this index have a copy of a part of the row, which
@@ -109,9 +137,9 @@ impl<V> Builder<IndexTable<V>> {
         self
     }
 
-    fn with(mut self, name: Name, store: Arc<dyn Store>, keys: Box<KeysOf<V>>, is_unique: bool) -> Self {
+    fn with(mut self, name: Name, store: Arc<dyn Store>, keys: Box<KeysOf<V>>, kind: Kind) -> Self {
         let is_served = AtomicBool::new(false);
-        self.spec.indexes.push(Index { name, store, keys, copy: None, is_unique, is_served });
+        self.spec.indexes.push(Index { name, store, keys, copy: None, kind, is_served });
         self
     }
 }
@@ -124,6 +152,14 @@ impl<V> Component for IndexTable<V> {
         let IndexTableSpec { base, codec, config, mut indexes, copies } = spec;
         config.check()?;
         let can = base.capabilities();
+        if indexes.iter().any(Index::is_beside) {
+            can.require(Capability::AtomicBatch).map_err(|lacks| lacks.refuse("store"))?;
+            if can.max_batch() < 3 {
+                let (backend, most) = (can.backend(), can.max_batch());
+                let rule = format!("must take batches of 3 writes, of the backend `{backend}` one has {most} at most");
+                return Err(ConfigError::new("store", rule));
+            }
+        }
         for needed in [Capability::Linearizable, Capability::TimeToLive] {
             can.require(needed).map_err(|lacks| lacks.refuse("store"))?;
         }
@@ -172,9 +208,10 @@ impl<V> IndexTable<V> {
     /// rows beside those.
     ///
     /// Methods of [this builder alone](crate::Builder#impl-Builder%3CIndexTable%3CV%3E%3E):
-    /// `index`, `unique`, `copying`. `build` fails if two indexes have one name, if a store lacks
-    /// [`Linearizable`](Capability::Linearizable), if that of the rows lacks
-    /// [`TimeToLive`](Capability::TimeToLive), or if a setting breaks a rule.
+    /// `index`, `unique`, `beside`, `copying`. `build` fails if two indexes have one name, if a
+    /// store lacks [`Linearizable`](Capability::Linearizable), if that of the rows lacks
+    /// [`TimeToLive`](Capability::TimeToLive), or [`AtomicBatch`](Capability::AtomicBatch) for an
+    /// index `beside` its rows, or if a setting breaks a rule.
     pub fn builder(base: Arc<dyn Store>, codec: Codec<V>, config: IndexTableConfig) -> Builder<Self> {
         Builder::new(IndexTableSpec { base, codec, config, indexes: Vec::new(), copies: Vec::new() })
     }
@@ -182,11 +219,12 @@ impl<V> IndexTable<V> {
     /// Returns a row.
     ///
     /// # Errors
-    /// An error of the store.
+    /// `Invalid` for a row key that an entry beside a row may have. Else an error of the store.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn get(&self, key: Key<'_>) -> Result<Option<IndexedRow<V>>, IndexTableError> {
+        self.0.check_row(key.row).map_err(IndexTableError::Invalid)?;
         let Some(found) = self.0.read(key).await? else { return Ok(None) };
         let Some(bytes) = found.live() else { return Ok(None) };
         let value = self.0.decode(key, bytes)?;
@@ -198,10 +236,10 @@ impl<V> IndexTable<V> {
     /// # Errors
     /// [`Duplicate`](IndexTableError::Duplicate) if another row has a unique key of it,
     /// [`Conflict`](IndexTableError::Conflict) if the precondition does not hold, `Invalid` if an
-    /// index has a key twice, or a key or a copy that is too long for its store, or the partition.
-    /// A row that does not decode is an error, too, unless it is named by its version. Else an
-    /// error of a store: [`Failure`](crate::port::Failure) tells whether the row may have been
-    /// written.
+    /// index has a key twice, or a key or a copy that is too long for its store, or the partition
+    /// or the row key, or if the row has too many keys for its batch. A row that does not decode is
+    /// an error, too, unless it is named by its version. Else an error of a store:
+    /// [`Failure`](crate::port::Failure) tells whether the row may have been written.
     ///
     /// # Cancel safety
     /// The row is written as a whole or not at all. Stale entries may stay behind, which no look-up
@@ -216,6 +254,7 @@ impl<V> IndexTable<V> {
         let can = self.0.base.capabilities();
         key.check(&can).map_err(IndexTableError::Invalid)?;
         self.0.check_partition(key.partition).map_err(IndexTableError::Invalid)?;
+        self.0.check_row(key.row).map_err(IndexTableError::Invalid)?;
         can.check_value("value", &bytes).map_err(IndexTableError::Invalid)?;
         // The keys of what is stored, which look-ups see: the codec may leave something out.
         let stored = self.0.codec.decode(&bytes).map_err(|error| IndexTableError::Invalid(invalid(error)))?;
@@ -241,6 +280,7 @@ impl<V> IndexTable<V> {
             return Err(IndexTableError::Invalid(PortError::invalid("when", "must not be `Absent` for a delete")));
         }
         self.0.check_partition(key.partition).map_err(IndexTableError::Invalid)?;
+        self.0.check_row(key.row).map_err(IndexTableError::Invalid)?;
         Ok(self.0.write(key, None, &self.0.nothing(), when).await?.is_some())
     }
 
@@ -281,10 +321,13 @@ impl Entry {
 }
 
 /// The part of a row that the indexes have.
-struct Indexed {
+pub(super) struct Indexed {
+    /// Entries in the stores of indexes.
     entries: BTreeSet<Entry>,
+    /// Entries in the partition of the row.
+    pub(super) beside: BTreeSet<Entry>,
     /// The value of an entry with its copy, by the number of the index; `None` for one without.
-    values: Vec<Option<Bytes>>,
+    pub(super) values: Vec<Option<Bytes>>,
 }
 
 impl<V> TableInner<V> {
@@ -318,8 +361,13 @@ impl<V> TableInner<V> {
     fn all_entries(&self, of: Key<'_>, value: &V) -> Vec<Entry> {
         let entries = self.indexes.iter().enumerate().flat_map(|(nth, index)| {
             (index.keys)(value).into_iter().map(move |key| {
-                let row = if index.is_unique { key::unique_entry(&key) } else { key::entry(&key, of) };
-                Entry { index: nth, partition: key::partition_of(index.name.as_str(), key.first()), row, key }
+                let name = index.name.as_str();
+                let (partition, row) = match index.kind {
+                    Kind::Plain => (key::partition_of(name, key.first()), key::entry(&key, of)),
+                    Kind::Unique => (key::partition_of(name, key.first()), key::unique_entry(&key)),
+                    Kind::Beside => (of.partition.to_owned(), key::entry_beside(name, &key, of.row)),
+                };
+                Entry { index: nth, partition, row, key }
             })
         });
         entries.collect()
@@ -341,7 +389,7 @@ impl<V> TableInner<V> {
     }
 
     /// Returns the entries of a row. Refuses a key that an index has twice, or that is too long,
-    /// and a copy that is too large.
+    /// a copy that is too large, and more keys than a batch can have.
     fn checked(&self, of: Key<'_>, value: &V) -> Result<Indexed, IndexTableError> {
         let (mut entries, values) = (BTreeSet::new(), self.values(of, value));
         for entry in self.all_entries(of, value) {
@@ -357,11 +405,18 @@ impl<V> TableInner<V> {
             }
             entries.insert(entry);
         }
-        Ok(Indexed { entries, values })
+        let indexed = self.indexed(entries, values);
+        self.check_beside(&indexed).map_err(IndexTableError::Invalid)?;
+        Ok(indexed)
+    }
+
+    fn indexed(&self, entries: BTreeSet<Entry>, values: Vec<Option<Bytes>>) -> Indexed {
+        let (beside, entries) = entries.into_iter().partition(|entry| self.indexes[entry.index].is_beside());
+        Indexed { entries, beside, values }
     }
 
     fn nothing(&self) -> Indexed {
-        Indexed { entries: BTreeSet::new(), values: vec![None; self.indexes.len()] }
+        self.indexed(BTreeSet::new(), vec![None; self.indexes.len()])
     }
 
     /// Returns the values of entries with copies of this row, by the number of the index.
@@ -375,15 +430,30 @@ impl<V> TableInner<V> {
         self.indexes[index].copy.as_ref().map(|copy| copy(value))
     }
 
+    /// Returns the copy that an entry of this row can have: a row that was written past the table
+    /// may have one that is too large.
+    pub(super) fn possible_copy(&self, index: usize, of: Key<'_>, value: &V) -> Option<Bytes> {
+        let can = self.indexes[index].store.capabilities();
+        let fits = |copy: &Bytes| can.check_value("copy", &self.value_of(index, of, Some(copy))).is_ok();
+        self.copy(index, value).filter(fits)
+    }
+
     /// Returns the value of an entry of a row.
     pub(super) fn value_of(&self, index: usize, of: Key<'_>, copy: Option<&Bytes>) -> Bytes {
-        if self.indexes[index].is_unique { stored::claim(of, copy) } else { stored::plain(copy) }
+        if self.indexes[index].is_unique() { stored::claim(of, copy) } else { stored::plain(copy) }
     }
 
     /// Returns the entries that a row of the store can have: it may have been written past the
     /// table.
     pub(super) fn possible_entries(&self, of: Key<'_>, value: &V) -> BTreeSet<Entry> {
-        self.all_entries(of, value).into_iter().filter(|entry| self.check_entry(entry).is_ok()).collect()
+        let entries = self.all_entries(of, value).into_iter().filter(|entry| self.check_entry(entry).is_ok());
+        let (mut entries, mut beside) = (entries.collect::<BTreeSet<_>>(), 0);
+        // The first ones, in the order that all processes have.
+        entries.retain(|entry| {
+            beside += usize::from(self.indexes[entry.index].is_beside());
+            !self.indexes[entry.index].is_beside() || beside <= self.most_beside()
+        });
+        entries
     }
 
     /// Returns what a delete writes.
@@ -409,9 +479,7 @@ impl<V> TableInner<V> {
             when.check(live.map(|(_, version)| version))?;
             let had = match live {
                 Some((value, _)) => match self.decode(key, value) {
-                    Ok(value) => {
-                        Indexed { entries: self.possible_entries(key, &value), values: self.values(key, &value) }
-                    }
+                    Ok(value) => self.indexed(self.possible_entries(key, &value), self.values(key, &value)),
                     // Its entries are stale from here on.
                     Err(_) if matches!(when, Precondition::Version(_)) => self.nothing(),
                     Err(error) => return Err(error),
@@ -444,7 +512,8 @@ impl<V> TableInner<V> {
             }
             let (value, options) = value.clone().map_or_else(|| self.tombstone(), |value| (value, PutOptions::new()));
             let read = found.as_ref().map_or(Precondition::Absent, |found| Precondition::Version(found.version));
-            match self.ask(self.base.put(key, value, options.when(read))).await {
+            let beside = self.beside_writes(&had, wanted);
+            match self.put_with(key, value, options.when(read), beside).await {
                 Ok(version) => {
                     self.settle(seen, wanted).await;
                     return Ok(Some(version));
@@ -473,12 +542,12 @@ impl<V> TableInner<V> {
     /// the table.
     async fn clear_copy(&self, entry: &Entry, of: Key<'_>) -> Result<Option<(Entry, Version)>, IndexTableError> {
         let index = &self.indexes[entry.index];
-        if index.copy.is_some() && !index.is_unique {
+        if index.copy.is_some() && !index.is_unique() {
             return Ok(Some((entry.clone(), self.add_plain(entry, Precondition::Any).await?)));
         }
         loop {
             let found = self.ask(index.store.get(entry.as_key())).await?;
-            let Some(found) = found.filter(|found| !index.is_unique || stored::is_claim_of(of, &found.value)) else {
+            let Some(found) = found.filter(|found| !index.is_unique() || stored::is_claim_of(of, &found.value)) else {
                 return Ok(None);
             };
             if index.copy.is_none() {
@@ -501,7 +570,7 @@ impl<V> TableInner<V> {
         of: Key<'_>,
         entries: impl Iterator<Item = &'a Entry>,
     ) -> Result<Vec<(Entry, Version)>, IndexTableError> {
-        let (unique, plain): (Vec<_>, Vec<_>) = entries.partition(|entry| self.indexes[entry.index].is_unique);
+        let (unique, plain): (Vec<_>, Vec<_>) = entries.partition(|entry| self.indexes[entry.index].is_unique());
         // One after the other, in the order that all rows have: of two that want the same keys, the
         // first one to claim gets the others, too.
         let mut added = Vec::new();

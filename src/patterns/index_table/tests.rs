@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     IndexKey, RowKey,
-    key::{entry, parse, partition_of, partitions, prefix, unique_entry},
+    key::{beside, entry, entry_beside, parse, parse_beside, partition_of, partitions, prefix, unique_entry},
     repair::Counts,
     stored::{State, claim, copy, is_claim_of, owner, plain, tombstone},
 };
@@ -35,6 +35,20 @@ proptest! {
         // No entry of another first part has the prefix.
         let apart = entry(&IndexKey::new(&longer, &second), of);
         prop_assert_eq!(apart.starts_with(&prefix(&first, "")), first == longer);
+    }
+
+    #[test]
+    fn an_entry_beside_a_row_is_read_back_by_its_index_alone_and_has_the_order_of_its_parts(
+        (index, first, second, other, part, row) in (text(), text(), text(), text(), text(), text()),
+    ) {
+        let (key, of) = (IndexKey::new(&first, &second), Key::new(&part, &row));
+        let name = entry_beside(&index, &key, &row);
+        prop_assert_eq!(parse_beside(&index, Key::new(&part, &name)), Some((key, RowKey::from(of))));
+        let of_other = entry_beside(&index, &IndexKey::new(&first, &other), &row);
+        prop_assert_eq!(name.cmp(&of_other), second.cmp(&other));
+        prop_assert!(name.starts_with(&(beside(&index) + &prefix(&first, &second))));
+        prop_assert_eq!(name.starts_with(&(beside(&other) + &prefix(&first, ""))), index == other);
+        prop_assert_eq!(parse_beside(&other, Key::new(&part, &name)).is_some(), index == other);
     }
 
     #[test]

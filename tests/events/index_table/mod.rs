@@ -1,5 +1,6 @@
 //! Index tables: rows that are found by other keys than their own.
 mod attacks;
+mod beside;
 mod copies;
 mod drops;
 mod faults;
@@ -19,6 +20,8 @@ use steadfast::{
     time::{Clock, ManualClock},
 };
 
+#[cfg(feature = "nats")]
+pub(crate) use beside::{is_refused_beside, lies_beside};
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use faults::ends_at_any;
 

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    beside::{assert_exact, built},
+    *,
+};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -36,11 +39,11 @@ fn of(row: usize, cast: &[usize], isan: Option<u8>) -> Movie {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    // Guarantee: index_table 1, 2.
+    // Guarantee: index_table 1, 2, 9.
     #[test]
     fn look_ups_are_those_of_a_naive_model(acts in prop::collection::vec(act(), 1..40)) {
         let world = World::new();
-        let (table, mut rows) = (world.built(), BTreeMap::<usize, Movie>::new());
+        let (table, mut rows) = (built(&world), BTreeMap::<usize, Movie>::new());
         for act in acts {
             match act {
                 Act::Put(row, cast, isan) => {
@@ -65,6 +68,8 @@ proptest! {
                 }
                 Act::LookUp(actor, prefix) => {
                     let found = world.run(table.lookup("by-actor", ACTORS[actor]).prefix(prefix).rows()).unwrap();
+                    let beside = table.lookup("by-cast", ACTORS[actor]).within("action").prefix(prefix);
+                    prop_assert_eq!(&world.run(beside.rows()).unwrap(), &found);
                     let mut naive: Vec<_> = rows
                         .values()
                         .filter(|movie| movie.cast.iter().any(|of| of == ACTORS[actor]) && movie.title.starts_with(prefix))
@@ -74,6 +79,7 @@ proptest! {
                     prop_assert_eq!(found.rows.into_iter().map(|row| row.value).collect::<Vec<_>>(), naive);
                 }
             }
+            assert_exact(&world);
         }
         world.run(table.repair("action")).unwrap();
         prop_assert_eq!(world.entries("by-actor"), rows.values().map(|movie| movie.cast.len()).sum::<usize>());

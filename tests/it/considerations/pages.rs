@@ -197,7 +197,7 @@ const INDEX_TABLE: [Point; 10] = [
     ("Copies of a row", "a_put_that_changes_no_key_costs_two_requests_and_each_changed_key_three_more"),
     ("has two steps", "copies_come_from_the_index_alone_and_change_with_their_row"),
     ("consistent later", "a_process_in_memory_that_ends_or_fails_at_any_request_leaves_stale_entries_at_most"),
-    ("in one batch", ADVICE),
+    ("in one batch", "a_row_and_the_entries_beside_it_are_written_in_one_batch"),
     ("partitioned itself", "a_row_is_found_by_each_of_its_keys_until_the_next_put"),
     ("composite", "a_look_up_has_the_order_of_the_second_part_a_prefix_and_pages"),
     ("finds the shard", "a_put_that_changes_no_key_costs_two_requests_and_each_changed_key_three_more"),
