@@ -195,7 +195,7 @@ pub struct ParkedStream {
     pub stream: String,
     /// The place of the first event that is left out.
     pub position: Position,
-    /// The reason.
+    /// The reason, or its first 200 characters.
     pub reason: String,
 }
 

@@ -114,7 +114,7 @@ async fn a_topic_that_returns_one_event_at_a_time_is_followed_to_its_end() {
 async fn a_view_whose_source_never_rests_is_served_once_it_has_what_was_there() {
     let store = memory();
     let log = crate::log(&store).await;
-    commit(&log, &facts(100)).await;
+    commit(&log, &facts(600)).await;
     let port = ScriptedPort::new(&Clock::tokio());
     port.by(|_| PortAnswer::pass().request_takes(MS(20)));
     let view = builder(&port.store(store.clone()), &log, ViewConfig::default().page(50)).build().unwrap();
@@ -129,7 +129,9 @@ async fn a_view_whose_source_never_rests_is_served_once_it_has_what_was_there() 
         () = writes => {}
         ready = view.ready() => ready.unwrap(),
     }
-    assert!(view.get("tv-1").await.unwrap().as_of.offset("log", 0).unwrap() >= 100);
+    // It is no further behind than pages of those that came meanwhile.
+    let state = view.state().await.unwrap();
+    assert!(state.as_of.offset("log", 0).unwrap() >= 600 && state.as_of.events_to(&state.head) < 120, "{state:?}");
 }
 
 // Guarantee: materialized_view 8, 9.
@@ -474,4 +476,211 @@ async fn an_event_without_a_stream_that_does_not_decode_stops_a_projector_that_p
     assert!(matches!(&stopped, Err(ViewError::Undecodable { position, .. }) if position.offset == 2), "{stopped:?}");
     // What came before it is folded, and a view is served only once it has all.
     assert_eq!(view.state().await.unwrap().as_of.offset("clicks", 0), Some(1));
+}
+
+// Guarantee: materialized_view 4.
+#[tokio::test(start_paused = true)]
+async fn a_switch_that_comes_late_is_no_step_back_behind_a_page_of_the_served_rows() {
+    let (store, facts) = (memory(), facts(20));
+    let log = crate::log(&store).await;
+    commit(&log, &facts[..15]).await;
+    run_for(&view(&store, &log), SECOND).await.unwrap();
+    let port = ScriptedPort::new(&Clock::tokio());
+    let mut is_first = true;
+    port.by(move |call| match call.method {
+        "batch" if call.target.contains("(3 writes)") && std::mem::take(&mut is_first) => {
+            PortAnswer::pass().request_takes(SECOND * 2)
+        }
+        _ => PortAnswer::pass(),
+    });
+    let rebuilds = builder(&port.store(store.clone()), &log, ViewConfig::default()).build().unwrap();
+    // Another projector folds a page of the served rows meanwhile: its page, as it is in another store.
+    let folds = async {
+        Clock::tokio().sleep(SECOND).await;
+        assert!(port.calls("batch").iter().any(|call| call.target.contains("(3 writes)")), "no switch is on its way");
+        commit(&log, &facts[15..]).await;
+        let other = memory();
+        run_for(&view(&other, &log), SECOND / 10).await.unwrap();
+        for row in other.scan_all(Scan::partition("view/sales")).await.unwrap() {
+            if row.row != "v/1" {
+                store.put(Key::new("view/sales", &row.row), row.value, Precondition::Any.into()).await.unwrap();
+            }
+        }
+    };
+    let reader = async {
+        let (view, mut last) = (view(&store, &log), 0);
+        for _ in 0..400 {
+            let at = view.get("tv-1").await.unwrap().as_of.offset("log", 0).unwrap();
+            assert!(at >= last, "the place went back from {last} to {at}");
+            last = at;
+            Clock::tokio().sleep(MS(10)).await;
+        }
+    };
+    let (rebuilt, ..) = tokio::join!(rebuilds.rebuild(), folds, reader);
+    rebuilt.unwrap();
+    assert_rows(&view(&store, &log), &facts).await;
+}
+
+// Guarantee: materialized_view 4.
+#[tokio::test(start_paused = true)]
+async fn a_rebuild_that_begins_late_takes_no_generation_of_later_ones() {
+    let (store, facts) = (memory(), facts(20));
+    let log = crate::log(&store).await;
+    commit(&log, &facts).await;
+    let view = view(&store, &log);
+    run_for(&view, SECOND).await.unwrap();
+    let port = ScriptedPort::new(&Clock::tokio());
+    port.by(|call| match (call.method, call.number) {
+        ("batch", 1) => PortAnswer::pass().request_takes(SECOND * 4),
+        _ => PortAnswer::pass(),
+    });
+    let late = builder(&port.store(store.clone()), &log, ViewConfig::default()).build().unwrap();
+    let others = async {
+        Clock::tokio().sleep(SECOND).await;
+        for _ in 0..2 {
+            view.rebuild().await.unwrap();
+        }
+        for _ in 0..400 {
+            assert_rows(&view, &facts).await;
+            Clock::tokio().sleep(MS(10)).await;
+        }
+    };
+    let (rebuilt, ()) = tokio::join!(late.rebuild(), others);
+    rebuilt.unwrap();
+    assert_rows(&view, &facts).await;
+}
+
+// Guarantee: materialized_view 2.
+#[tokio::test(start_paused = true)]
+async fn a_projector_that_has_lost_a_page_leaves_the_next_ones_to_the_other() {
+    let store = memory();
+    let log = crate::log(&store).await;
+    let views = [(); 2].map(|()| slow_view(&store, &log, ViewConfig::default()));
+    let mut events = views.each_ref().map(View::events);
+    let writes = async {
+        for _ in 0..2_000 {
+            commit(&log, &[sold("tv-1", 1)]).await;
+            Clock::tokio().sleep(MS(10)).await;
+        }
+    };
+    let (one, other, ()) = tokio::join!(run_for(&views[0], SECOND * 30), run_for(&views[1], SECOND * 30), writes);
+    assert!(one.is_ok() && other.is_ok());
+    assert_eq!(views[0].get("tv-1").await.unwrap().row, Some(Total { n: 2_000, cents: 2_000 }));
+    let told = [told(&mut events[0]).await, told(&mut events[1]).await];
+    let lost = told.iter().flatten().filter(|event| matches!(event, ViewEvent::StandsBy { .. })).count();
+    assert!((1..3).contains(&lost), "{lost} pages were folded for nothing");
+}
+
+// Guarantee: materialized_view 3.
+#[tokio::test(start_paused = true)]
+async fn a_partition_does_not_wait_behind_another_one_that_always_has_more() {
+    let store = memory();
+    let clicks = StoreTopic::open(store.clone(), "clicks", 2).await.unwrap();
+    for _ in 0..200 {
+        click(&clicks, 0, &sold("tv-1", 1)).await;
+    }
+    click(&clicks, 1, &sold("tv-2", 1)).await;
+    let port = ScriptedPort::new(&Clock::tokio());
+    port.by(|_| PortAnswer::pass().request_takes(MS(50)));
+    let view = View::builder(port.store(store.clone()), "clicks", Sales, json(), ViewConfig::default().page(1));
+    let view = view.source(clicks.clone(), json()).build().unwrap();
+    run_for(&view, SECOND * 2).await.unwrap();
+    let state = view.state().await.unwrap();
+    assert_eq!(state.as_of.offset("clicks", 1), Some(1), "{}", state.as_of);
+    assert!(state.as_of.offset("clicks", 0).unwrap() < 200);
+}
+
+// Guarantee: materialized_view 7.
+#[tokio::test(start_paused = true)]
+async fn a_source_of_which_all_events_were_trimmed_stops_the_projector() {
+    let store = memory();
+    let clicks = StoreTopic::open(store.clone(), "clicks", 1).await.unwrap();
+    let view = View::builder(store.clone(), "clicks", Sales, json(), ViewConfig::default());
+    let view = view.source(clicks.clone(), json()).build().unwrap();
+    for round in 1..3 {
+        for _ in 0..5 {
+            click(&clicks, 0, &sold("tv-1", 1)).await;
+        }
+        clicks.trim(0, if round == 1 { 1 } else { 100 }).await.unwrap();
+        let ran = run_for(&view, SECOND).await;
+        let is_trimmed = matches!(&ran, Err(ViewError::Trimmed { first, .. }) if first.offset == 11);
+        assert_eq!(is_trimmed, round == 2, "{ran:?}");
+    }
+    assert_eq!(view.get("tv-1").await.unwrap().row, Some(Total { n: 5, cents: 5 }));
+}
+
+// Guarantee: materialized_view 4, 7.
+#[tokio::test(start_paused = true)]
+async fn a_rebuild_of_a_source_whose_first_events_are_gone_writes_nothing() {
+    let (store, facts) = (memory(), facts(20));
+    let log = crate::log(&store).await;
+    commit(&log, &facts).await;
+    run_for(&view(&store, &log), SECOND).await.unwrap();
+    log.trim(10).await.unwrap();
+    let port = ScriptedPort::new(&Clock::tokio());
+    let rebuilds = builder(&port.store(store.clone()), &log, ViewConfig::default()).build().unwrap();
+    let trimmed = rebuilds.rebuild().await;
+    assert!(matches!(&trimmed, Err(ViewError::Trimmed { first, .. }) if first.offset == 10), "{trimmed:?}");
+    assert_eq!(port.calls("batch"), []);
+}
+
+// Guarantee: materialized_view 4, 5.
+#[tokio::test(start_paused = true)]
+async fn all_rows_of_an_old_generation_and_of_a_retired_version_are_deleted_however_many_there_are() {
+    let store = memory();
+    let log = crate::log(&store).await;
+    commit(&log, &[Fact::Sold((0..350).map(|at| (format!("tv-{at}"), 1)).collect())]).await;
+    let view = view(&store, &log);
+    run_for(&view, SECOND).await.unwrap();
+    view.rebuild().await.unwrap();
+    let rows = async || store.scan_all(Scan::partition("view/sales")).await.unwrap().len();
+    assert_eq!(rows().await, 352);
+    assert!(builder(&store, &log, ViewConfig::default().version(2)).build().unwrap().retire(1).await.unwrap());
+    assert_eq!(rows().await, 1);
+}
+
+// Guarantee: materialized_view 4, 8.
+#[tokio::test(start_paused = true)]
+async fn a_rebuild_takes_the_place_of_one_that_has_events_of_before_a_restore() {
+    let (facts, rows) = (facts(60), memory());
+    let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
+    let now: Vec<_> = facts[..3].iter().chain(&facts[30..]).cloned().collect();
+    commit(&before, &facts[..20]).await;
+    commit(&after, &now).await;
+    let topic = Changed::new(&before, 100);
+    let view = of_topic(&rows, &topic, ViewConfig::default().page(5));
+    run_for(&view, SECOND).await.unwrap();
+    let port = ScriptedPort::new(&Clock::tokio());
+    port.by(|call| match (call.method, call.number) {
+        ("batch", 3..) => PortAnswer::hang(),
+        _ => PortAnswer::pass(),
+    });
+    let killed = of_topic(&port.store(rows.clone()), &topic, ViewConfig::default().page(5));
+    assert!(within(SECOND, killed.rebuild()).await.is_none());
+    assert_eq!(view.state().await.unwrap().next.unwrap().offset("log", 0), Some(5));
+    topic.becomes(&after);
+    let mut events = view.events();
+    let ran = run_for(&view, SECOND * 20).await;
+    assert!(matches!(&ran, Err(ViewError::Diverged { .. })), "{ran:?}");
+    let told = told(&mut events).await;
+    assert!(told.iter().any(|event| matches!(event, ViewEvent::RebuildStopped { generation: 2, .. })), "{told:?}");
+    view.rebuild().await.unwrap();
+    assert_rows(&view, &now).await;
+    assert_eq!(view.state().await.unwrap().generation, Some(3));
+}
+
+// Guarantee: materialized_view 8, 9.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_was_restored_behind_a_load_is_noticed() {
+    let (facts, rows) = (facts(60), memory());
+    let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
+    commit(&before, &facts[..10]).await;
+    commit(&after, &facts[..6]).await;
+    commit(&after, &facts[20..30]).await;
+    let topic = Changed::new(&before, 100);
+    let view = of_topic(&rows, &topic, ViewConfig::default());
+    view.regenerate(async |_| Ok::<_, Infallible>(Vec::new())).await.unwrap();
+    topic.becomes(&after);
+    let ran = run_for(&view, SECOND).await;
+    assert!(matches!(&ran, Err(ViewError::Diverged { position, .. }) if position.offset == 10), "{ran:?}");
 }
