@@ -53,8 +53,8 @@ pub(super) struct Projector<'a, P: Projection> {
     next: Follower,
     /// The generation that it does not build, as its checkpoint was when that failed for good.
     failed: Option<(u64, Version)>,
-    /// Ends of the sources that a generation goes for before it is served as the first one, and whether it was
-    /// at most a page behind them.
+    /// Ends of the sources that a generation goes for before it is served as the first one, and
+    /// `true` if it was at most a page behind them.
     goal: Option<(u64, AsOf, bool)>,
     /// A load without a served generation, as its checkpoint was, and since when.
     load: Option<(u64, Version, Instant)>,
