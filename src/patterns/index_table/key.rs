@@ -17,7 +17,8 @@ const BESIDE: &str = "index/";
 /// A key under which an index has a row.
 ///
 /// The first part is looked up as it is, and the second one by its order and by a prefix. A text is
-/// a key with an empty second part.
+/// a key with an empty second part. Leave zero bytes out of keys: they sort before the end of a
+/// part.
 ///
 /// ```
 /// use steadfast::index_table::IndexKey;

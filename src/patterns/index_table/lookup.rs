@@ -219,12 +219,15 @@ impl<V> TableInner<V> {
         entry: &str,
         value: Bytes,
     ) -> Result<(RowKey, Option<Bytes>), PortError> {
-        match of {
+        let (of, copy) = match of {
             // Without copies the name has all.
-            Some(of) if self.indexes[index].copy.is_none() => Ok((of, None)),
-            Some(of) => Ok((of, stored::copy(entry, value)?)),
-            None => stored::owner(entry, value),
-        }
+            Some(of) if self.indexes[index].copy.is_none() => (of, None),
+            Some(of) => (of, stored::copy(entry, value)?),
+            None => stored::owner(entry, value)?,
+        };
+        // A store would refuse to read it, and all other rows with it.
+        of.as_key().check(&self.base.capabilities()).map_err(|_| stored::damaged(entry))?;
+        Ok((of, copy))
     }
 
     /// Returns a page: of each entry by itself, or of the row that it names, if that has the key.
@@ -269,6 +272,7 @@ impl<V> TableInner<V> {
             let index = self.indexes[nth].name.to_string();
             self.send_event(|| IndexTableEvent::StaleEntries { index, entries: stale });
         }
+        unreadable.sort_unstable();
         unreadable.dedup();
         Ok(IndexPage { rows, next, stale, unreadable })
     }

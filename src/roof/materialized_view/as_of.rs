@@ -27,6 +27,14 @@ impl AsOf {
         self.offset(token.log(), 0).is_some_and(|offset| offset >= token.number())
     }
 
+    /// Returns `true` if no place is before that of the other one.
+    pub(super) fn reaches(&self, other: &Self) -> bool {
+        let has = |(name, offsets): &(Name, Vec<u64>)| {
+            (0..).zip(offsets).all(|(partition, offset)| self.offset(name.as_str(), partition) >= Some(*offset))
+        };
+        other.0.iter().all(has)
+    }
+
     /// Returns the number of events between this place and a later one.
     pub fn events_to(&self, later: &Self) -> u64 {
         let offsets = |of: &Self| of.0.iter().flat_map(|(_, offsets)| offsets).sum::<u64>();

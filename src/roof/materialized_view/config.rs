@@ -17,6 +17,7 @@ pub enum Undecodable {
     #[default]
     Stop,
     /// It leaves out this event and the later ones of its stream, which the view names as parked.
+    /// At an event without a stream or key it stops.
     Park,
 }
 

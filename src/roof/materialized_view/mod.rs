@@ -187,7 +187,8 @@
 //! cannot succeed, they leave it alone and go on with the served generation; the next call of
 //! `rebuild` gives it up. Each
 //! [version](ViewConfig::version) has generations of its own, so that processes of two releases run
-//! beside each other.
+//! beside each other. The first generation of a version is served once it has all events that the
+//! sources had when it was at most a page behind: they need not rest.
 //!
 //! # A source that was restored
 //!
@@ -195,7 +196,9 @@
 //! again. If it is another one, or gone from the end, the source was restored from a backup, and
 //! rows have events that no longer exist. A log that was lost and made anew has another identity:
 //! it is another source. The view is
-//! [`Diverged`](ViewError::Diverged): its projectors stop, and reads fail. An operator then
+//! [`Diverged`](ViewError::Diverged): its projectors stop, and reads fail. A topic may answer from
+//! the memory of a process that has read it: stop the projectors before a source is restored, and
+//! start them behind it. An operator then
 //!
 //! 1. finds out whether the restored source is the one to keep: the error names topic and place,
 //! 2. calls [`rebuild`](View::rebuild), which folds the events that exist; only here a place may go
@@ -230,8 +233,9 @@
 //! 5. A version that has not caught up once says that it is being built, and how far. It does not
 //!    disturb other versions. A retired one is deleted, and its processes are told.
 //! 6. An event that does not decode stops the projector before it, or parks its stream. That is
-//!    named until a rebuild. One of a newer schema always stops it. An event with a key that is too
-//!    long for the store, or has a zero byte, counts as one that does not decode.
+//!    named until a rebuild. One of a newer schema, or without a stream, always stops it. An event
+//!    with a key that is too long for the store, or has a zero byte, counts as one that does not
+//!    decode.
 //! 7. A record that changes more rows than a batch holds stops the projector, and so does a source
 //!    that was trimmed too far. The error has the place, and the rows stay.
 //! 8. If a source has another event than the one that was folded last, the view says so until a

@@ -93,8 +93,8 @@ impl<P: Projection> View<P> {
             inner.clock.sleep(inner.config.idle.min).await;
         };
         if let Err(error) = inner.load(generation, ends, at, load).await {
-            inner.give_up(generation, true).await;
-            return Err(error);
+            let is_retired = inner.give_up(generation, true).await;
+            return Err(if is_retired { ViewError::Retired } else { error });
         }
         inner.finish(generation).await
     }
@@ -158,21 +158,23 @@ impl<P: Projection> ViewInner<P> {
     }
 
     /// Takes back a generation that cannot be built, if another one is served, or it is a load.
-    async fn give_up(&self, generation: u64, is_load: bool) {
+    /// Returns `true` if the version was retired.
+    async fn give_up(&self, generation: u64, is_load: bool) -> bool {
         let version = self.config.version;
         let gives_up = async {
             let look = self.look(version).await.map_err(ViewError::Store)?;
-            let Some((mut generations, at)) = look.generations else { return Ok(()) };
+            let Some((mut generations, at)) = look.generations else { return Ok(false) };
             if (is_load || generations.live.is_some()) && generations.give_up(generation) {
                 let put = Write::put(version_row(version), generations.encode(), Precondition::Version(at));
                 self.batch(vec![put]).await?;
             }
-            Ok::<_, ViewError>(())
+            Ok::<_, ViewError>(generations.is_retired)
         };
-        if let Err(error) = gives_up.await {
+        gives_up.await.unwrap_or_else(|error| {
             // Projectors leave it alone, and the next call joins it, and gives it up.
             self.send_event(|| ViewEvent::Failed { kind: error.backend().map(PortError::kind) });
-        }
+            false
+        })
     }
 
     /// Writes the rows of a load.

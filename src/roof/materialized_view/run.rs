@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, future::pending, pin::pin, time::Duration};
 use futures_util::future::{select_all, try_join_all};
 
 use super::{
-    Projection, View, ViewError, ViewEvent,
+    AsOf, Projection, View, ViewError, ViewEvent,
     source::{Item, hash_of},
     state::{self, Checkpoint, Cut, Generations, Origin, Place, Rivalry, Stop, Turn},
     stored::{checkpoint_row, rows_of, version_row},
@@ -53,6 +53,9 @@ pub(super) struct Projector<'a, P: Projection> {
     next: Follower,
     /// The generation that it does not build, as its checkpoint was when that failed for good.
     failed: Option<(u64, Version)>,
+    /// Ends of the sources that a generation goes for before it is served as the first one, and
+    /// `true` if it was at most a page behind them.
+    goal: Option<(u64, AsOf, bool)>,
     /// A load without a served generation, as its checkpoint was, and since when.
     load: Option<(u64, Version, Instant)>,
     idle: Idle,
@@ -93,7 +96,8 @@ impl<P: Projection> View<P> {
 impl<'a, P: Projection> Projector<'a, P> {
     pub(super) fn new(view: &'a ViewInner<P>, folds_live: bool) -> Self {
         let (live, next) = (Follower::default(), Follower::default());
-        Self { view, folds_live, live, next, failed: None, load: None, idle: Idle::default(), offsets: Vec::new() }
+        let (idle, offsets) = (Idle::default(), Vec::new());
+        Self { view, folds_live, live, next, failed: None, goal: None, load: None, idle, offsets }
     }
 
     /// Works until the generations are as wanted, which is asked before each turn.
@@ -176,7 +180,7 @@ impl<'a, P: Projection> Projector<'a, P> {
             let begun = view.begin(&changed, Some(at), &view.before(), Origin::Events).await?;
             return Ok(Some(if begun.is_some() { Progress::More } else { Progress::CaughtUp }));
         }
-        if generations.built().is_some() && self.switches(&look, false).await? {
+        if generations.built().is_some() && self.switches(&look, self.has_reached_goal(&look)).await? {
             return Ok(Some(Progress::More));
         }
         if self.is_abandoned(&look) {
@@ -184,19 +188,28 @@ impl<'a, P: Projection> Projector<'a, P> {
             return Ok(Some(if begun.is_some() { Progress::More } else { Progress::CaughtUp }));
         }
         let mut progress = Vec::new();
-        if let (true, Some(generation), Some(checkpoint)) = (self.folds_live, generations.live, &look.live) {
+        let built = generations.built().zip(look.next.as_ref());
+        let built = built.filter(|(generation, (_, at))| self.failed != Some((*generation, *at)));
+        // A rebuild takes the place of one that diverged, and its process may have died.
+        let is_replaced = look.live.as_ref().is_some_and(|(live, _)| live.diverged.is_some()) && built.is_some();
+        if let (true, Some(generation), Some(checkpoint)) =
+            (self.folds_live && !is_replaced, generations.live, &look.live)
+        {
             self.live.follows(generation);
             progress.push(step(view, &mut self.live, checkpoint).await?);
             self.offsets = view.offsets(&checkpoint.0);
         }
-        if let (Some(generation), Some(checkpoint)) = (generations.built(), &look.next)
-            && self.failed != Some((generation, checkpoint.1))
-        {
+        if let Some((generation, checkpoint)) = built {
             self.next.follows(generation);
             match step(view, &mut self.next, checkpoint).await {
                 Ok(stepped) => {
-                    if stepped == Progress::CaughtUp && self.switches(&look, true).await? {
+                    if stepped == Progress::CaughtUp
+                        && (self.switches(&look, true).await? || self.finds_diverged(&look).await?)
+                    {
                         return Ok(Some(Progress::More));
+                    }
+                    if stepped == Progress::More && !look.has_live() {
+                        self.sets_goal(generation, &checkpoint.0).await?;
                     }
                     progress.push(stepped);
                     if look.live.is_none() || !self.folds_live {
@@ -224,6 +237,38 @@ impl<'a, P: Projection> Projector<'a, P> {
             _ => Progress::CaughtUp,
         };
         Ok(Some(progress.into_iter().reduce(earliest).unwrap_or(Progress::CaughtUp)))
+    }
+
+    /// Sets the ends that a generation goes for, once it has reached those before. A source that
+    /// never rests has no other end.
+    async fn sets_goal(&mut self, generation: u64, checkpoint: &Checkpoint) -> Result<(), ViewError> {
+        let at = self.view.as_of(checkpoint);
+        if !self.goal.as_ref().is_some_and(|(of, goal, _)| *of == generation && !at.reaches(goal)) {
+            let head = self.view.head().await.map_err(ViewError::Store)?;
+            let is_near = at.events_to(&head) <= u64::from(self.view.config.page);
+            self.goal = Some((generation, head, is_near));
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if the generation that is built has all events up to ends that it was near.
+    fn has_reached_goal(&self, look: &Look) -> bool {
+        let (Some((of, goal, true)), Some((next, _))) = (&self.goal, &look.next) else { return false };
+        let built = look.generations.as_ref().and_then(|(generations, _)| generations.built());
+        built == Some(*of) && self.view.as_of(next).reaches(goal)
+    }
+
+    /// Notes that the served generation has diverged, where no projector of it may be at work: a
+    /// generation that has caught up, and is behind it, could never take its place.
+    async fn finds_diverged(&self, look: &Look) -> Result<bool, ViewError> {
+        let live = look.generations.as_ref().and_then(|(generations, _)| generations.live);
+        let (false, true, Some(live), Some(checkpoint)) = (self.folds_live, look.has_live(), live, &look.live) else {
+            return Ok(false);
+        };
+        match self.view.read_page(&checkpoint.0, 0).await? {
+            Ok(_) => Ok(false),
+            Err(place) => self.view.set_diverged(live, checkpoint, place).await.map(|()| true),
+        }
     }
 
     /// Returns `true` for a load that nobody goes on with, and that nothing is served beside.
@@ -296,13 +341,8 @@ async fn step<P: Projection>(
     }
     let items = match view.read_page(checkpoint, follower.first).await? {
         Ok(items) => items,
-        Err((source, position)) => {
-            let mut diverged = checkpoint.clone();
-            diverged.diverged = Some((source, position));
-            let row = checkpoint_row(view.config.version, follower.generation);
-            let put = Write::put(row, diverged.encode(), Precondition::Version(*at));
-            // The next turn says so; after a conflict it looks at the other projector's checkpoint.
-            view.batch(vec![put]).await?;
+        Err(place) => {
+            view.set_diverged(follower.generation, &(checkpoint.clone(), *at), place).await?;
             return Ok(Progress::More);
         }
     };
@@ -347,6 +387,20 @@ impl<P: Projection> ViewInner<P> {
         Err(ViewError::Invalid(PortError::invalid("source", rule)))
     }
 
+    /// Notes the place of an event that is another one by now.
+    async fn set_diverged(
+        &self,
+        generation: u64,
+        (checkpoint, at): &(Checkpoint, Version),
+        place: (u64, Position),
+    ) -> Result<(), ViewError> {
+        let diverged = Checkpoint { diverged: Some(place), ..checkpoint.clone() };
+        let row = checkpoint_row(self.config.version, generation);
+        // The next turn says so; after a conflict it looks at the other projector's checkpoint.
+        self.batch(vec![Write::put(row, diverged.encode(), Precondition::Version(*at))]).await?;
+        Ok(())
+    }
+
     /// Returns the offsets of a checkpoint in the order of the view's own sources.
     fn offsets(&self, checkpoint: &Checkpoint) -> Vec<u64> {
         let of = |identity: &str| checkpoint.sources.iter().find(|source| source.identity == identity);
@@ -382,7 +436,8 @@ impl<P: Projection> ViewInner<P> {
             pages.rotate_left(at);
         }
         let item = |slot, at: usize| move |recorded| self.sources[at].item(slot, recorded);
-        Ok(Ok(pages.into_iter().flat_map(|(slot, at, found)| found.into_iter().map(item(slot, at))).collect()))
+        let items = pages.into_iter().flat_map(|(slot, at, found)| found.into_iter().map(item(slot, at)));
+        Ok(Ok(items.take(self.config.page as usize).collect()))
     }
 
     /// Reads a partition behind a place, and the event there once more. The inner error is an event
@@ -397,10 +452,12 @@ impl<P: Projection> ViewInner<P> {
         let (source, last) = (&self.sources[at], Position::new(partition, place.offset));
         let known = place.hash.filter(|_| place.offset > 0);
         let from = if known.is_some() { place.offset } else { place.offset + 1 };
-        let read = source.topic.read(partition, Read::from(from).max(most + usize::from(known.is_some())));
-        let read = ask(&self.clock, ATTEMPT, read).await;
-        let mut found =
-            read.map_err(|error| ViewError::Store(error.or_timed_out("view: a source did not answer in time")))?;
+        let read = async |from, most| {
+            let read = ask(&self.clock, ATTEMPT, source.topic.read(partition, Read::from(from).max(most))).await;
+            read.map_err(|error| ViewError::Store(error.or_timed_out("view: a source did not answer in time")))
+        };
+        let mut found = read(from, most + usize::from(known.is_some())).await?;
+        let mut is_there = false;
         if let (Some(known), Some(first)) = (known, found.first())
             && first.position.offset == place.offset
         {
@@ -408,14 +465,19 @@ impl<P: Projection> ViewInner<P> {
                 return Ok(Err(last));
             }
             found.remove(0);
-            // Here it stands: nothing was trimmed, and the log is no shorter one.
-            return Ok(Ok(found));
+            // An answer may end with that event, although more follow.
+            if found.is_empty() {
+                found = read(place.offset + 1, most).await?;
+            }
+            // Here it stands: the log is no shorter one.
+            is_there = true;
         }
         let trimmed =
             |first| ViewError::Trimmed { topic: source.name.to_string(), first: Position::new(partition, first) };
         match found.first() {
             Some(first) if first.position.offset > place.offset + 1 => Err(trimmed(first.position.offset)),
             Some(_) => Ok(Ok(found)),
+            None if is_there => Ok(Ok(found)),
             None => {
                 let bounds = self.bounds(at, partition).await.map_err(ViewError::Store)?;
                 match bounds.first {

@@ -129,6 +129,8 @@ pub(super) type ParkedStreams = BTreeMap<(u64, String), Parked>;
 
 /// Maximum number of parked streams. Above it a projector stops.
 const MAX_PARKED: usize = 1_000;
+/// Maximum number of characters of a reason that is kept.
+const REASON: usize = 200;
 
 /// The place of a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -331,13 +333,25 @@ impl<'a, E> Cut<'a, E> {
                 (Err(error), Some(place))
                     if undecodable == Undecodable::Park && error.kind() != PortErrorKind::TooNew =>
                 {
-                    newly.insert(place, Parked { position: item.recorded.position, reason: error.to_string() });
+                    newly.insert(
+                        place,
+                        Parked { position: item.recorded.position, reason: shortened(error.to_string()) },
+                    );
                 }
                 (Err(error), _) => return Err(error),
             }
         }
         Ok(newly)
     }
+}
+
+/// Returns the beginning of a text: each read gets the checkpoint with all reasons.
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(REASON) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
 }
 
 /// Folds events into rows, each with its key, by their numbers.

@@ -195,7 +195,7 @@ pub struct ParkedStream {
     pub stream: String,
     /// The place of the first event that is left out.
     pub position: Position,
-    /// The reason.
+    /// The reason, or its first 200 characters.
     pub reason: String,
 }
 
@@ -234,7 +234,8 @@ impl<P: Projection> View<P> {
     /// # Errors
     /// [`Building`](ViewError::Building) before the view has caught up once,
     /// [`Diverged`](ViewError::Diverged) if its source was restored,
-    /// [`Retired`](ViewError::Retired), or an error of the store.
+    /// [`Retired`](ViewError::Retired), `Invalid` for a key that no row can have, or an error of
+    /// the store.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -361,6 +362,13 @@ pub(super) struct Look {
     pub(super) next: Option<(Checkpoint, Version)>,
 }
 
+impl Look {
+    /// Returns `true` if there is a generation that is served, and has not diverged.
+    pub(super) fn has_live(&self) -> bool {
+        self.live.as_ref().is_some_and(|(live, _)| live.diverged.is_none())
+    }
+}
+
 /// The text of a request to the store or a topic without an answer.
 pub(super) fn unanswered(error: AskError<StoreError>) -> PortError {
     match error.or_timed_out("view: the store did not answer in time") {
@@ -459,6 +467,7 @@ impl<P: Projection> ViewInner<P> {
         let mut generation = self.live.load(Relaxed);
         loop {
             let checkpoint = checkpoint_row(version, generation);
+            key.map_or(Ok(()), |key| self.check_key(generation, key)).map_err(ViewError::Invalid)?;
             let name = key.map(|key| rows_of(version, generation) + key);
             let mut names = vec![version_row.as_str(), checkpoint.as_str()];
             names.extend(name.as_deref());

@@ -234,3 +234,190 @@ fn indexes_of_one_store_whose_names_share_a_beginning_are_repaired_apart() {
     assert_eq!((report.damaged, report.added, report.removed), (0, 0, 0));
     assert!(report.indexes.iter().all(|index| index.entries == 1), "{report:?}");
 }
+// Guarantee: index_table 1.
+#[test]
+fn a_row_that_does_not_decode_is_named_once_though_several_of_its_keys_are_found() {
+    let world = World::new();
+    let [base, store, _] = world.stores.clone();
+    let by_each = |movie: &Movie| movie.cast.iter().map(|actor| IndexKey::new("all", actor)).collect();
+    let table = IndexTable::builder(base, json(), IndexTableConfig::default())
+        .index("by-each", store, by_each)
+        .clock(&world.clock)
+        .build()
+        .unwrap();
+    world.run(table.build_indexes(["action"])).unwrap();
+    world.put(&table, &movie("Alien", &["a", "c"]));
+    world.put(&table, &movie("Heat", &["b", "d"]));
+    for title in ["Alien", "Heat"] {
+        world.run(world.stores[0].put(at(title), "{".into(), Precondition::Any.into())).unwrap();
+    }
+    let page = world.run(table.lookup("by-each", "all").rows()).unwrap();
+    let named: Vec<_> = page.unreadable.iter().map(|(key, _)| key.row.as_str()).collect();
+    assert_eq!(named, ["Alien", "Heat"]);
+}
+// Guarantee: index_table 6.
+#[test]
+fn an_entry_that_names_a_row_that_no_store_has_is_damaged_and_ends_no_repair() {
+    let world = World::new();
+    let table = world.built();
+    world.put(&table, &numbered("Alien", "1"));
+    let long = "x".repeat(1_010);
+    for nth in 0..16 {
+        for name in ["a\u{1}\u{1}b\u{1}\u{1}action\u{1}\u{1}", "a\u{1}\u{1}b\u{1}\u{1}\u{1}\u{1}Alien"] {
+            let partition = format!("index/by-actor/{nth:02}");
+            let put = world.stores[1].put(Key::new(&partition, name), "\u{1}".into(), Precondition::Any.into());
+            world.run(put).unwrap();
+        }
+    }
+    world.write(&movie("Heat", &["Pacino"]));
+    let report = world.run(table.repair("action")).unwrap();
+    assert_eq!((report.rows, report.added, report.damaged), (2, 1, 32));
+    // A look-up of the key says so, and one of another key finds its rows.
+    let told = world.run(table.lookup("by-actor", "a").rows()).unwrap_err().to_string();
+    assert!(told.contains("cannot be decoded"), "{told}");
+    assert_eq!(world.titles(&table, "Pacino"), ["Heat"]);
+    let told = world.run(table.lookup("by-actor", long).rows()).map(|page| page.rows.len());
+    assert!(matches!(told, Ok(0) | Err(IndexTableError::Invalid(_))), "{told:?}");
+}
+// Guarantee: index_table 1.
+#[test]
+fn pages_find_each_row_that_stays_once_while_others_move() {
+    let world = World::new();
+    let table = world.built();
+    for n in 0..40 {
+        world.put(&table, &movie(&format!("{n:02}"), &["Weaver"]));
+    }
+    for limit in [1, 3, 7] {
+        let (mut found, mut after, mut round) = (Vec::new(), None, 0);
+        loop {
+            let mut lookup = table.lookup("by-actor", "Weaver").limit(limit);
+            if let Some(after) = after {
+                lookup = lookup.after(after);
+            }
+            let page = world.run(lookup.rows()).unwrap();
+            assert!(page.rows.len() <= limit);
+            found.extend(page.rows.into_iter().map(|row| row.value.title));
+            // Odd rows come and go.
+            let odd = format!("{:02}", (round * 2 + 1) % 40);
+            world.put(&table, &movie(&odd, if round % 2 == 0 { &["Hurt"] } else { &["Weaver"] }));
+            round += 1;
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        let even: Vec<_> = found.iter().filter(|title| title.parse::<u32>().unwrap() % 2 == 0).collect();
+        assert_eq!(even, (0..20).map(|n| format!("{:02}", n * 2)).collect::<Vec<_>>().iter().collect::<Vec<_>>());
+        assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "{found:?}");
+    }
+    let refused = world.run(table.lookup("by-actor", "Weaver").limit(0).rows());
+    assert!(matches!(&refused, Err(IndexTableError::Invalid(error)) if error.to_string().contains("`limit`")));
+    assert_eq!(world.run(table.lookup("by-actor", "Weaver").limit(usize::MAX).keys()).unwrap().next, None);
+}
+// Guarantee: index_table 2.
+#[test]
+fn two_rows_that_swap_their_unique_keys_are_both_refused_and_keep_them() {
+    let world = World::new();
+    let (table, other) = (world.built(), world.table());
+    world.put(&table, &numbered("Alien", "1"));
+    world.put(&table, &numbered("Heat", "2"));
+    let (alien, heat) = (numbered("Alien", "2"), numbered("Heat", "1"));
+    let (one, two) = world.run(async {
+        futures::join!(
+            table.put(at("Alien"), &alien, Precondition::Any),
+            other.put(at("Heat"), &heat, Precondition::Any)
+        )
+    });
+    assert!(is_duplicate(&one) && is_duplicate(&two), "{one:?} {two:?}");
+    for (isan, title) in [("1", "Alien"), ("2", "Heat")] {
+        assert_eq!(world.run(table.lookup("by-isan", isan).rows()).unwrap().rows[0].value.title, title);
+    }
+    let never = Precondition::Version(steadfast::store::Version::new(0));
+    for key in [at("Alien"), at("New")] {
+        let refused = world.run(table.put(key, &movie(key.row, &["Holm"]), never));
+        assert!(matches!(refused, Err(IndexTableError::Conflict { .. })), "{refused:?}");
+    }
+    assert_eq!((world.entries("by-isan"), world.entries("by-actor")), (2, 0));
+}
+// Guarantee: index_table 1.
+#[test]
+fn a_delete_of_a_lost_entry_that_comes_late_spares_the_entry_of_a_later_put() {
+    for index in ["by-actor", "by-isan"] {
+        let world = World::new();
+        let (table, other) = (world.built(), world.table());
+        let alien = Movie { isan: Some("1".to_owned()), ..movie("Alien", &["Weaver"]) };
+        world.put(&table, &alien);
+        world.script.always("delete", PortAnswer::pass().request_takes(SECOND * 2));
+        let gone = movie("Alien", &[]);
+        world.run(async {
+            let loses = table.put(at("Alien"), &gone, Precondition::Any);
+            let gains = async {
+                world.clock.sleep(SECOND).await;
+                other.put(at("Alien"), &alien, Precondition::Any).await.unwrap();
+            };
+            futures::join!(loses, gains).0.unwrap();
+        });
+        let first = if index == "by-actor" { "Weaver" } else { "1" };
+        assert_eq!(world.run(table.lookup(index, first).rows()).unwrap().rows.len(), 1, "{index}");
+    }
+}
+// Guarantee: index_table 1, 7.
+#[test]
+fn a_page_with_more_rows_than_a_request_to_the_store_names_has_all_of_them() {
+    let world = World::new();
+    let small = ScriptedPort::changing(&world.clock, |can| can.largest_batch(3));
+    let [base, actors, _] = world.stores.clone();
+    let table = IndexTable::builder(small.store(base), json(), IndexTableConfig::default())
+        .index("by-actor", actors, by_actor)
+        .clock(&world.clock)
+        .build()
+        .unwrap();
+    world.run(table.build_indexes(["action"])).unwrap();
+    let titles: Vec<_> = (0..8).map(|n| n.to_string()).collect();
+    titles.iter().for_each(|title| world.put(&table, &movie(title, &["Weaver"])));
+    small.forget();
+    assert_eq!(world.titles(&table, "Weaver"), titles);
+    assert_eq!(small.calls("scan").len(), 3);
+    let report = world.run(table.repair("action")).unwrap();
+    assert_eq!((report.rows, report.added, report.removed), (8, 0, 0));
+}
+// Guarantee: index_table 2.
+#[test]
+fn puts_that_wait_for_each_other_do_not_wait_equally_long() {
+    let waits = [1, 2].map(|seed| {
+        let world = World::new();
+        let table = with_two(&world, seed);
+        world.run(table.build_indexes(["action"])).unwrap();
+        world.script.by(|call| match (call.method, call.target.as_str()) {
+            ("put", "Dead") => PortAnswer::fail(PortErrorKind::Unavailable),
+            _ => PortAnswer::pass(),
+        });
+        assert!(world.run(table.put(at("Dead"), &numbered("Dead", "1"), Precondition::Any)).is_err());
+        world.script.by(|_| PortAnswer::pass());
+        let began = world.clock.now();
+        world.put(&table, &numbered("Heat", "1"));
+        world.clock.now() - began
+    });
+    assert!(waits[0] != waits[1] && waits.iter().all(|wait| (SECOND..=SECOND * 2).contains(wait)), "{waits:?}");
+}
+// Guarantee: index_table 4.
+#[test]
+fn a_row_that_loses_a_shared_key_during_a_repair_is_no_duplicate() {
+    let world = World::new();
+    let table = world.built();
+    world.put(&table, &numbered("Alien", "1"));
+    world.write(&numbered("Heat", "1"));
+    world.script.by(|call| match call.method {
+        "put" if call.target.starts_with('1') => PortAnswer::pass().request_takes(SECOND * 2),
+        _ => PortAnswer::pass(),
+    });
+    let report = world.run(async {
+        let changes = async {
+            world.clock.sleep(SECOND).await;
+            let value = json::<Movie>().encode(&numbered("Heat", "2")).unwrap();
+            world.stores[0].put(at("Heat"), value.into(), Precondition::Any.into()).await.unwrap();
+        };
+        futures::join!(table.repair("action"), changes).0.unwrap()
+    });
+    assert_eq!(report.duplicates, []);
+}

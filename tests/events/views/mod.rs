@@ -1,4 +1,5 @@
 //! Views: rows that follow logs and topics.
+mod attacks;
 mod drops;
 mod faults;
 mod reads;
