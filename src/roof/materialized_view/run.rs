@@ -1,7 +1,7 @@
 //! The projector: it folds pages of events into generations, and serves them.
 use std::{collections::BTreeMap, future::pending, pin::pin, time::Duration};
 
-use futures_util::future::{select_all, try_join_all};
+use futures_util::future::{join, select_all, try_join_all};
 
 use super::{
     AsOf, Projection, View, ViewError, ViewEvent,
@@ -20,12 +20,13 @@ use crate::{
 };
 
 /// A generation as a projector knows it.
-#[derive(Default)]
-struct Follower {
+struct Follower<E> {
     generation: u64,
     rivalry: Rivalry,
     /// Partition with which the next page begins.
     first: usize,
+    /// The next page, read while the last one was written.
+    ahead: Ahead<E>,
 }
 
 /// Maximum number of old rows that are deleted between two pages of events.
@@ -49,8 +50,8 @@ pub(super) struct Projector<'a, P: Projection> {
     view: &'a ViewInner<P>,
     /// The served generation is folded, too, and not only the one that is built.
     folds_live: bool,
-    live: Follower,
-    next: Follower,
+    live: Follower<P::Event>,
+    next: Follower<P::Event>,
     /// The generation that it does not build, as its checkpoint was when that failed for good.
     failed: Option<(u64, Version)>,
     /// Ends of the sources that a generation goes for before it is served as the first one, and
@@ -316,7 +317,13 @@ impl<'a, P: Projection> Projector<'a, P> {
     }
 }
 
-impl Follower {
+impl<E> Default for Follower<E> {
+    fn default() -> Self {
+        Self { generation: 0, rivalry: Rivalry::default(), first: 0, ahead: None }
+    }
+}
+
+impl<E> Follower<E> {
     fn follows(&mut self, generation: u64) {
         if self.generation != generation {
             *self = Self { generation, ..Self::default() };
@@ -327,7 +334,7 @@ impl Follower {
 /// Folds the next page of a generation.
 async fn step<P: Projection>(
     view: &ViewInner<P>,
-    follower: &mut Follower,
+    follower: &mut Follower<P::Event>,
     (checkpoint, at): &(Checkpoint, Version),
 ) -> Result<Progress, ViewError> {
     if let Some((source, position)) = checkpoint.diverged {
@@ -339,7 +346,11 @@ async fn step<P: Projection>(
     if let Turn::Waits(until) = turn {
         return Ok(Progress::Waits(until));
     }
-    let items = match view.read_page(checkpoint, follower.first).await? {
+    let page = match follower.ahead.take() {
+        Some((behind, page)) if behind == *at => page,
+        _ => view.read_page(checkpoint, follower.first).await?,
+    };
+    let items = match page {
         Ok(items) => items,
         Err(place) => {
             view.set_diverged(follower.generation, &(checkpoint.clone(), *at), place).await?;
@@ -357,12 +368,13 @@ async fn step<P: Projection>(
         return Ok(Progress::CaughtUp);
     }
     let generation = follower.generation;
-    match view.fold_page(generation, checkpoint, *at, &items).await? {
-        true => {
+    match view.fold_page(generation, checkpoint, *at, (&items, follower.first)).await? {
+        Some(ahead) => {
+            follower.ahead = ahead;
             view.announce().await;
             Ok(Progress::More)
         }
-        false => {
+        None => {
             let now = view.clock.now();
             follower.rivalry.lost(now, standby);
             view.send_event(|| ViewEvent::StandsBy { generation });
@@ -373,6 +385,9 @@ async fn step<P: Projection>(
 
 /// The items of a page; or the place of an event that is another one by now.
 type ReadPage<E> = Result<Vec<Item<E>>, (u64, Position)>;
+
+/// A page that was read ahead, and the version of the checkpoint that it follows.
+type Ahead<E> = Option<(Version, ReadPage<E>)>;
 
 impl<P: Projection> ViewInner<P> {
     /// Refuses a checkpoint of other sources.
@@ -489,14 +504,16 @@ impl<P: Projection> ViewInner<P> {
         }
     }
 
-    /// Folds records, and writes the page. Returns `false` if another projector was faster.
+    /// Folds records, and writes the page. `None` if another projector was faster. While a page is
+    /// written that others follow, the next one is read, which begins with partition `first`: it is
+    /// that behind the new version of the checkpoint.
     async fn fold_page(
         &self,
         generation: u64,
         checkpoint: &Checkpoint,
         at: Version,
-        items: &[Item<P::Event>],
-    ) -> Result<bool, ViewError> {
+        (items, first): (&[Item<P::Event>], usize),
+    ) -> Result<Option<Ahead<P::Event>>, ViewError> {
         let sources: Vec<u64> =
             (0..).zip(&checkpoint.sources).flat_map(|(nth, source)| source.places.iter().map(move |_| nth)).collect();
         let source_of = |slot: usize| sources.get(slot).copied().unwrap_or_default();
@@ -520,14 +537,16 @@ impl<P: Projection> ViewInner<P> {
         let rows = writes.len() as u64;
         let row = checkpoint_row(self.config.version, generation);
         writes.insert(0, Write::put(row, next.encode(), Precondition::Version(at)));
-        let written = self.batch(writes).await?;
-        if written.is_some() {
-            self.send_event(|| ViewEvent::Projected { generation, records: page.taken as u64, rows });
-            for ((_, stream), parked) in page.parked {
-                self.send_event(|| ViewEvent::Parked { stream, reason: parked.reason });
-            }
+        let is_full = page.taken < items.len() || items.len() >= self.config.page as usize;
+        // A read that fails is made again behind the page, and tells then.
+        let reads = async { if is_full { self.read_page(&next, first).await.ok() } else { None } };
+        let (written, ahead) = join(self.batch(writes), reads).await;
+        let Some(versions) = written? else { return Ok(None) };
+        self.send_event(|| ViewEvent::Projected { generation, records: page.taken as u64, rows });
+        for ((_, stream), parked) in page.parked {
+            self.send_event(|| ViewEvent::Parked { stream, reason: parked.reason });
         }
-        Ok(written.is_some())
+        Ok(Some(versions[0].zip(ahead)))
     }
 
     /// Refuses a key that no row of a generation can have.

@@ -202,3 +202,60 @@ async fn settings_and_sources_that_break_a_rule_are_refused_by_name() {
         assert!(matches!(&error, Err(ViewError::Invalid(error)) if error.to_string().contains("`source`")));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_next_page_is_read_while_a_full_one_is_written() {
+    let (source, target) = (ScriptedPort::new(&Clock::tokio()), ScriptedPort::new(&Clock::tokio()));
+    let log = crate::log(&source.store(memory())).await;
+    let facts = facts(20);
+    commit(&log, &facts).await;
+    for port in [&source, &target] {
+        port.by(|_| PortAnswer::pass().request_takes(Duration::from_millis(10)));
+    }
+    let view = builder(&target.store(memory()), &log, ViewConfig::default().page(5)).build().unwrap();
+    let read_beside = || {
+        let reads = source.calls("scan");
+        let is_beside =
+            |batch: &PortCall| reads.iter().any(|read| read.began >= batch.began && Some(read.began) < batch.ended);
+        target.calls("batch").iter().filter(|batch| is_beside(batch)).count()
+    };
+    run_for(&view, SECOND * 10).await.unwrap();
+    assert_eq!(read_beside(), 4, "one for each page");
+    assert_rows(&view, &facts).await;
+    // Nothing follows the last one.
+    for port in [&source, &target] {
+        port.forget();
+    }
+    commit(&log, &[sold("tv-1", 1)]).await;
+    run_for(&view, SECOND * 10).await.unwrap();
+    assert_eq!(read_beside(), 0);
+}
+
+// Guarantee: materialized_view 2.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_was_read_ahead_is_dropped_if_another_projector_has_folded_it() {
+    let (store, facts) = (memory(), facts(30));
+    let log = crate::log(&store).await;
+    run_for(&view(&store, &log), SECOND).await.unwrap();
+    commit(&log, &facts[..20]).await;
+    let port = ScriptedPort::new(&Clock::tokio());
+    // Behind its first page it cannot reach the store for half a minute, and does not know that another one works.
+    let (mut folded, until) = (false, Clock::tokio().now() + SECOND * 30);
+    port.by(move |call| {
+        folded |= call.method == "batch" && call.number == 1;
+        let is_away = folded && call.method == "scan" && call.began < until;
+        if is_away { PortAnswer::fail(PortErrorKind::Unavailable) } else { PortAnswer::pass() }
+    });
+    let open = |store: &Arc<dyn Store>| builder(store, &log, ViewConfig::default().page(5)).build().unwrap();
+    let (slow, quick) = (open(&port.store(store.clone())), open(&store));
+    let folds = slow.clone();
+    let slow_one = tokio::spawn(async move { run_for(&folds, SECOND * 120).await });
+    Clock::tokio().sleep(SECOND).await;
+    assert_eq!(port.calls("batch").len(), 1, "one page");
+    run_for(&quick, SECOND * 20).await.unwrap();
+    assert_rows(&quick, &facts[..20]).await;
+    let token = commit(&log, &facts[20..]).await;
+    quick.get_after("tv-1", &token, SECOND * 90).await.unwrap();
+    slow_one.abort();
+    assert_rows(&quick, &facts).await;
+}
