@@ -26,12 +26,18 @@ pub(crate) async fn yield_now() {
 
 /// Polls both futures until one is ready, and drops the other; `one` wins if both are ready.
 pub(crate) async fn race<A: Future, B: Future>(one: A, other: B) -> First<A::Output, B::Output> {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|cx| match one.as_mut().poll(cx) {
+    race_pinned(pin!(one), pin!(other)).await
+}
+
+/// As [`race`], of futures that are pinned where they are, and are not moved.
+pub(crate) fn race_pinned<A: Future, B: Future>(
+    mut one: Pin<&mut A>,
+    mut other: Pin<&mut B>,
+) -> impl Future<Output = First<A::Output, B::Output>> {
+    poll_fn(move |cx| match one.as_mut().poll(cx) {
         Poll::Ready(one) => Poll::Ready(First::One(one)),
         Poll::Pending => other.as_mut().poll(cx).map(First::Other),
     })
-    .await
 }
 
 /// Continues a future that the caller may have polled already, with the waker of the coming poll: a

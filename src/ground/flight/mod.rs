@@ -10,15 +10,17 @@
 //! Locks are taken in one order: a shard of the table, then a flight's state. Neither is held while
 //! foreign code runs: the work is taken out to be polled, and dropped outside.
 //
-// The only atomic is `closed` of a flight. It is stored under the lock of the flight's shard, together with
-// the removal from the table, and it is never reset. The driver loads it without that lock, only to skip
-// `close`:
+// `closed` of a flight is stored under the lock of the flight's shard, together with the removal from the
+// table, and it is never reset. The driver loads it without that lock, only to skip `close`:
 //
 // - If it reads `true`, the flight is being removed by a thread that holds the lock, and nothing else is
 //   concluded from it.
 // - If it reads `false`, `close` takes the lock and looks into the table, which decides.
 //
 // So a stale value costs a lock and nothing else, and `Relaxed` suffices.
+//
+// `polled_by` of a flight is the mark of the thread that polls the work, or zero. A thread only asks whether
+// it is its own mark, which it has stored itself, so `Relaxed` suffices.
 mod seat;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
@@ -33,7 +35,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
 };
@@ -64,32 +66,36 @@ struct Table<K: Hash + Eq, T> {
 type Shard<K, T> = HashTable<Arc<Flight<K, T>>>;
 
 /// The work in progress for a key.
-pub(crate) struct Flight<K, T> {
+pub(crate) struct Flight<K: Hash + Eq, T> {
+    flights: Flights<K, T>,
     key: K,
     hash: u64,
+    /// Type of the work. After a panic, callers compare it with the type of their own work.
+    work_type: TypeId,
     /// `true` once the flight can no longer be joined. See the header for its ordering.
     closed: AtomicBool,
+    /// Mark of the thread that is polling the work. See the header for its ordering.
+    polled_by: AtomicUsize,
     state: Mutex<FlightState<T>>,
 }
 
 struct FlightState<T> {
     phase: Phase<T>,
-    /// The work. It is absent before it is set, and while it is polled.
+    /// The work. It is absent before it is set, while its leader has it, and while it is polled.
     work: Option<BoxFuture<'static, T>>,
     /// The seat whose task the work wakes. If there is none, the next seat that is polled becomes
     /// it.
     driver: Option<u64>,
     /// Waker of the driver's task, once the work has been pending there.
     driver_waker: Option<Waker>,
-    /// Type of the work. After a panic, callers compare it with the type of their own work.
-    work_type: Option<TypeId>,
-    /// Number of polls of the work. A stalled driver does not raise it.
+    /// Number of polls after which the work was pending. A stalled driver does not raise it.
     polls: u64,
     /// Number of current seats.
     seats: usize,
     seated: u64,
-    /// Wakers of the seats that do not drive, in order of arrival.
-    waiting: BTreeMap<u64, Waker>,
+    /// Wakers of the seats that do not drive, in order of arrival. Most flights have one caller,
+    /// and never make the map.
+    waiting: Option<BTreeMap<u64, Waker>>,
     /// `true` if a background task holds a seat.
     in_background: bool,
 }
@@ -141,7 +147,7 @@ pub(crate) enum JoinOrLead<K: Hash + Eq, T> {
 pub(crate) struct Lead<K: Hash + Eq, T>(Seat<K, T>);
 
 /// A flight, as seen by its own work.
-pub(crate) struct FlightHandle<K: Hash + Eq, T>(Flights<K, T>, Arc<Flight<K, T>>);
+pub(crate) struct FlightHandle<K: Hash + Eq, T>(Arc<Flight<K, T>>);
 
 impl<K: Hash + Eq, T> Clone for Flights<K, T> {
     fn clone(&self) -> Self {
@@ -170,18 +176,19 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let Ok(joined) = self.join_or_lead_unless(key, || None::<std::convert::Infallible>);
+        let Ok(joined) = self.join_or_lead_unless(key, TypeId::of::<()>(), || None::<std::convert::Infallible>);
         joined
     }
 
     /// Joins the flight of this key. If there is none, calls `answer` under the shard's lock, and
-    /// creates a flight only if that returns `None`.
+    /// creates a flight, for work of this type, only if that returns `None`.
     ///
     /// # Errors
     /// The returned answer.
     pub(crate) fn join_or_lead_unless<Q, A>(
         &self,
         key: &Q,
+        work_type: TypeId,
         answer: impl FnOnce() -> Option<A>,
     ) -> Result<JoinOrLead<K, T>, A>
     where
@@ -192,19 +199,24 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         let mut shard = self.shard(hash);
         let is_it = |flight: &Arc<Flight<K, T>>| flight.key.borrow() == key;
         match shard.entry(hash, is_it, |flight| flight.hash) {
-            Entry::Occupied(found) => Ok(JoinOrLead::Joined(Seat::join(self.clone(), found.get().clone()))),
+            Entry::Occupied(found) => Ok(JoinOrLead::Joined(Seat::join(found.get().clone()))),
             Entry::Vacant(place) => {
                 if let Some(answer) = answer() {
                     return Err(answer);
                 }
-                let flight = Arc::new(Flight {
-                    key: key.to_owned(),
+                let (flights, key) = (self.clone(), key.to_owned());
+                // Built in its place on the heap: `Arc::new` would copy it there.
+                let flight = Arc::new_cyclic(|_| Flight {
+                    flights,
+                    key,
                     hash,
+                    work_type,
                     closed: AtomicBool::new(false),
+                    polled_by: AtomicUsize::new(0),
                     state: Mutex::new(FlightState::with_leader()),
                 });
                 place.insert(flight.clone());
-                Ok(JoinOrLead::Leads(Lead(Seat::first(self.clone(), flight))))
+                Ok(JoinOrLead::Leads(Lead(Seat::first(flight))))
             }
         }
     }
@@ -265,12 +277,18 @@ impl<K: Hash + Eq, T> Flights<K, T> {
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, T>> {
         self.0.shards.of(hash).lock()
     }
+}
+
+impl<K: Hash + Eq, T> Flight<K, T> {
+    fn shard(&self) -> MutexGuard<'_, Shard<K, T>> {
+        self.flights.shard(self.hash)
+    }
 
     /// Removes the flight from the table. Returns `true` if it could be joined until now.
-    fn close(&self, shard: &mut Shard<K, T>, flight: &Arc<Flight<K, T>>) -> bool {
-        match shard.find_entry(flight.hash, |found| Arc::ptr_eq(found, flight)) {
+    fn close(self: &Arc<Self>, shard: &mut Shard<K, T>) -> bool {
+        match shard.find_entry(self.hash, |found| Arc::ptr_eq(found, self)) {
             Ok(found) => {
-                flight.closed.store(true, Relaxed);
+                self.closed.store(true, Relaxed);
                 // A seat or a handle still holds the flight, so no foreign code runs here.
                 drop(found.remove());
                 true
@@ -283,24 +301,19 @@ impl<K: Hash + Eq, T> Flights<K, T> {
 impl<K: Hash + Eq, T> Lead<K, T> {
     /// Returns the handle by which the work can end its flight.
     pub(crate) fn handle(&self) -> FlightHandle<K, T> {
-        FlightHandle(self.0.flights.clone(), self.0.flight.clone())
-    }
-
-    /// Sets the type of the work.
-    pub(crate) fn of_type(self, work: TypeId) -> Self {
-        self.0.flight.state.lock().work_type = Some(work);
-        self
-    }
-
-    /// Returns the flight's number: see [`Seat::flight_id`].
-    pub(crate) fn flight_id(&self) -> usize {
-        self.0.flight_id()
+        FlightHandle(self.0.flight.clone())
     }
 
     /// Sets the work and returns the caller's seat.
     pub(crate) fn start(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
         self.0.flight.state.lock().work = Some(work);
         self.0
+    }
+
+    /// As [`start`](Self::start), for a seat that is polled at once: other callers cannot take the
+    /// work over before that, and no lock is taken for it.
+    pub(crate) fn start_here(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
+        self.0.with_work(work)
     }
 }
 
@@ -309,14 +322,14 @@ impl<K: Hash + Eq, T> FlightHandle<K, T> {
     /// flight could be joined until now, so it was not superseded. The work calls this as its last
     /// act.
     pub(crate) fn finish<R>(&self, then: impl FnOnce(bool) -> R) -> R {
-        let mut shard = self.0.shard(self.1.hash);
-        let was_current = self.0.close(&mut shard, &self.1);
+        let mut shard = self.0.shard();
+        let was_current = self.0.close(&mut shard);
         then(was_current)
     }
 
     /// Returns the key.
     pub(crate) fn key(&self) -> &K {
-        &self.1.key
+        &self.0.key
     }
 }
 
@@ -328,11 +341,10 @@ impl<T> FlightState<T> {
             work: None,
             driver: Some(1),
             driver_waker: None,
-            work_type: None,
             polls: 0,
             seats: 1,
             seated: 1,
-            waiting: BTreeMap::new(),
+            waiting: None,
             in_background: false,
         }
     }

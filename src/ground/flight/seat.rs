@@ -1,6 +1,7 @@
 //! A caller's place in a flight: the future of its result.
 use std::{
     any::TypeId,
+    collections::BTreeMap,
     future::Future,
     hash::Hash,
     pin::Pin,
@@ -10,7 +11,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Flight, FlightResult, FlightState, Flights, Phase};
+use super::{Flight, FlightResult, FlightState, Phase};
 use crate::sync::MutexGuard;
 
 /// A caller's place in a flight. As a future it returns the result, or `None` if the flight was
@@ -19,9 +20,10 @@ use crate::sync::MutexGuard;
 /// Dropping it leaves the flight. If it was the driver's, another caller is woken to take over. The
 /// last one drops the work, or hands it to the callback for unattended flights.
 pub(crate) struct Seat<K: Hash + Eq, T> {
-    pub(super) flights: Flights<K, T>,
     pub(super) flight: Arc<Flight<K, T>>,
     number: u64,
+    /// The work, until its leader polls it for the first time.
+    work: Option<BoxFuture<'static, T>>,
     /// `true` once it has returned its result, so that dropping it does nothing.
     over: bool,
     /// Number of polls of the work when this seat last read it.
@@ -30,22 +32,31 @@ pub(crate) struct Seat<K: Hash + Eq, T> {
 
 impl<K: Hash + Eq, T> Seat<K, T> {
     /// Returns the creator's seat, which is counted already.
-    pub(super) fn first(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
-        Self { flights, flight, number: 1, over: false, polls: 0 }
+    pub(super) const fn first(flight: Arc<Flight<K, T>>) -> Self {
+        Self::new(flight, 1, 0)
     }
 
     /// Adds a seat.
-    pub(super) fn join(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
+    pub(super) fn join(flight: Arc<Flight<K, T>>) -> Self {
         let mut state = flight.state.lock();
         let (number, polls) = (state.seat(), state.polls);
         drop(state);
-        Self { flights, flight, number, over: false, polls }
+        Self::new(flight, number, polls)
     }
 
-    /// Returns a number that all seats of this flight share, and no other flight has while one of
-    /// them lives.
-    pub(crate) fn flight_id(&self) -> usize {
-        Arc::as_ptr(&self.flight).addr()
+    const fn new(flight: Arc<Flight<K, T>>, number: u64, polls: u64) -> Self {
+        Self { flight, number, work: None, over: false, polls }
+    }
+
+    pub(super) fn with_work(mut self, work: BoxFuture<'static, T>) -> Self {
+        self.work = Some(work);
+        self
+    }
+
+    /// Returns `true` if this thread is polling the flight's work, so that the work would wait for
+    /// itself.
+    pub(crate) fn is_own(&self) -> bool {
+        self.flight.polled_by.load(Relaxed) == thread_mark()
     }
 
     /// Adds a seat for a background task. Returns `None` if there is one already or the flight has
@@ -58,7 +69,7 @@ impl<K: Hash + Eq, T> Seat<K, T> {
         state.in_background = true;
         let number = state.seat();
         drop(state);
-        Some(Self { flights: self.flights.clone(), flight: self.flight.clone(), number, over: false, polls: 0 })
+        Some(Self::new(self.flight.clone(), number, 0))
     }
 
     /// Marks this seat as the background task's.
@@ -79,14 +90,14 @@ impl<K: Hash + Eq, T> Seat<K, T> {
             return;
         }
         let before = state.driver.replace(self.number).zip(state.driver_waker.take());
-        let old = before.and_then(|(driver, waker)| state.waiting.insert(driver, waker));
+        let old = before.and_then(|(driver, waker)| state.waiting.get_or_insert_default().insert(driver, waker));
         drop(state);
         drop(old);
     }
 
     /// Returns whether the work is, or was, of this type.
     pub(crate) fn works_as(&self, work: TypeId) -> bool {
-        self.flight.state.lock().work_type == Some(work)
+        self.flight.work_type == work
     }
 
     fn end(&mut self, result: Option<FlightResult<T>>) -> Poll<Option<FlightResult<T>>> {
@@ -103,11 +114,20 @@ impl<T> FlightState<T> {
     }
 }
 
+/// Returns a number that no other thread has meanwhile: the address of a value of its own.
+fn thread_mark() -> usize {
+    thread_local!(static OWN: u8 = const { 0 });
+    OWN.with(|own| std::ptr::from_ref(own).addr())
+}
+
 impl<K: Hash + Eq, T> Future for Seat<K, T> {
     type Output = Option<FlightResult<T>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<FlightResult<T>>> {
         let me = &mut *self;
+        if let Some(work) = me.work.take() {
+            return me.drive(work, cx);
+        }
         let mut state = me.flight.state.lock();
         match &state.phase {
             Phase::Done(result) => {
@@ -122,47 +142,57 @@ impl<K: Hash + Eq, T> Future for Seat<K, T> {
             Phase::Under => {}
         }
         let drives = state.driver.is_none_or(|driver| driver == me.number);
-        let Some(mut work) = state.work.take_if(|_| drives) else {
+        let Some(work) = state.work.take_if(|_| drives) else {
             let old = state.wait(me.number, cx.waker());
             drop(state);
             drop(old);
             return Poll::Pending;
         };
         state.driver = Some(me.number);
-        state.polls += 1;
-        // A map that never had an entry is left alone, here and at the end: most flights have one caller.
-        let waited = if state.waiting.is_empty() { None } else { state.waiting.remove(&me.number) };
+        let waited = state.waiting.as_mut().and_then(|waiting| waiting.remove(&me.number));
         let old = (waited, state.driver_waker.take_if(|waker| !waker.will_wake(cx.waker())));
         drop(state);
         drop(old);
-        let mut guard = PanicGuard { flight: &*me.flight, flights: &me.flights, arc: &me.flight, safe: false };
+        me.drive(work, cx)
+    }
+}
+
+impl<K: Hash + Eq, T> Seat<K, T> {
+    /// Polls the work of the flight that this seat drives.
+    fn drive(&mut self, mut work: BoxFuture<'static, T>, cx: &mut Context<'_>) -> Poll<Option<FlightResult<T>>> {
+        let flight = &self.flight;
+        flight.polled_by.store(thread_mark(), Relaxed);
+        let mut guard = PollGuard { flight, safe: false };
         let polled = work.as_mut().poll(cx);
         guard.safe = true;
+        drop(guard);
         let Poll::Ready(result) = polled else {
             let waker = cx.waker().clone();
-            let mut state = guard.flight.state.lock();
+            let mut state = flight.state.lock();
             state.work = Some(work);
+            state.polls += 1;
             let old = state.driver_waker.replace(waker);
             drop(state);
             drop(old);
             return Poll::Pending;
         };
-        drop(guard);
         // The work may have ended its flight itself.
-        if !me.flight.closed.load(Relaxed) {
-            me.flights.close(&mut me.flights.shard(me.flight.hash), &me.flight);
+        if !flight.closed.load(Relaxed) {
+            flight.close(&mut flight.shard());
         }
-        let state = me.flight.state.lock();
+        let mut state = flight.state.lock();
         // No seat can be added any more: the flight is in no table, and background seats are made from seats.
         let result = if state.seats == 1 {
-            end(state, Phase::Lost);
+            // Nobody waits.
+            state.phase = Phase::Lost;
+            drop(state);
             FlightResult::Own(result)
         } else {
             let result = Arc::new(result);
             end(state, Phase::Done(result.clone()));
             FlightResult::Shared(result)
         };
-        me.end(Some(result))
+        self.end(Some(result))
     }
 }
 
@@ -170,37 +200,39 @@ impl<T> FlightState<T> {
     /// Stores the waker of a waiting seat. Returns the previous one, to be dropped outside the
     /// lock.
     fn wait(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
-        match self.waiting.get(&number) {
+        let waiting = self.waiting.get_or_insert_default();
+        match waiting.get(&number) {
             Some(old) if old.will_wake(waker) => None,
-            _ => self.waiting.insert(number, waker.clone()),
+            _ => waiting.insert(number, waker.clone()),
         }
+    }
+
+    fn first_waiting(&self) -> Option<&Waker> {
+        self.waiting.as_ref()?.values().next()
     }
 }
 
 /// Ends a flight and wakes all waiting callers.
 fn end<T>(mut state: MutexGuard<'_, FlightState<T>>, phase: Phase<T>) {
     state.phase = phase;
-    let waiting = if state.waiting.is_empty() { None } else { Some(std::mem::take(&mut state.waiting)) };
-    let (work, driver) = (state.work.take(), state.driver_waker.take());
+    let (waiting, work, driver) = (state.waiting.take(), state.work.take(), state.driver_waker.take());
     drop(state);
-    if let Some(waiting) = waiting {
-        waiting.into_values().for_each(Waker::wake);
-    }
+    waiting.into_iter().flat_map(BTreeMap::into_values).for_each(Waker::wake);
     drop((work, driver));
 }
 
 /// A guard while the work is polled: if the work panics, the flight is lost.
-struct PanicGuard<'a, K: Hash + Eq, T> {
-    flight: &'a Flight<K, T>,
-    flights: &'a Flights<K, T>,
-    arc: &'a Arc<Flight<K, T>>,
+struct PollGuard<'a, K: Hash + Eq, T> {
+    flight: &'a Arc<Flight<K, T>>,
     safe: bool,
 }
 
-impl<K: Hash + Eq, T> Drop for PanicGuard<'_, K, T> {
+impl<K: Hash + Eq, T> Drop for PollGuard<'_, K, T> {
+    #[inline]
     fn drop(&mut self) {
+        self.flight.polled_by.store(0, Relaxed);
         if !self.safe {
-            self.flights.close(&mut self.flights.shard(self.flight.hash), self.arc);
+            self.flight.close(&mut self.flight.shard());
             end(self.flight.state.lock(), Phase::Lost);
         }
     }
@@ -219,10 +251,10 @@ enum AfterLeave<T> {
 impl<K: Hash + Eq, T> Seat<K, T> {
     fn leave(&self) -> AfterLeave<T> {
         // The shard's lock comes first: a joining caller must not find a flight that has no seat left.
-        let mut shard = self.flights.shard(self.flight.hash);
+        let mut shard = self.flight.shard();
         let mut state = self.flight.state.lock();
         state.seats -= 1;
-        let mut old = (state.waiting.remove(&self.number), None);
+        let mut old = (state.waiting.as_mut().and_then(|waiting| waiting.remove(&self.number)), None);
         if state.driver == Some(self.number) {
             state.driver = None;
             old.1 = state.driver_waker.take();
@@ -231,23 +263,23 @@ impl<K: Hash + Eq, T> Seat<K, T> {
             Phase::Done(_) | Phase::Lost => AfterLeave::Nothing,
             // The creator was dropped before it set the work, and no other caller can set it.
             Phase::Under if state.work.is_none() && state.driver.is_none() => {
-                self.flights.close(&mut shard, &self.flight);
+                self.flight.close(&mut shard);
                 drop(shard);
                 end(state, Phase::Lost);
                 return AfterLeave::Nothing;
             }
-            Phase::Under if state.seats > 0 => match (state.driver, state.waiting.values().next()) {
+            Phase::Under if state.seats > 0 => match (state.driver, state.first_waiting()) {
                 // The woken seat keeps waiting until it is polled: if it leaves before, the next one is woken.
                 (None, Some(waker)) => AfterLeave::Wake(waker.clone()),
                 // The others were not polled yet: the first that is polled drives.
                 _ => AfterLeave::Nothing,
             },
-            Phase::Under if self.flights.0.unattended.is_some() && !state.in_background => {
+            Phase::Under if self.flight.flights.0.unattended.is_some() && !state.in_background => {
                 state.in_background = true;
                 AfterLeave::Finish(state.seat())
             }
             Phase::Under => {
-                self.flights.close(&mut shard, &self.flight);
+                self.flight.close(&mut shard);
                 state.phase = Phase::Lost;
                 AfterLeave::Drop(state.work.take())
             }
@@ -269,9 +301,8 @@ impl<K: Hash + Eq, T> Drop for Seat<K, T> {
             AfterLeave::Wake(waker) => waker.wake(),
             AfterLeave::Drop(work) => drop(work),
             AfterLeave::Finish(number) => {
-                let (flights, flight) = (self.flights.clone(), self.flight.clone());
-                let seat = Self { flights, flight, number, over: false, polls: 0 };
-                match &self.flights.0.unattended {
+                let seat = Self::new(self.flight.clone(), number, 0);
+                match &self.flight.flights.0.unattended {
                     Some(unattended) => unattended(seat),
                     None => drop(seat),
                 }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{HALF, Ring};
+use super::{COUNT, HALF, Ring, key};
 use crate::{
     sync::{AtomicU64, Ordering},
     time::{Instant, nanos},
@@ -45,7 +45,56 @@ impl Stamp {
     }
 }
 
+/// The number of events in the current bucket of a window below which a decision stands, so that it
+/// is made once and not at each event. It ends with the tick.
+//
+// The word of a bucket with a greater count. A decision loads the bound (`Acquire`), reads the settings, and
+// then replaces the bound that it has loaded. `clear` follows a change of the settings (`Release`), and
+// stores a word that no decision has loaded. So a decision by old settings is not stored after it.
+pub(crate) struct Bound(AtomicU64);
+
+impl Bound {
+    /// Returns a bound that no count is below.
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` if a loaded bound is above a bucket's word, and of its tick.
+    #[inline]
+    pub(crate) fn is_above(bound: u64, word: u64) -> bool {
+        word < bound && word & !COUNT == bound & !COUNT
+    }
+
+    /// Sets the bound to `more` events after those of `word`. Nothing changes if it was set or
+    /// cleared since `before` was loaded. A bucket that was halved is not below a bound.
+    pub(crate) fn set(&self, before: u64, word: u64, more: u64) {
+        let bound = word & !COUNT | (word & COUNT).saturating_add(more).min(HALF);
+        // If it fails, the next event decides anew.
+        let _ = self.0.compare_exchange(before, bound, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Ends the decision, after a change of what it depends on. One call at a time.
+    pub(crate) fn clear(&self) {
+        let next = (self.0.load(Ordering::Relaxed) & !COUNT).wrapping_add(COUNT + 1);
+        // A swap instead of a store: it has its place in the order of the exchanges of other threads.
+        self.0.swap(next, Ordering::Release);
+    }
+}
+
 impl ChangingWindow {
+    /// Returns the word of the bucket of `stamp`: its tick, and the number of its events. For
+    /// [`Bound::set`].
+    #[inline]
+    pub(crate) fn word(&self, stamp: Stamp) -> u64 {
+        let (word, key) = (self.ring.bucket(stamp.tick).load(Ordering::Relaxed), key(stamp.epoch(), stamp.tick));
+        if word & !COUNT == key { word } else { key }
+    }
+
     /// Returns an empty window. `span` is at most a year.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
         Self { pace: AtomicU64::new(width(span, buckets) << 8), buckets, ring: Ring::new(buckets) }
@@ -66,7 +115,13 @@ impl ChangingWindow {
     /// that this one is compared with.
     #[inline]
     pub(crate) fn add(&self, now: Instant, n: u32, beside: &Self) -> Stamp {
-        let stamp = self.stamp(now);
+        self.add_stamped(self.stamp(now), now, n, beside)
+    }
+
+    /// As [`add`](Self::add), for a caller that has the stamp of `now` already. If the span has
+    /// changed since, the event is missed.
+    #[inline]
+    pub(crate) fn add_stamped(&self, stamp: Stamp, now: Instant, n: u32, beside: &Self) -> Stamp {
         if self.ring.add(stamp.epoch(), stamp.tick, n) { stamp } else { self.add_to_full(now, n, beside) }
     }
 
@@ -115,10 +170,10 @@ impl ChangingWindow {
         self.ring.sum(stamp.epoch(), stamp.tick)
     }
 
-    /// As [`sum`](Self::sum), of windows that are compared with each other.
+    /// As [`sum`](Self::sum), of windows that are compared with each other. `stamp` is that of
+    /// `now` in one of them.
     #[inline]
-    pub(crate) fn sums<const N: usize>(windows: [&Self; N], now: Instant) -> [u64; N] {
-        let mut stamp = windows[0].stamp(now);
+    pub(crate) fn sums<const N: usize>(windows: [&Self; N], mut stamp: Stamp, now: Instant) -> [u64; N] {
         windows.map(|window| {
             // Another pace only while the span changes.
             if window.pace() != stamp.pace {

@@ -25,7 +25,7 @@
 
 mod changing;
 
-pub(crate) use changing::{ChangingWindow, Stamp};
+pub(crate) use changing::{Bound, ChangingWindow, Stamp};
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ struct Ring {
     buckets: Box<[AtomicU64]>,
 }
 
-/// A bucket holds, from the top: the epoch (8 bits), the tick, which is time divided by width (32),
+/// A bucket holds, from the top: the tick, which is time divided by width (32 bits), the epoch (8),
 /// the count (24).
 ///
 /// A count that reaches its maximum is halved by its user, together with the counts that it is
@@ -209,12 +209,12 @@ impl Ring {
     /// As [`TimeWindow::sum`].
     #[inline]
     fn sum(&self, epoch: u32, tick: u64) -> u64 {
-        let live = self.live.load(Ordering::Relaxed);
+        let (live, key) = (u64::from(self.live.load(Ordering::Relaxed)), key(epoch, tick));
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
-        buckets
-            .filter(|b| same_epoch(*b, epoch) && (tick as u32).wrapping_sub(tick_of(*b)) < live)
-            .map(|b| b & COUNT)
-            .sum()
+        // One comparison for both: the number of ticks that a bucket lies behind, below the difference of
+        // the epochs.
+        let is_live = |b: u64| key.wrapping_sub(b & !COUNT).rotate_left(32) < live;
+        buckets.map(|b| if is_live(b) { b & COUNT } else { 0 }).sum()
     }
 }
 
@@ -223,22 +223,18 @@ fn width(span: Duration, buckets: u32) -> u64 {
 }
 
 fn key(epoch: u32, tick: u64) -> u64 {
-    u64::from(epoch as u8) << 56 | u64::from(tick as u32) << 24
-}
-
-fn same_epoch(bucket: u64, epoch: u32) -> bool {
-    (bucket >> 56) as u8 == epoch as u8
+    u64::from(tick as u32) << 32 | u64::from(epoch as u8) << 24
 }
 
 /// Returns whether the bucket belongs to a later epoch, or to a later lap of this one. The user
 /// clears the window between epochs, so that no epoch comes round.
 fn is_ahead(bucket: u64, epoch: u32, tick: u32) -> bool {
-    let epochs = ((bucket >> 56) as u8).wrapping_sub(epoch as u8);
+    let epochs = ((bucket >> 24) as u8).wrapping_sub(epoch as u8);
     if epochs == 0 { tick_of(bucket).wrapping_sub(tick) < LATE } else { epochs < 1 << 7 }
 }
 
 fn tick_of(bucket: u64) -> u32 {
-    (bucket >> 24) as u32
+    (bucket >> 32) as u32
 }
 
 #[cfg(all(test, not(steadfast_loom)))]

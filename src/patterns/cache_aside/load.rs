@@ -1,10 +1,11 @@
 //! A load: the work of a flight, from the lookup in the remote tier to the entry in the local one.
-use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
+use std::{any::Any, future::Future, hash::Hash, pin::pin, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideEvent as Event, Loaded,
     loaded::ValueSettings,
     local::entry::{Birth, Entry},
+    local::table::Stored,
     options::CallOptions,
     remote::background::BackgroundWrite,
     remote::fill::Content,
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     flight::FlightHandle,
-    race::{First, race},
+    race::{First, race_pinned},
     store::Version,
     time::Instant,
 };
@@ -43,16 +44,31 @@ pub(super) struct Load<K: Hash + Eq, V> {
 /// The error of a fill that an invalidation or a newer value in the remote tier superseded.
 struct Superseded;
 
+/// The end of a load.
+enum Ended<V> {
+    Loaded(Option<V>, ValueInfo),
+    /// Without a value, after this time.
+    Failed(LoadResult<V>, Duration),
+}
+
 /// Data about a loaded value.
-struct ValueInfo<'a> {
+struct ValueInfo {
     ttl: Duration,
-    tags: &'a [String],
-    settings: &'a ValueSettings,
+    tags: Vec<String>,
+    settings: Option<Box<ValueSettings>>,
     /// Start of its time to live.
     now: Instant,
     age: Duration,
     took: Duration,
+    /// `true` if the load took longer than the sliding expiry, so that the entry has expired.
+    slid: bool,
     version: Option<Version>,
+}
+
+impl ValueInfo {
+    fn settings(&self) -> &ValueSettings {
+        self.settings.as_deref().unwrap_or(ValueSettings::NONE)
+    }
 }
 
 impl<K, V> Load<K, V>
@@ -61,30 +77,39 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// Asks the remote tier and then the source, and stores the value unless it was superseded.
-    pub(super) async fn run<O: CallOptions>(
+    // A block, not an `async fn`, which would store the loader twice.
+    pub(super) fn run<O: CallOptions>(
         self,
         purpose: LoadPurpose,
         loader: impl Future<Output = LoaderResult<V>>,
         options: O,
-    ) -> LoadOutcome<V> {
-        let inner = &*self.inner;
-        let mut claim_guard = None;
-        if let Some(shared) = &inner.shared {
-            // Calls of the remote tier are boxed, so that a load without one stays small.
-            match Box::pin(self.look(inner, shared, purpose, &options)).await {
-                Ok(claimed) => claim_guard = claimed,
-                Err(outcome) => return outcome,
+    ) -> impl Future<Output = LoadOutcome<V>> {
+        async move {
+            let inner = &*self.inner;
+            let mut claim_guard = None;
+            if let Some(shared) = &inner.shared {
+                // Calls of the remote tier are boxed, so that a load without one stays small.
+                match Box::pin(self.look(inner, shared, purpose, &options)).await {
+                    Ok(claimed) => claim_guard = claimed,
+                    Err(outcome) => return outcome,
+                }
+            }
+            count(&inner.report.stats.loads);
+            let asked = inner.report.now();
+            // The timer is created only if the loader is not ready at once.
+            let late = async {
+                let limit = options.hard_timeout(&inner.config.load());
+                match limit {
+                    Some(limit) => inner.report.clock.sleep_until(asked + limit).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let result = race_pinned(pin!(loader), pin!(late)).await;
+            match claim_guard {
+                Some(claim_guard) => Box::pin(self.settle_claimed(claim_guard, result, asked, &options)).await,
+                None => self.settle(result, asked, &options),
             }
         }
-        count(&inner.report.stats.loads);
-        let asked = inner.report.now();
-        let limit = options.hard_timeout(&inner.config.now());
-        let result = match limit {
-            // The timer is created only if the loader is not ready at once.
-            Some(limit) => race(loader, async { inner.report.clock.sleep_until(asked + limit).await }).await,
-            None => First::One(loader.await),
-        };
-        self.settle(claim_guard, result, asked, &options).await
     }
 
     /// Looks the key up in the remote tier before a load. Returns the claim under which the loaded
@@ -124,43 +149,64 @@ where
         }
     }
 
-    /// Stores the result of a loader that was asked at this time, unless it was superseded.
-    pub(super) async fn settle<O: CallOptions>(
+    /// Stores the result of a loader that was asked at this time in the local tier, unless it was
+    /// superseded.
+    pub(super) fn settle<O: CallOptions>(
         &self,
-        claim_guard: Option<ClaimGuard<'_, K, V>>,
+        result: First<LoaderResult<V>, ()>,
+        asked: Instant,
+        options: &O,
+    ) -> LoadOutcome<V> {
+        match self.end(result, asked, options) {
+            Ended::Loaded(value, known) if known.slid => self.superseded(value, &known.tags),
+            Ended::Loaded(value, known) => self.keep(value, known, None),
+            Ended::Failed(result, took) => self.failed(result, took),
+        }
+    }
+
+    /// As [`settle`](Self::settle), and stores it in the remote tier first.
+    pub(super) async fn settle_claimed<O: CallOptions>(
+        &self,
+        claim_guard: ClaimGuard<'_, K, V>,
         result: First<LoaderResult<V>, ()>,
         asked: Instant,
         options: &O,
     ) -> LoadOutcome<V> {
         let inner = &*self.inner;
-        let loaded = inner.report.now();
-        let took = loaded - asked;
-        let known = ValueInfo {
-            ttl: Duration::ZERO,
-            tags: &[],
-            settings: ValueSettings::NONE,
-            now: loaded,
-            age: Duration::ZERO,
-            took,
-            version: None,
-        };
-        match result {
-            First::One(Ok(Some(loaded))) => {
-                let (value, ttl, tags, settings) = options.apply(loaded).into_parts();
-                let settings = settings.as_deref().unwrap_or(ValueSettings::NONE);
-                let known = ValueInfo { ttl: ttl.unwrap_or(inner.config.now().ttl), tags: &tags, settings, ..known };
-                self.fill(claim_guard, Some(value), known).await
-            }
-            First::One(Ok(None)) => {
-                let known = ValueInfo { ttl: options.negative_ttl(&inner.config.now()).unwrap_or_default(), ..known };
-                self.fill(claim_guard, None, known).await
-            }
-            First::One(Err(error)) => self.failed(claim_guard, LoadResult::Failed(error), took).await,
-            First::Other(()) => {
-                let limit = options.hard_timeout(&inner.config.now()).unwrap_or_default();
-                self.failed(claim_guard, LoadResult::TimedOut(limit), took).await
+        match self.end(result, asked, options) {
+            Ended::Loaded(value, known) => self.fill(claim_guard, value, known).await,
+            Ended::Failed(result, took) => {
+                if let Some(remote) = self.remote()
+                    && remote
+                        .release(&inner.report, &claim_guard.claim, inner.report.now() + claim_guard.claim.left)
+                        .await
+                {
+                    claim_guard.redeemed();
+                }
+                self.failed(result, took)
             }
         }
+    }
+
+    fn end<O: CallOptions>(&self, result: First<LoaderResult<V>, ()>, asked: Instant, options: &O) -> Ended<V> {
+        let inner = &*self.inner;
+        let now = inner.report.now();
+        let took = now - asked;
+        let config = inner.config.load();
+        let (value, ttl, tags, settings) = match result {
+            First::One(Ok(Some(loaded))) => {
+                let (value, ttl, tags, settings) = options.apply(loaded).into_parts();
+                (Some(value), ttl.unwrap_or(config.ttl), tags, settings)
+            }
+            First::One(Ok(None)) => (None, options.negative_ttl(&config).unwrap_or_default(), Vec::new(), None),
+            First::One(Err(error)) => return Ended::Failed(LoadResult::Failed(error), took),
+            First::Other(()) => {
+                let limit = options.hard_timeout(&config).unwrap_or_default();
+                return Ended::Failed(LoadResult::TimedOut(limit), took);
+            }
+        };
+        let slid = config.sliding.is_some_and(|idle| took >= idle);
+        Ended::Loaded(value, ValueInfo { ttl, tags, settings, now, age: Duration::ZERO, took, slid, version: None })
     }
 
     /// Looks the key up in the remote tier, without asking the source.
@@ -183,38 +229,35 @@ where
         let before = inner.local.peek(self.handle.key()).filter(|entry| entry.rest.version == Some(version));
         let (age, took) = before.map_or((age, Duration::ZERO), |entry| (entry.age(now), entry.rest.ahead.took()));
         let version = Some(version);
-        self.keep(value, ValueInfo { ttl, tags: &tags, settings: &settings, now, age, took, version }, None)
+        let settings = (settings != *ValueSettings::NONE).then(|| Box::new(settings));
+        self.keep(value, ValueInfo { ttl, tags, settings, now, age, took, slid: false, version }, None)
     }
 
     /// Stores a loaded value, first in the remote tier and then in the local one.
-    async fn fill(
-        &self,
-        claim_guard: Option<ClaimGuard<'_, K, V>>,
-        value: Option<V>,
-        mut known: ValueInfo<'_>,
-    ) -> LoadOutcome<V> {
-        if self.slid(&known) {
-            return self.superseded(value, known.tags);
+    async fn fill(&self, claim_guard: ClaimGuard<'_, K, V>, value: Option<V>, mut known: ValueInfo) -> LoadOutcome<V> {
+        if known.slid {
+            return self.superseded(value, &known.tags);
         }
-        if let (Some(shared), Some(claim_guard)) = (&self.inner.shared, claim_guard)
+        if let Some(shared) = &self.inner.shared
             && let Some(remote) = &shared.remote
         {
             if let Some(write) = self.begin_in_background(shared, &known) {
                 return self.fill_later(write, claim_guard.into_claim(), value, known);
             }
-            match Box::pin(self.fill_remote(remote, claim_guard, value.as_ref(), &known)).await {
+            match self.fill_remote(remote, claim_guard, value.as_ref(), &known).await {
                 Ok(version) => known.version = version,
-                Err(Superseded) => return self.superseded(value, known.tags),
+                Err(Superseded) => return self.superseded(value, &known.tags),
             }
         }
         self.keep(value, known, None)
     }
 
     /// Begins a background write if the value may be written in the background.
-    fn begin_in_background(&self, shared: &Shared<K, V>, known: &ValueInfo<'_>) -> Option<BackgroundWrite<K, V>> {
+    fn begin_in_background(&self, shared: &Shared<K, V>, known: &ValueInfo) -> Option<BackgroundWrite<K, V>> {
         let inner = &self.inner;
         let most = inner.config.now().remote.background_writes;
-        let stays = !known.ttl.is_zero() && !known.settings.skip_local_write && !known.settings.skip_remote_write;
+        let settings = known.settings();
+        let stays = !known.ttl.is_zero() && !settings.skip_local_write && !settings.skip_remote_write;
         if most == 0 || !stays || !inner.spawner.is_there() {
             return None;
         }
@@ -229,9 +272,9 @@ where
             claim: None,
             value: None,
             ttl: known.ttl,
-            tags: known.tags.to_vec(),
-            slots: inner.slots(known.tags),
-            settings: known.settings.clone(),
+            tags: known.tags.clone(),
+            slots: inner.slots(&known.tags),
+            settings: settings.clone(),
             kept: None,
         })
     }
@@ -242,7 +285,7 @@ where
         mut write: BackgroundWrite<K, V>,
         claim: Claim,
         value: Option<V>,
-        known: ValueInfo<'_>,
+        known: ValueInfo,
     ) -> LoadOutcome<V> {
         write.claim = Some(claim);
         write.value = value.clone();
@@ -257,9 +300,9 @@ where
         remote: &Remote<V>,
         claim_guard: ClaimGuard<'_, K, V>,
         value: Option<&V>,
-        known: &ValueInfo<'_>,
+        known: &ValueInfo,
     ) -> Result<Option<Version>, Superseded> {
-        let content = Content { value, ttl: known.ttl, tags: known.tags, settings: known.settings };
+        let content = Content { value, ttl: known.ttl, tags: &known.tags, settings: known.settings() };
         match remote.fill(&self.inner.report, &claim_guard.claim, content).await {
             RemoteFill::Stored(version) => {
                 claim_guard.redeemed();
@@ -280,14 +323,9 @@ where
 
     /// Stores a value in the local tier unless it was superseded. A value that is not to be kept
     /// removes the old one. `kept` receives a copy of a stored entry, and the key's epoch.
-    fn keep(
-        &self,
-        value: Option<V>,
-        known: ValueInfo<'_>,
-        kept: Option<&mut Option<(Entry<V>, u64)>>,
-    ) -> LoadOutcome<V> {
+    fn keep(&self, value: Option<V>, known: ValueInfo, kept: Option<&mut Option<(Entry<V>, u64)>>) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
-        let slots = inner.slots(known.tags);
+        let (slots, settings) = (inner.slots(&known.tags), known.settings());
         let birth = Birth {
             born: self.born,
             ttl: known.ttl,
@@ -296,23 +334,24 @@ where
             took: known.took,
             version: known.version,
             tags: slots.clone(),
-            names: known.tags,
-            settings: known.settings,
+            names: &known.tags,
+            settings,
             // Foreign code (clones, the weigher) runs before the lock is taken.
             weight: inner.weight(key, value.as_ref()),
         };
-        let stays = !known.ttl.is_zero() && !known.settings.skip_local_write;
-        let mut entry = stays.then(|| (key.clone(), inner.entry(value.clone(), birth, known.now)));
-        let copy = kept.map(|kept| (kept, entry.as_ref().map(|(_, entry)| entry.clone())));
+        let stays = !known.ttl.is_zero() && !settings.skip_local_write;
+        let entry = stays.then(|| inner.entry(value.clone(), birth, known.now));
+        let copy = kept.map(|kept| (kept, entry.clone()));
+        let mut stored = entry.map(|entry| (key.clone(), Stored::from(entry)));
         let left = self.handle.finish(|current| {
             // The guard against stale stores: no load that began before an invalidation stores after it.
-            (current && !inner.tags.invalidated_since(self.born, &slots)).then(|| match entry.take() {
-                Some((own, entry)) => {
+            (current && !inner.tags.invalidated_since(self.born, &slots)).then(|| match stored.take() {
+                Some((own, stored)) => {
                     if let Some((kept, copy)) = copy {
                         let epoch = inner.shared.as_ref().map_or(0, |shared| shared.epochs.now(key));
                         *kept = copy.map(|entry| (entry, epoch));
                     }
-                    inner.local.insert(own, key, entry)
+                    inner.local.insert(own, key, stored)
                 }
                 None => inner.local.remove(key),
             })
@@ -321,13 +360,7 @@ where
             Some(left) => inner.clear_away(left),
             None => self.report_superseded(),
         }
-        self.outcome(value.map_or(LoadResult::Absent, LoadResult::Value), known.tags)
-    }
-
-    /// Returns `true` if the load took longer than the sliding expiry, so that the entry has
-    /// expired.
-    fn slid(&self, known: &ValueInfo<'_>) -> bool {
-        self.inner.config.now().sliding.is_some_and(|idle| known.took >= idle)
+        LoadOutcome { result: value.map_or(LoadResult::Absent, LoadResult::Value), born: self.born, tags: slots }
     }
 
     /// Returns the value to current waiters without caching it.
@@ -344,19 +377,8 @@ where
 
     /// Ends with a failure. The existing entry stays, and the source is not asked again for a
     /// while.
-    async fn failed(
-        &self,
-        claim_guard: Option<ClaimGuard<'_, K, V>>,
-        result: LoadResult<V>,
-        took: Duration,
-    ) -> LoadOutcome<V> {
+    fn failed(&self, result: LoadResult<V>, took: Duration) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
-        if let (Some(remote), Some(claim_guard)) = (self.remote(), claim_guard)
-            && Box::pin(remote.release(&inner.report, &claim_guard.claim, inner.report.now() + claim_guard.claim.left))
-                .await
-        {
-            claim_guard.redeemed();
-        }
         let now = inner.report.now();
         let (mut serves_stale, mut left) = (false, None);
         // This lookup makes the foreign clones outside the lock.

@@ -1,6 +1,6 @@
 //! Gets of several keys at once.
 use std::{
-    any::Any,
+    any::{Any, TypeId},
     borrow::Borrow,
     collections::{HashMap, HashSet},
     future::Future,
@@ -240,7 +240,10 @@ where
             let alone = move || OneOf::new(key.to_owned(), &loader);
             let mut miss = Miss { loader: Some(alone), stale, may_be_absent: true, options: options.clone() };
             // A load may have ended between the first lookup and this one.
-            match inner.flights.join_or_lead_unless(key, || inner.peek(key).filter(|_| reads)) {
+            match inner
+                .flights
+                .join_or_lead_unless(key, TypeId::of::<OneOf<F, V>>(), || inner.peek(key).filter(|_| reads))
+            {
                 Err((entry, is_stale)) => {
                     if is_stale {
                         count(&inner.report.stats.stale_hits);
@@ -255,7 +258,7 @@ where
                 }
             }
         }
-        let seats = ManyLoad::start::<F>(self, leads, loader, options);
+        let seats = ManyLoad::start(self, leads, loader, options);
         joined.extend(leading.into_iter().zip(seats).map(|((at, key, miss), seat)| (at, key, miss, (seat, true))));
         joined
     }

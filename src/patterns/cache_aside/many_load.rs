@@ -3,7 +3,7 @@
 //! The flights share one future, which whichever of them is polled drives on. So a key's flight
 //! continues, with the load of all keys, as long as any of them has a caller.
 use std::{
-    any::{Any, TypeId},
+    any::Any,
     collections::HashMap,
     hash::Hash,
     panic::{AssertUnwindSafe, resume_unwind},
@@ -16,7 +16,7 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use super::{
     CacheAside,
     load::{Load, LoadPurpose},
-    many::{BatchLoader, OneOf},
+    many::BatchLoader,
     options::CallOptions,
     remote::lookup::SIDE_BY_SIDE,
     remote::shared::ClaimGuard,
@@ -62,9 +62,8 @@ where
     V: Clone + Send + Sync + 'static,
     O: CallOptions,
 {
-    /// Starts one load for these flights, and returns their seats in order. `F` tells loaders
-    /// apart.
-    pub(super) fn start<F: 'static>(
+    /// Starts one load for these flights, and returns their seats in order.
+    pub(super) fn start(
         cache: &CacheAside<K, V>,
         leads: Vec<(Lead<K, LoadOutcome<V>>, LoadPurpose)>,
         loader: &BatchLoader<K, V>,
@@ -85,7 +84,7 @@ where
         let work = work.boxed().shared();
         let seats = leads.into_iter().enumerate().map(|(at, (lead, _))| {
             let (work, outcomes) = (work.clone(), outcomes.clone());
-            lead.of_type(TypeId::of::<OneOf<F, V>>()).start(Box::pin(async move {
+            lead.start(Box::pin(async move {
                 let ended: Result<(), Panic> = work.await;
                 let panic = ended.err().and_then(|panic| panic.lock().take());
                 if let Some(panic) = panic {
@@ -183,7 +182,10 @@ where
                 Some(First::Other(())) => First::Other(()),
             };
             async move {
-                let outcome = load.settle(claim, result, asked, self.options).await;
+                let outcome = match claim {
+                    Some(claim) => load.settle_claimed(claim, result, asked, self.options).await,
+                    None => load.settle(result, asked, self.options),
+                };
                 self.outcomes.lock()[at] = Some(outcome);
             }
         };

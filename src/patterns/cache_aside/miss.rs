@@ -52,7 +52,8 @@ where
 {
     /// Loads, or waits for a load in progress. A load that is ready at once is polled in place;
     /// only a pending one costs a box for the wait.
-    pub(super) async fn ask<Q, L, F, E, O>(&self, key: &Q, miss: Miss<L, V, O>) -> Result<Option<V>, LoadError<E>>
+    // A block, not an `async fn`, which would store the miss twice.
+    pub(super) fn ask<Q, L, F, E, O>(&self, key: &Q, miss: Miss<L, V, O>) -> impl Future<Output = Answer<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -62,11 +63,13 @@ where
         O: CallOptions,
     {
         let mut miss = Some(miss);
-        let begun = poll_fn(|cx| miss.take().map_or(Poll::Pending, |miss| Poll::Ready(self.begin(key, miss, cx))));
-        match Cold::new(begun).await {
-            Begun::Ended(result) => result,
-            // Boxed, so that the future of a hit stays small.
-            Begun::Waits(miss, wait, seat) => Cold::new(Box::pin(self.get_slowly(key, miss, wait, seat))).await,
+        async move {
+            let begun = poll_fn(|cx| miss.take().map_or(Poll::Pending, |miss| Poll::Ready(self.begin(key, miss, cx))));
+            match Cold::new(begun).await {
+                Begun::Ended(result) => result,
+                // Boxed, so that the future of a hit stays small.
+                Begun::Waits(miss, wait, seat) => Cold::new(Box::pin(self.get_slowly(key, miss, wait, seat))).await,
+            }
         }
     }
 
@@ -82,23 +85,26 @@ where
     {
         let inner = &self.0;
         inner.report.stats.misses.increase();
-        let wait = self.wait(&miss);
         let (mut seat, leads) = match self.join_or_lead(key, &mut miss) {
             Ok(joined) => joined,
             Err(answer) => return Begun::Ended(answer),
         };
         let Poll::Ready(outcome) = Pin::new(&mut seat).poll(cx) else {
-            return Begun::Waits(miss, wait.after_a_poll(), Some((seat, leads)));
+            let wait = self.wait(&miss).after_a_poll();
+            return Begun::Waits(miss, wait, Some((seat, leads)));
         };
         match self.judge::<_, F, E, _>(Waited::Ended(outcome), &seat, leads, &mut miss) {
             Some(result) => Begun::Ended(result),
-            None => Begun::Waits(miss, wait, None),
+            None => {
+                let wait = self.wait(&miss);
+                Begun::Waits(miss, wait, None)
+            }
         }
     }
 
     /// Returns the wait of a get for its load.
     pub(super) fn wait<L, O: CallOptions>(&self, miss: &Miss<L, V, O>) -> Wait {
-        let config = &self.0.config.now();
+        let config = &self.0.config.load();
         let soft = miss.options.soft_timeout(config).filter(|_| miss.stale.is_some());
         Wait::new(&self.0, soft, miss.options.hard_timeout(config))
     }
@@ -120,7 +126,7 @@ where
         // A load may have ended between the first lookup and this one.
         let reads = !miss.options.is(|options| options.skip_local_read);
         let answer = || inner.peek(key).filter(|(entry, _)| reads && (entry.hot.value.is_some() || miss.may_be_absent));
-        match inner.flights.join_or_lead_unless(key, answer) {
+        match inner.flights.join_or_lead_unless(key, TypeId::of::<F>(), answer) {
             Err((entry, is_stale)) => {
                 if is_stale {
                     count(&inner.report.stats.stale_hits);
@@ -131,10 +137,9 @@ where
             Ok(JoinOrLead::Leads(lead)) => {
                 // A caller that leads has given its loader away, and never gets here again.
                 let Some(loader) = miss.loader.take() else { return Err(Err(LoadError::Panicked)) };
-                let lead = lead.of_type(TypeId::of::<F>());
                 let load = self.load(&lead);
                 let work = boxed_in_place(|| load.run(LoadPurpose::Load, loader(), miss.options.clone()));
-                Ok((lead.start(work), true))
+                Ok((lead.start_here(work), true))
             }
         }
     }

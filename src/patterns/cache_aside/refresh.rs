@@ -6,7 +6,7 @@ use super::{
     CacheAside, CacheAsideConfig,
     load::{LoadPurpose, LoaderResult},
     local::entry::Entry,
-    many::BatchLoader,
+    many::{BatchLoader, OneOf},
     many_load::ManyLoad,
     options::CallOptions,
     state::LoadOutcome,
@@ -87,8 +87,7 @@ where
     F: Future<Output = LoaderResult<V>> + Send + 'static,
     O: CallOptions,
 {
-    if let Some(lead) = lead(cache, key, entry) {
-        let lead = lead.of_type(TypeId::of::<F>());
+    if let Some(lead) = lead(cache, key, TypeId::of::<F>(), entry) {
         let load = cache.load(&lead);
         let purpose = LoadPurpose::Refresh(entry.rest.version);
         let seat = lead.start(Box::pin(load.run(purpose, loader(), options))).in_background();
@@ -109,13 +108,15 @@ pub(super) fn refresh_many<Q, K, V, F, O>(
     F: Send + 'static,
     O: CallOptions,
 {
-    let lead =
-        |(key, entry): (&Q, Entry<V>)| Some((lead(cache, key, &entry)?, LoadPurpose::Refresh(entry.rest.version)));
+    let work_type = TypeId::of::<OneOf<F, V>>();
+    let lead = |(key, entry): (&Q, Entry<V>)| {
+        Some((lead(cache, key, work_type, &entry)?, LoadPurpose::Refresh(entry.rest.version)))
+    };
     let leads: Vec<_> = due.into_iter().filter_map(lead).collect();
     if leads.is_empty() {
         return;
     }
-    let seats = ManyLoad::start::<F>(cache, leads, loader, options).into_iter().map(|seat| seat.in_background());
+    let seats = ManyLoad::start(cache, leads, loader, options).into_iter().map(|seat| seat.in_background());
     let seats: Vec<_> = seats.collect();
     cache.0.spawner.spawn(async move {
         for seat in seats {
@@ -125,7 +126,12 @@ pub(super) fn refresh_many<Q, K, V, F, O>(
 }
 
 /// Returns the right to refresh a value that is still valid, at most once per value.
-fn lead<Q, K, V>(cache: &CacheAside<K, V>, key: &Q, entry: &Entry<V>) -> Option<Lead<K, LoadOutcome<V>>>
+fn lead<Q, K, V>(
+    cache: &CacheAside<K, V>,
+    key: &Q,
+    work_type: TypeId,
+    entry: &Entry<V>,
+) -> Option<Lead<K, LoadOutcome<V>>>
 where
     K: Hash + Eq + Clone + Send + Sync + Borrow<Q> + 'static,
     V: Clone + Send + Sync + 'static,
@@ -136,7 +142,7 @@ where
         return None;
     }
     let mut left = None;
-    let joined = inner.flights.join_or_lead_unless(key, || {
+    let joined = inner.flights.join_or_lead_unless(key, work_type, || {
         let found = inner.local.peek(key).filter(|found| found.is_of(entry) && found.rest.ahead.is_possible());
         let Some(found) = found else { return Some(()) };
         left = Some(inner.local.mark(key.to_owned(), found.refreshing()));

@@ -139,7 +139,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     /// Creates an entry.
     pub(super) fn entry(&self, value: Option<V>, birth: Birth<'_>, now: Instant) -> Entry<V> {
-        Entry::new(value, birth, &self.config.now(), now, &self.entropy)
+        Entry::new(value, birth, &self.config.load(), now, &self.entropy)
     }
 
     /// Returns the weight of an entry, at least 1, because weightless entries would never be

@@ -2,6 +2,7 @@
 use std::{hash::Hash, time::Duration};
 
 use super::{
+    RemoteConfig,
     report::Report,
     state::{Inner, LoadOutcome},
 };
@@ -49,8 +50,8 @@ enum Due {
 impl Wait {
     pub(super) fn new<K: Hash + Eq, V>(inner: &Inner<K, V>, soft: Option<Duration>, hard: Option<Duration>) -> Self {
         let has_remote = inner.shared.as_ref().is_some_and(|shared| shared.remote.is_some());
-        let remote = inner.config.now().remote;
-        let beside = if has_remote { remote.timeout.saturating_add(remote.wait) } else { Duration::ZERO };
+        let beside = |remote: &RemoteConfig| remote.timeout.saturating_add(remote.wait);
+        let beside = if has_remote { beside(&inner.config.load().remote) } else { Duration::ZERO };
         let limit = hard.map(|hard| hard.saturating_add(beside));
         let pause = limit.map_or(FIRST_LOOK, |limit| (limit / 4).min(FIRST_LOOK));
         Self { limit, soft, pause, began: None, polled: false }

@@ -1,12 +1,5 @@
 //! The public type: the first caller of a key works, later callers wait for its result.
-use std::{
-    borrow::Borrow,
-    cell::RefCell,
-    fmt,
-    future::{Future, poll_fn},
-    hash::Hash,
-    pin::pin,
-};
+use std::{borrow::Borrow, fmt, future::Future, hash::Hash};
 
 use crate::{
     call::boxed_in_place,
@@ -30,31 +23,6 @@ pub enum Lost {
     /// The work asks for its own key, so it would wait for itself.
     #[error("the work for a key asks for the same key")]
     OwnKey,
-}
-
-thread_local! {
-    /// The flights whose work this thread is polling, outermost first.
-    static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A guard that lists a flight as being polled by this thread until it is dropped.
-struct Polling;
-
-impl Polling {
-    fn begin(flight: usize) -> Self {
-        POLLED.with_borrow_mut(|polled| polled.push(flight));
-        Self
-    }
-
-    fn is(flight: usize) -> bool {
-        POLLED.with_borrow(|polled| polled.contains(&flight))
-    }
-}
-
-impl Drop for Polling {
-    fn drop(&mut self) {
-        POLLED.with_borrow_mut(Vec::pop);
-    }
 }
 
 impl<K: Hash + Eq, T> Coalesce<K, T> {
@@ -96,7 +64,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         loop {
             match self.0.join_or_lead(key) {
                 JoinOrLead::Joined(seat) => {
-                    if Polling::is(seat.flight_id()) {
+                    if seat.is_own() {
                         return Err(Lost::OwnKey);
                     }
                     if let Some(result) = seat.await {
@@ -104,15 +72,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                     }
                 }
                 JoinOrLead::Leads(lead) => {
-                    let (flight, work) = (lead.flight_id(), work());
-                    let seat = lead.start(boxed_in_place(|| async move {
-                        let mut work = pin!(work);
-                        let result = poll_fn(|task| {
-                            let _polling = Polling::begin(flight);
-                            work.as_mut().poll(task)
-                        });
-                        result.await
-                    }));
+                    let seat = lead.start_here(boxed_in_place(work));
                     return seat.await.map(FlightResult::into_inner).ok_or(Lost::Panicked);
                 }
             }

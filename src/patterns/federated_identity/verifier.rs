@@ -1,5 +1,6 @@
 //! The verifier: whose keys, which key, and the fetches.
 use std::{
+    any::TypeId,
     collections::HashMap,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -350,7 +351,7 @@ impl TokenVerifier {
         let began = clock.now();
         // Under the lock of the fetches: of many callers one begins, and the others join it.
         let begin = || trusted.cache.keys.lock().begin(began, config.cooldown).err();
-        Ok(match fetches.join_or_lead_unless(&trusted.cache.number, begin)? {
+        Ok(match fetches.join_or_lead_unless(&trusted.cache.number, TypeId::of::<()>(), begin)? {
             JoinOrLead::Joined(seat) => (seat, false),
             JoinOrLead::Leads(lead) => {
                 let (inner, config) = (self.clone(), config.clone());

@@ -1,5 +1,6 @@
 //! Building health checks, executing them, and reporting on them.
 use std::{
+    any::TypeId,
     collections::HashSet,
     future::{Future, pending},
     panic::AssertUnwindSafe,
@@ -259,7 +260,7 @@ impl Health {
         let fresh = || self.is_fresh(check, &config, self.0.clock.now()).then_some(());
         for may_spawn in [self.0.spawner.is_there(), false] {
             // Under the lock of the flights: an execution that ended in between serves this caller, too.
-            let lead = match self.0.flights.join_or_lead_unless(&check, fresh) {
+            let lead = match self.0.flights.join_or_lead_unless(&check, TypeId::of::<()>(), fresh) {
                 Err(()) => return,
                 Ok(JoinOrLead::Joined(seat)) => {
                     let _ = seat.await;

@@ -198,14 +198,16 @@ impl ShardMap {
     }
 
     /// Returns the shard that owns the key with these bytes.
-    #[inline]
+    // Into the caller, which knows the length of a number: then the hash has no branches.
+    #[inline(always)]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
-        if !self.pinned.is_empty()
-            && let Some(shard) = self.pinned.get(&Wanted::new(key))
-        {
-            return Some(*shard);
-        }
-        self.shard_below(key)
+        if self.pinned.is_empty() { self.shard_below(key) } else { self.pinned_or_below(key) }
+    }
+
+    // Out of line: the search among pins does not gain by the length.
+    #[inline(never)]
+    fn pinned_or_below(&self, key: &[u8]) -> Option<ShardId> {
+        self.pinned.get(&Wanted::new(key)).copied().or_else(|| self.shard_below(key))
     }
 
     /// Returns the shard of a key by the strategy below the pins.

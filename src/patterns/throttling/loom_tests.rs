@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     outcome::Reason,
-    sync::Mutex,
+    sync::{AtomicU64, Mutex, Ordering},
     time::Instant,
-    window::{ChangingWindow, TimeWindow},
+    window::{Bound, ChangingWindow, TimeWindow},
 };
 
 fn semaphore(capacity: u32, queue: u32) -> Arc<Semaphore> {
@@ -307,6 +307,26 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
         let counted = thread.join().unwrap();
         let sum = window.sum(at);
         assert!(sum == 1 || (counted && sum == 2), "{sum}");
+    });
+}
+
+/// A decision that is made while the settings change does not stand if it was made by the old ones.
+#[test]
+fn loom_a_decision_by_old_settings_does_not_stand() {
+    loom::model(|| {
+        let window = ChangingWindow::new(std::time::Duration::from_nanos(20), 2);
+        let word = window.word(window.stamp(Instant::from_nanos(1_000)));
+        // The setting: the number of events below which the decision stands.
+        let shared = Arc::new((AtomicU64::new(5), Bound::new()));
+        let theirs = shared.clone();
+        let thread = thread::spawn(move || {
+            let before = theirs.1.load();
+            theirs.1.set(before, word, theirs.0.load(Ordering::Relaxed));
+        });
+        shared.0.store(2, Ordering::Relaxed);
+        shared.1.clear();
+        thread.join().unwrap();
+        assert!(!Bound::is_above(shared.1.load(), word + 2));
     });
 }
 

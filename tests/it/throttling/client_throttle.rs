@@ -41,6 +41,8 @@ fn formula(k: f64, requests: usize, accepts: usize) -> f64 {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Advance(u64),
+    /// A change of `k`.
+    Change(f64),
     Begin,
     /// One request under way ends with this verdict, or is dropped if `None`.
     End(prop::sample::Index, Option<Verdict>),
@@ -58,6 +60,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let step = prop_oneof![
         1 => (0u64..400).prop_map(Step::Advance),
+        1 => (1.0f64..4.0).prop_map(Step::Change),
         5 => Just(Step::Begin),
         4 => (which(), verdict).prop_map(|(which, verdict)| Step::End(which, verdict)),
     ];
@@ -70,7 +73,7 @@ proptest! {
     /// the same probabilities.
     #[test]
     fn a_throttle_equals_the_formula_over_a_list_of_requests(k in 1.0f64..4.0, steps in steps()) {
-        let (window, buckets) = (1_200, 12);
+        let (mut k, window, buckets) = (k, 1_200, 12);
         let config = ClientThrottleConfig::sre().k(k).window(MS(window));
         let (clock, time) = Clock::manual();
         let (entropy, twin) = (Entropy::from_seed(9), Entropy::from_seed(9));
@@ -82,6 +85,10 @@ proptest! {
         for step in steps {
             match step {
                 Step::Advance(ms) => time.advance(MS(ms)),
+                Step::Change(next) => {
+                    k = next;
+                    throttle.reconfigure(config.k(k)).unwrap();
+                }
                 Step::Begin => {
                     let live: Vec<_> = list.iter().filter(|(at, _)| *at != NEVER && tick() - at < buckets).collect();
                     let odds = formula(k, live.len(), live.iter().filter(|(_, accepted)| *accepted).count());

@@ -23,7 +23,7 @@ pub(crate) fn heaviest(capacity: u64) -> u64 {
 
 /// An entry in the table, small for the sake of locality. The library clones what it finds, and a
 /// clone has only the part for a plain hit. Other readers look at the entry in place.
-struct Stored<V>(Hot<V>, StoredRest);
+pub(crate) struct Stored<V>(Hot<V>, StoredRest);
 
 /// The rest of an entry in the table.
 enum StoredRest {
@@ -162,7 +162,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
 
     /// Stores an entry. The key is given twice: once to keep, and once to tell a replaced entry
     /// from evicted ones.
-    pub(crate) fn insert<Q>(&self, key: K, same: &Q, entry: Entry<V>) -> Removed<K, V>
+    pub(crate) fn insert<Q>(&self, key: K, same: &Q, entry: impl Into<Stored<V>>) -> Removed<K, V>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

@@ -41,8 +41,8 @@ pub(super) struct Gradient {
 struct Window {
     began: Instant,
     calls: u32,
-    /// Sum of the latencies, in seconds.
-    sum: f64,
+    /// Sum of the latencies, in nanoseconds.
+    sum: u64,
     /// Largest number of calls that ran at once.
     peak: u32,
     overloaded: bool,
@@ -50,7 +50,12 @@ struct Window {
 
 impl Window {
     const fn new(began: Instant) -> Self {
-        Self { began, calls: 0, sum: 0.0, peak: 0, overloaded: false }
+        Self { began, calls: 0, sum: 0, peak: 0, overloaded: false }
+    }
+
+    /// Returns the mean latency, in seconds.
+    fn mean(&self) -> f64 {
+        self.sum as f64 / 1e9 / f64::from(self.calls.max(1))
     }
 }
 
@@ -111,8 +116,7 @@ impl Gradient {
 
     /// Returns the current latency: the mean of this window, or else the base.
     pub(super) fn typical(&self) -> Option<Duration> {
-        let Window { calls, sum, .. } = self.window;
-        let seen = (calls > 0).then(|| sum / f64::from(calls)).or(self.base);
+        let seen = (self.window.calls > 0).then(|| self.window.mean()).or(self.base);
         seen.and_then(|seen| Duration::try_from_secs_f64(seen).ok())
     }
 
@@ -130,7 +134,7 @@ impl Gradient {
         }
         let window = &mut self.window;
         window.calls += 1;
-        window.sum += (now - began).as_secs_f64();
+        window.sum = window.sum.saturating_add(now.as_nanos().saturating_sub(began.as_nanos()));
         window.peak = window.peak.max(under_way);
         window.overloaded |= sample == Sample::Overloaded;
         // A measurement is kept short. If calls are slow, as many samples as run at once are
@@ -169,7 +173,7 @@ impl Gradient {
             self.limit += f64::from(u8::from(is_used));
             return;
         }
-        let seen = window.sum / f64::from(window.calls.max(1));
+        let seen = window.mean();
         if std::mem::take(&mut self.measures) {
             self.base = Some(seen);
             self.put_off(now, unit());

@@ -13,7 +13,7 @@ use crate::{
     entropy::Entropy,
     observe::Subscription,
     outcome::{CallError, Class, FailureKind, Hint, Outcome, PolicyKind, Priority, Reason, Rejected},
-    sync::{AtomicU64, Mutex, Ordering},
+    sync::{AtomicU64, Line, Mutex, Ordering},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, ConcurrencyPermit, ThrottlingEvent},
     time::{Clock, Instant, scaled},
 };
@@ -51,7 +51,8 @@ struct AdaptiveCore {
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
-    gradient: Mutex<Gradient>,
+    /// On a line of its own: each call reads the fields above, and locks this one.
+    gradient: Line<Mutex<Gradient>>,
 }
 
 reconfigurable!(AdaptiveLimiter, AdaptiveLimitConfig, |_this, next| next.check());
@@ -73,7 +74,7 @@ impl AdaptiveLimiter {
     pub(crate) fn make(config: AdaptiveLimitConfig, common: Common) -> Self {
         let semaphore = ConcurrencyLimiter::make(config.semaphore_config(), common.clone());
         let (entropy, Common { name, clock, .. }) = (common.entropy(), common);
-        let gradient = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
+        let gradient = Line(Mutex::new(Gradient::new(config, clock.now(), entropy.unit())));
         let shares = PriorityShares::by_priority(config.shares).map(|share| AtomicU64::new(share.to_bits()));
         let paused_until = AtomicU64::new(0);
         Self(Arc::new(AdaptiveCore { shares, paused_until, semaphore, name, clock, entropy, gradient }))
@@ -175,7 +176,7 @@ impl AdaptiveLimiter {
     }
 
     fn gradient<T>(&self, ask: impl FnOnce(&mut Gradient) -> T) -> T {
-        ask(&mut self.0.gradient.lock())
+        ask(&mut self.0.gradient.0.lock())
     }
 
     /// Takes a permit if one is free, for a priority with the whole limit.
@@ -186,9 +187,11 @@ impl AdaptiveLimiter {
             return None;
         }
         let permit = self.0.semaphore.try_acquire_leaving(0)?;
+        // Before the clock is read, while no other thread has changed the word that tells.
+        let under_way = self.in_flight();
         let began = self.0.clock.now();
         // A pause may have begun meanwhile. Then the permit is given back.
-        (!is_paused()).then(|| AdaptivePermit { limiter: self, permit, began, under_way: self.in_flight() })
+        (!is_paused()).then_some(AdaptivePermit { limiter: self, permit, began, under_way })
     }
 
     /// Takes a permit. A priority with the whole limit waits for one in the queue; another one is

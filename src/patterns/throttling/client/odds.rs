@@ -37,4 +37,9 @@ impl Odds {
         let share = if self.power == 1.0 { share } else { share.powf(self.power) };
         share.min(self.most)
     }
+
+    /// Returns the number of further requests after which the probability is still zero.
+    pub(super) fn room(&self, requests: u64, accepts: u64) -> u64 {
+        ((self.k * accepts as f64).max(self.floor) - requests as f64) as u64
+    }
 }

@@ -13,7 +13,7 @@ use crate::{
     sync::{AtomicU64, Mutex, Ordering},
     throttling::ThrottlingEvent,
     time::{Clock, Instant},
-    window::{ChangingWindow, Stamp},
+    window::{Bound, ChangingWindow, Stamp},
 };
 
 /// Rejects calls on the client's side while the service refuses too many of them. The probability
@@ -55,6 +55,9 @@ struct ThrottleCore {
     live: LiveSettings,
     requests: ChangingWindow,
     accepts: ChangingWindow,
+    /// The number of requests in the current bucket up to which none is rejected. Until the next
+    /// tick accepts only become more, and other requests only fewer.
+    none_rejected: Bound,
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
@@ -134,6 +137,7 @@ impl ClientThrottle {
             live: LiveSettings::new(&config),
             requests: ChangingWindow::new(config.window, BUCKETS),
             accepts: ChangingWindow::new(config.window, BUCKETS),
+            none_rejected: Bound::new(),
             name,
             clock,
             entropy,
@@ -153,13 +157,14 @@ impl ClientThrottle {
     /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ClientThrottleConfig) -> Result<(), ConfigError> {
         self.validate(&config)?;
-        let ThrottleCore { live, requests, accepts, clock, events, name, .. } = &*self.0;
+        let ThrottleCore { live, requests, accepts, none_rejected, clock, events, name, .. } = &*self.0;
         let now = clock.now();
         {
             let mut current = self.0.config.lock();
             *current = config;
             live.set(&config);
             ChangingWindow::set_spans([requests, accepts], config.window, now);
+            none_rejected.clear();
         }
         events.send(name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
@@ -168,7 +173,8 @@ impl ClientThrottle {
     /// Returns the counts and the current rejection probability.
     pub fn snapshot(&self) -> ClientThrottleSnapshot {
         let now = self.0.clock.now();
-        let [requests, accepts] = ChangingWindow::sums([&self.0.requests, &self.0.accepts], now);
+        let ThrottleCore { requests, accepts, .. } = &*self.0;
+        let [requests, accepts] = ChangingWindow::sums([requests, accepts], requests.stamp(now), now);
         ClientThrottleSnapshot { requests, accepts, rejection: self.0.live.odds().of_rejection(requests, accepts) }
     }
 
@@ -186,9 +192,10 @@ impl ClientThrottle {
     pub fn try_acquire(&self) -> Result<ClientThrottlePermit<'_>, Rejected> {
         let this = &*self.0;
         let now = this.clock.now();
-        let [requests, accepts] = ChangingWindow::sums([&this.requests, &this.accepts], now);
-        let odds = this.live.odds().of_rejection(requests, accepts);
-        let stamp = this.requests.add(now, 1, &this.accepts);
+        let stamp = this.requests.stamp(now);
+        let (bound, word) = (this.none_rejected.load(), this.requests.word(stamp));
+        let odds = if Bound::is_above(bound, word) { 0.0 } else { this.odds(now, stamp, bound, word) };
+        let stamp = this.requests.add_stamped(stamp, now, 1, &this.accepts);
         if odds > 0.0 && this.entropy.unit() < odds {
             return Err(this.rejected(now));
         }
@@ -213,6 +220,18 @@ impl ClientThrottle {
 }
 
 impl ThrottleCore {
+    /// Returns the rejection probability. `bound` and `word` were loaded before.
+    #[inline(never)]
+    fn odds(&self, now: Instant, stamp: Stamp, bound: u64, word: u64) -> f64 {
+        let [requests, accepts] = ChangingWindow::sums([&self.requests, &self.accepts], stamp, now);
+        let odds = self.live.odds();
+        let rejection = odds.of_rejection(requests, accepts);
+        if rejection == 0.0 {
+            self.none_rejected.set(bound, word, odds.room(requests, accepts));
+        }
+        rejection
+    }
+
     #[cold]
     fn rejected(&self, now: Instant) -> Rejected {
         let reason = Reason::LikelyRefused;

@@ -49,8 +49,7 @@ pub(super) struct Account {
     low: AtomicU32,
     /// `true` while the account is in the loop's list or is being renewed.
     pub(super) wanted: AtomicBool,
-    /// Number of permits that calls asked for since the last lease, and the time of that lease.
-    demand: AtomicU64,
+    /// Time of the last lease, since which the demand is counted.
     last: AtomicU64,
     /// Time before which no lease is requested.
     pub(super) pause: AtomicU64,
@@ -84,7 +83,6 @@ impl Account {
             renew_at: AtomicU64::new(0),
             low: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
-            demand: AtomicU64::new(0),
             last: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             tat: AtomicU64::new(0),
@@ -100,11 +98,6 @@ impl Account {
     pub(super) fn spend(&self, n: u32, now: Instant) -> Option<bool> {
         let left = self.leases.spend(n, millis(now))?;
         Some(left <= u64::from(self.low.load(Relaxed)) || now.as_nanos() >= self.renew_at.load(Relaxed))
-    }
-
-    #[inline]
-    pub(super) fn count_demand(&self, n: u32) {
-        self.demand.fetch_add(n.into(), Relaxed);
     }
 
     /// Returns the time that `n` permits must wait according to the row's last known state; zero if
@@ -192,7 +185,7 @@ impl Account {
     /// Returns the number of permits to lease: half more than the recent demand in `every`, at most
     /// what the limit gives in that time.
     fn size(&self, set: &SharedSettings, every: Duration, n: u32, now: Instant) -> u32 {
-        let demand = self.demand.swap(0, Relaxed);
+        let demand = self.leases.take_demand();
         let last = Instant::from_nanos(self.last.swap(now.as_nanos(), Relaxed));
         let since = (now - last).max(Duration::from_millis(1));
         let pace = set.pace(self.tier);

@@ -21,7 +21,7 @@ impl SharedRateLimiter {
     /// Takes `n` permits whose turn comes by the deadline and within `max_wait`.
     pub(super) async fn acquire_before(&self, n: u32, deadline: Option<Instant>) -> Result<(), Rejected> {
         let Self { inner, account, .. } = self;
-        account.count_demand(n);
+        account.leases.count_demand(n);
         match account.spend(n, inner.clock.now()) {
             Some(more) => {
                 if more {

@@ -17,8 +17,13 @@
 
 use crate::sync::{AtomicU64, Line, Ordering};
 
-/// The permits of up to two leases.
-pub(super) struct Leases(Line<[AtomicU64; 2]>);
+/// The permits of up to two leases, and the demand, on a line of their own: each call changes both.
+pub(super) struct Leases(Line<LeaseLine>);
+
+struct LeaseLine {
+    words: [AtomicU64; 2],
+    demand: AtomicU64,
+}
 
 /// From the top: the millisecond of expiry (40 bits) and the number of permits left (24 bits). Zero
 /// is no lease.
@@ -48,11 +53,22 @@ impl LeaseWord {
 
 impl Leases {
     pub(super) fn new() -> Self {
-        Self(Line([AtomicU64::new(0), AtomicU64::new(0)]))
+        Self(Line(LeaseLine { words: [AtomicU64::new(0), AtomicU64::new(0)], demand: AtomicU64::new(0) }))
     }
 
     fn word(&self, i: usize) -> LeaseWord {
-        LeaseWord(self.0.0[i].load(Ordering::Relaxed))
+        LeaseWord(self.0.0.words[i].load(Ordering::Relaxed))
+    }
+
+    /// Counts permits that a call asks for, whether it gets them or not.
+    #[inline]
+    pub(super) fn count_demand(&self, n: u32) {
+        self.0.0.demand.fetch_add(n.into(), Ordering::Relaxed);
+    }
+
+    /// Returns the number of permits that calls have asked for since the last time.
+    pub(super) fn take_demand(&self) -> u64 {
+        self.0.0.demand.swap(0, Ordering::Relaxed)
     }
 
     /// Spends `n` permits of one lease, preferably of the one that expires first. Returns the
@@ -99,7 +115,7 @@ impl Leases {
     }
 
     fn replace(&self, i: usize, old: LeaseWord, new: LeaseWord) -> bool {
-        self.0.0[i].compare_exchange(old.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.0.0.words[i].compare_exchange(old.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
