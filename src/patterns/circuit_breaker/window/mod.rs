@@ -108,7 +108,8 @@ impl Tally {
     }
 
     /// Counts a plain success in a closed, full window, if outcomes are counted by number alone.
-    /// Returns `false` if it was not counted: another call has changed the word since it was `seen`.
+    /// Returns `false` if it was not counted: another call has changed the word since it was
+    /// `seen`.
     #[inline]
     pub(super) fn success_of_full(&self, word: &AtomicU64, seen: Word) -> bool {
         let plan = self.plan();
