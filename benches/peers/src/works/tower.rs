@@ -203,11 +203,7 @@ fn hedge() -> Vec<Subject> {
 }
 
 fn whole() -> Pipeline<impl Policy> {
-    Pipeline::new()
-        .then(Timeout::new(WHOLE))
-        .then(three())
-        .then(steadfast_breaker(false))
-        .then(Timeout::new(ATTEMPT))
+    Pipeline::new().then(Timeout::new(WHOLE)).then(three()).then(steadfast_breaker(false)).then(Timeout::new(ATTEMPT))
 }
 
 fn stack() -> Vec<Subject> {
