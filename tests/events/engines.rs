@@ -94,6 +94,12 @@ mod nats {
         });
     }
 
+    #[test]
+    fn copies_of_rows_are_right() {
+        let (server, runtime) = (server::Nats::durable(), runtime());
+        runtime.block_on(async { crate::index_table::are_right_on(open(&server.url()).await).await });
+    }
+
     // Not at each request: a page costs the whole of a partition there, and that would take more than ten minutes.
     #[test]
     fn every_reader_sees_one_order_of_commits() {

@@ -349,3 +349,36 @@ fn a_copy_that_breaks_a_rule_is_refused_and_a_damaged_one_is_no_answer() {
     assert_eq!(damaged(b"x"), Some(PortErrorKind::TooNew));
     assert_eq!(damaged(&[1, 9]), Some(PortErrorKind::Corrupt));
 }
+
+/// On a server: plain and unique indexes whose copies are those of rows that are put, change, are
+/// deleted, and are written past the table.
+#[cfg(feature = "nats")]
+pub(crate) async fn are_right_on(store: Arc<dyn Store>) {
+    let table = IndexTable::builder(store.clone(), json(), IndexTableConfig::default())
+        .index("by-actor", store.clone(), by_actor)
+        .unique("by-isan", store.clone(), |movie: &Movie| movie.isan.clone())
+        .copying("by-actor", summary)
+        .copying("by-isan", summary)
+        .build()
+        .unwrap();
+    table.build_indexes(["action"]).await.unwrap();
+    let copies = async |index: &str, first: &str| {
+        let page = table.lookup(index, first).copies().await.unwrap();
+        page.rows.into_iter().map(|found| String::from_utf8(found.copy.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    let put = async |movie: &Movie| table.put(at(&movie.title), movie, Precondition::Any).await.unwrap();
+    put(&cast("Alien", "1", &["Weaver", "Hurt"])).await;
+    put(&cast("Heat", "2", &["Weaver"])).await;
+    put(&cast("Alien", "3", &["Weaver", "Holm"])).await;
+    assert!(table.delete(at("Heat"), Precondition::Any).await.unwrap());
+    assert_eq!(copies("by-actor", "Weaver").await, ["Alien: Weaver, Holm"]);
+    assert_eq!(copies("by-isan", "3").await, ["Alien: Weaver, Holm"]);
+    for (index, lost) in [("by-actor", "Hurt"), ("by-isan", "1"), ("by-isan", "2")] {
+        assert!(copies(index, lost).await.is_empty(), "{index}: {lost}");
+    }
+    let past = json().encode(&cast("Alien", "3", &["Holm"])).unwrap();
+    store.put(at("Alien"), past.into(), Precondition::Any.into()).await.unwrap();
+    let report = table.repair("action").await.unwrap();
+    assert_eq!((report.added, report.removed, report.copied), (0, 1, 2));
+    assert_eq!((copies("by-actor", "Holm").await, copies("by-isan", "3").await.len()), (vec!["Alien: Holm".into()], 1));
+}

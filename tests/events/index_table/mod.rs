@@ -22,6 +22,8 @@ use steadfast::{
 
 #[cfg(feature = "nats")]
 pub(crate) use beside::{is_refused_beside, lies_beside};
+#[cfg(feature = "nats")]
+pub(crate) use copies::are_right_on;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use faults::ends_at_any;
 
