@@ -318,14 +318,7 @@ fn two_writes_of_a_row_that_meet_leave_the_entries_of_the_last_one_beside_it() {
             }
             None => tables[nth].delete(at("Alien"), Precondition::Any).await.map(drop),
         };
-        world.run(async {
-            let second = async {
-                world.clock.sleep(SECOND).await;
-                write(1).await
-            };
-            let (first, second) = futures::join!(write(0), second);
-            first.and(second).unwrap();
-        });
+        both(&world, write);
         world.script.by(|_| PortAnswer::pass());
         assert_exact(&world);
         let last = world.run(tables[0].get(at("Alien"))).unwrap().map(|row| row.value.cast);

@@ -120,14 +120,7 @@ fn of_two_writes_of_a_row_at_once_neither_leaves_an_entry_that_is_stale_or_has_n
             Some(movie) => tables[nth].put(at("Alien"), movie, Precondition::Any).await.map(drop),
             None => tables[nth].delete(at("Alien"), Precondition::Any).await.map(drop),
         };
-        world.run(async {
-            let second = async {
-                world.clock.sleep(SECOND).await;
-                write(1).await
-            };
-            let (first, second) = futures::join!(write(0), second);
-            first.and(second).unwrap();
-        });
+        both(&world, write);
         world.script.by(|_| PortAnswer::pass());
         assert_same(&world, &tables[0]);
         let report = world.run(tables[0].repair("action")).unwrap();

@@ -116,6 +116,18 @@ impl World {
     }
 }
 
+/// Runs two writes, of which the second begins a second later.
+fn both(world: &World, write: impl AsyncFn(usize) -> Result<(), IndexTableError>) {
+    world.run(async {
+        let second = async {
+            world.clock.sleep(SECOND).await;
+            write(1).await
+        };
+        let (first, second) = futures::join!(write(0), second);
+        first.and(second).unwrap();
+    });
+}
+
 fn at(title: &str) -> Key<'_> {
     Key::new("action", title)
 }

@@ -1,74 +1,19 @@
 //! Attacks on the guarantees of a view: sources that answer in their own way, and processes that die at bad moments.
 use std::{
     convert::Infallible,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use steadfast::{
-    event_sourcing::LogTopic,
     materialized_view::{Undecodable, View, ViewConfig, ViewError, ViewEvent},
-    port::{Capabilities, PortErrorKind, PortFuture},
+    port::PortErrorKind,
     store::{Key, Precondition, Scan, StoreExt},
-    stream::{Appended, Bounds, Event, Position, Read, Recorded, StoreTopic, Topic},
+    stream::{Event, Position, StoreTopic, Topic},
 };
 
-use super::*;
+use super::{changed::Changed, *};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
-
-/// A topic that another one takes the place of, and whose answers have this many events at most.
-#[derive(Debug, Clone)]
-struct Changed {
-    topic: Arc<Mutex<LogTopic>>,
-    identity: String,
-    most: usize,
-}
-
-impl Changed {
-    fn new(log: &EventStore, most: usize) -> Self {
-        let topic = log.topic();
-        Self { identity: topic.identity(), topic: Arc::new(Mutex::new(topic)), most }
-    }
-
-    fn becomes(&self, log: &EventStore) {
-        *self.topic.lock().unwrap() = log.topic();
-    }
-
-    fn now(&self) -> LogTopic {
-        self.topic.lock().unwrap().clone()
-    }
-}
-
-impl Topic for Changed {
-    fn capabilities(&self) -> Capabilities {
-        self.now().capabilities()
-    }
-    fn identity(&self) -> String {
-        self.identity.clone()
-    }
-    fn name(&self) -> &str {
-        "log"
-    }
-    fn partitions(&self) -> u16 {
-        1
-    }
-    fn append(&self, _: u16, _: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
-        unreachable!()
-    }
-    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
-        let most = read.max.min(self.most);
-        Box::pin(async move { self.now().read(partition, read.max(most)).await })
-    }
-    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
-        Box::pin(async move { self.now().bounds(partition).await })
-    }
-    fn trim(&self, _: u16, _: u64) -> PortFuture<'_, u64> {
-        unreachable!()
-    }
-}
 
 fn of_topic(store: &Arc<dyn Store>, topic: &Changed, config: ViewConfig) -> View<Sales> {
     View::builder(store.clone(), "sales", Sales, json(), config).source(topic.clone(), events()).build().unwrap()

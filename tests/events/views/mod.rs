@@ -1,5 +1,6 @@
 //! Views: rows that follow logs and topics.
 mod attacks;
+mod changed;
 mod drops;
 mod faults;
 mod reads;

@@ -1,14 +1,9 @@
 //! What a projector does not pass over: events that do not decode, wide commits, trims, restored logs.
-use std::{convert::Infallible, sync::Mutex};
+use std::convert::Infallible;
 
-use steadfast::{
-    event_sourcing::LogTopic,
-    materialized_view::{Undecodable, ViewConfig, ViewError, ViewEvent},
-    port::{Capabilities, PortFuture},
-    stream::{Appended, Bounds, Event, Read, Recorded, Topic},
-};
+use steadfast::materialized_view::{Undecodable, ViewConfig, ViewError, ViewEvent};
 
-use super::*;
+use super::{changed::Changed, *};
 
 fn event(kind: &str, body: &str) -> NewEvent {
     NewEvent::new(kind, body.to_owned())
@@ -116,46 +111,6 @@ async fn a_source_that_was_trimmed_before_it_was_folded_stops_the_projector() {
     assert_rows(&one, &facts[..15]).await;
 }
 
-/// A log that is restored from a backup: another one under its identity.
-#[derive(Debug, Clone)]
-struct Restored(Arc<Mutex<LogTopic>>, String);
-
-impl Restored {
-    fn new(log: &EventStore) -> Self {
-        Self(Arc::new(Mutex::new(log.topic())), log.topic().identity())
-    }
-    fn now(&self) -> LogTopic {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Topic for Restored {
-    fn capabilities(&self) -> Capabilities {
-        self.now().capabilities()
-    }
-    fn identity(&self) -> String {
-        self.1.clone()
-    }
-    fn name(&self) -> &str {
-        "log"
-    }
-    fn partitions(&self) -> u16 {
-        1
-    }
-    fn append(&self, _: u16, _: Vec<Event>) -> PortFuture<'_, Vec<Appended>> {
-        unreachable!()
-    }
-    fn read(&self, partition: u16, read: Read) -> PortFuture<'_, Vec<Recorded>> {
-        Box::pin(async move { self.now().read(partition, read).await })
-    }
-    fn bounds(&self, partition: u16) -> PortFuture<'_, Bounds> {
-        Box::pin(async move { self.now().bounds(partition).await })
-    }
-    fn trim(&self, _: u16, _: u64) -> PortFuture<'_, u64> {
-        unreachable!()
-    }
-}
-
 // Guarantee: materialized_view 8.
 #[tokio::test(start_paused = true)]
 async fn a_view_of_a_log_that_was_restored_from_a_backup_says_so_until_a_rebuild() {
@@ -166,7 +121,7 @@ async fn a_view_of_a_log_that_was_restored_from_a_backup_says_so_until_a_rebuild
         commit(&before, &facts[..10]).await;
         commit(&after, &facts[..kept]).await;
         commit(&after, &facts[20..20 + grown]).await;
-        let topic = Restored::new(&before);
+        let topic = Changed::new(&before, 1_000);
         let open = || {
             let view = View::builder(rows.clone(), "sales", Sales, json(), ViewConfig::default());
             view.source(topic.clone(), events()).build().unwrap()
@@ -175,12 +130,12 @@ async fn a_view_of_a_log_that_was_restored_from_a_backup_says_so_until_a_rebuild
         let ran = if is_followed {
             let restore = async {
                 Clock::tokio().sleep(SECOND).await;
-                *topic.0.lock().unwrap() = after.topic();
+                topic.becomes(&after);
             };
             tokio::join!(run_for(&view, SECOND * 60), restore).0
         } else {
             run_for(&view, SECOND).await.unwrap();
-            *topic.0.lock().unwrap() = after.topic();
+            topic.becomes(&after);
             run_for(&open(), SECOND).await
         };
         let case = format!("{kept} {grown} {is_followed}");
@@ -202,7 +157,7 @@ async fn a_source_that_was_restored_is_noticed_while_another_one_is_busy() {
     let busy = EventStore::open(busy, "busy").await.unwrap();
     commit(&before, &facts[..10]).await;
     commit(&after, &facts[..6]).await;
-    let topic = Restored::new(&before);
+    let topic = Changed::new(&before, 1_000);
     // Each page takes so long that the next one has an event of the busy log.
     let port = ScriptedPort::new(&Clock::tokio());
     port.by(|_| PortAnswer::pass().request_takes(Duration::from_millis(5)));
@@ -216,7 +171,7 @@ async fn a_source_that_was_restored_is_noticed_while_another_one_is_busy() {
             commit(&busy, &[sold("tv-9", 1)]).await;
             Clock::tokio().sleep(Duration::from_millis(5)).await;
             if nth == 200 {
-                *topic.0.lock().unwrap() = after.topic();
+                topic.becomes(&after);
             }
             if nth > 1_000 && nth % 10 == 0 {
                 commit(&after, &facts[20..21]).await;
