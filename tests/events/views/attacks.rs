@@ -85,10 +85,7 @@ async fn a_rebuild_or_a_load_of_a_source_that_was_restored_ends_though_no_projec
     let facts = facts(40);
     for is_load in [false, true] {
         let rows = memory();
-        let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
-        commit(&before, &facts[..20]).await;
-        commit(&after, &facts[..6]).await;
-        let topic = Changed::new(&before, 100);
+        let (topic, after) = Changed::of(&facts[..20], &facts[..6]).await;
         let view = of_topic(&rows, &topic, ViewConfig::default());
         run_for(&view, SECOND).await.unwrap();
         topic.becomes(&after);
@@ -110,10 +107,7 @@ async fn a_rebuild_or_a_load_of_a_source_that_was_restored_ends_though_no_projec
 #[tokio::test(start_paused = true)]
 async fn a_rebuild_of_a_diverged_view_whose_process_died_is_resumed() {
     let (facts, rows) = (facts(40), memory());
-    let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
-    commit(&before, &facts[..20]).await;
-    commit(&after, &facts[..6]).await;
-    let topic = Changed::new(&before, 100);
+    let (topic, after) = Changed::of(&facts[..20], &facts[..6]).await;
     let view = of_topic(&rows, &topic, ViewConfig::default());
     run_for(&view, SECOND).await.unwrap();
     topic.becomes(&after);
@@ -588,11 +582,8 @@ async fn all_rows_of_an_old_generation_and_of_a_retired_version_are_deleted_howe
 #[tokio::test(start_paused = true)]
 async fn a_rebuild_takes_the_place_of_one_that_has_events_of_before_a_restore() {
     let (facts, rows) = (facts(60), memory());
-    let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
     let now: Vec<_> = facts[..3].iter().chain(&facts[30..]).cloned().collect();
-    commit(&before, &facts[..20]).await;
-    commit(&after, &now).await;
-    let topic = Changed::new(&before, 100);
+    let (topic, after) = Changed::of(&facts[..20], &now).await;
     let view = of_topic(&rows, &topic, ViewConfig::default().page(5));
     run_for(&view, SECOND).await.unwrap();
     let port = ScriptedPort::new(&Clock::tokio());
@@ -618,11 +609,8 @@ async fn a_rebuild_takes_the_place_of_one_that_has_events_of_before_a_restore() 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_was_restored_behind_a_load_is_noticed() {
     let (facts, rows) = (facts(60), memory());
-    let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
-    commit(&before, &facts[..10]).await;
-    commit(&after, &facts[..6]).await;
+    let (topic, after) = Changed::of(&facts[..10], &facts[..6]).await;
     commit(&after, &facts[20..30]).await;
-    let topic = Changed::new(&before, 100);
     let view = of_topic(&rows, &topic, ViewConfig::default());
     view.regenerate(async |_| Ok::<_, Infallible>(Vec::new())).await.unwrap();
     topic.becomes(&after);

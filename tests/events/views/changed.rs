@@ -7,6 +7,8 @@ use steadfast::{
     stream::{Appended, Bounds, Event, Read, Recorded, Topic},
 };
 
+use super::{Fact, commit, memory};
+
 /// A topic that another one takes the place of, and whose answers have this many events at most.
 #[derive(Debug, Clone)]
 pub(super) struct Changed {
@@ -19,6 +21,14 @@ impl Changed {
     pub(super) fn new(log: &EventStore, most: usize) -> Self {
         let topic = log.topic();
         Self { identity: topic.identity(), topic: Arc::new(Mutex::new(topic)), most }
+    }
+
+    /// Returns the topic of a log of these facts, and a log of others, which may take its place.
+    pub(super) async fn of(before: &[Fact], after: &[Fact]) -> (Self, EventStore) {
+        let (now, later) = (crate::log(&memory()).await, crate::log(&memory()).await);
+        commit(&now, before).await;
+        commit(&later, after).await;
+        (Self::new(&now, 1_000), later)
     }
 
     pub(super) fn becomes(&self, log: &EventStore) {

@@ -117,11 +117,8 @@ async fn a_view_of_a_log_that_was_restored_from_a_backup_says_so_until_a_rebuild
     // A shorter log; one that has grown since; one that is followed while it is restored.
     for (kept, grown, is_followed) in [(6, 0, false), (6, 10, false), (6, 10, true), (6, 0, true), (0, 0, true)] {
         let (facts, rows) = (facts(40), memory());
-        let (before, after) = (crate::log(&memory()).await, crate::log(&memory()).await);
-        commit(&before, &facts[..10]).await;
-        commit(&after, &facts[..kept]).await;
+        let (topic, after) = Changed::of(&facts[..10], &facts[..kept]).await;
         commit(&after, &facts[20..20 + grown]).await;
-        let topic = Changed::new(&before, 1_000);
         let open = || {
             let view = View::builder(rows.clone(), "sales", Sales, json(), ViewConfig::default());
             view.source(topic.clone(), events()).build().unwrap()
