@@ -335,8 +335,9 @@ impl<E> Follower<E> {
 async fn step<P: Projection>(
     view: &ViewInner<P>,
     follower: &mut Follower<P::Event>,
-    (checkpoint, at): &(Checkpoint, Version),
+    known: &(Checkpoint, Version),
 ) -> Result<Progress, ViewError> {
+    let (checkpoint, at) = known;
     if let Some((source, position)) = checkpoint.diverged {
         return Err(ViewError::Diverged { topic: view.topic_of(checkpoint, source), position });
     }
@@ -353,7 +354,7 @@ async fn step<P: Projection>(
     let items = match page {
         Ok(items) => items,
         Err(place) => {
-            view.set_diverged(follower.generation, &(checkpoint.clone(), *at), place).await?;
+            view.set_diverged(follower.generation, known, place).await?;
             return Ok(Progress::More);
         }
     };
