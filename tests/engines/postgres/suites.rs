@@ -1,5 +1,5 @@
 //! The contracts of the ports: two handles of a new schema, as two processes have them.
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use steadfast::{
     backend::postgres::{Postgres, PostgresConfig},
@@ -79,20 +79,12 @@ mod of_notifier {
     steadfast::notifier_conformance!(async || on_shared(notifier).await);
 }
 
-/// Runs cases; the names of those that fail are in the message.
+/// Runs cases, as the tests of a suite do.
 pub(super) fn run_all<P: ?Sized + 'static>(
     cases: impl IntoIterator<Item = Case<P>>,
     make: impl AsyncFn() -> Fixture<P> + Copy + Send + 'static,
 ) {
-    let run = |case: Case<P>| {
-        let ended = case.run(Duration::from_secs(120), async move || make().await);
-        ended.err().map(|error| format!("{}: {error}", case.name()))
-    };
-    let failed = cases.into_iter().filter(|case| run(*case).is_some()).collect::<Vec<_>>();
-    // Delays and terms are real ones, which a busy machine exceeds between two requests: a case that failed runs again,
-    // when less runs beside it.
-    let failed: Vec<String> = failed.into_iter().filter_map(run).collect();
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    cases.into_iter().for_each(|case| case.test(async move || make().await));
 }
 
 /// Cases whose names say that the backend restarts.

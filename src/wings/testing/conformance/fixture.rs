@@ -1,5 +1,5 @@
 //! The backend under test, as a suite receives it.
-use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{any::Any, cell::Cell, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     port::{Capabilities, Capability},
@@ -281,10 +281,10 @@ impl<P: ?Sized> Fixture<P> {
 /// # Panics
 /// If the call does not return within ten seconds of real time.
 pub(super) async fn in_time<T>(what: &str, call: impl Future<Output = T>) -> T {
-    const LIMIT: Duration = Duration::from_secs(10);
-    match race(call, Clock::tokio().sleep(LIMIT)).await {
+    let limit = stretched(Duration::from_secs(10));
+    match race(call, Clock::tokio().sleep(limit)).await {
         First::One(done) => done,
-        First::Other(()) => panic!("{what} did not return within {LIMIT:?} of real time"),
+        First::Other(()) => panic!("{what} did not return within {limit:?} of real time"),
     }
 }
 
@@ -300,11 +300,24 @@ async fn settle() {
 /// # Panics
 /// If the case panics, or if the runtime cannot be created.
 pub fn run<F: Future>(case: F) -> F::Output {
-    runtime().block_on(case)
+    runtime(1).block_on(case)
 }
 
-pub(super) fn runtime() -> tokio::runtime::Runtime {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
+thread_local! {
+    /// How many times as long the durations of a case are, on all threads of its runtime.
+    static STRETCH: Cell<u32> = const { Cell::new(1) };
+}
+
+/// Returns a duration of a case: longer where the case is run again on a machine that stalls.
+pub(super) fn stretched(duration: Duration) -> Duration {
+    duration * STRETCH.get()
+}
+
+/// Returns a runtime for a case whose durations are so many times as long, also on this thread.
+pub(super) fn runtime(stretch: u32) -> tokio::runtime::Runtime {
+    STRETCH.set(stretch);
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(4).on_thread_start(move || STRETCH.set(stretch)).enable_all().build();
     runtime.unwrap_or_else(|error| panic!("no runtime for the case: {error}"))
 }
 
@@ -314,5 +327,23 @@ impl<P: ?Sized + fmt::Debug> fmt::Debug for Fixture<P> {
             .field("port", &self.handles.as_ref().map(|handles| &handles.port))
             .field("manual", &self.time.is_some())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_that_is_run_again_has_longer_durations_on_all_of_its_threads() {
+        for stretch in [4, 1] {
+            let expected = Duration::from_millis(100) * stretch;
+            let seen = runtime(stretch).block_on(async {
+                let here = stretched(Duration::from_millis(100));
+                let there = tokio::spawn(async { stretched(Duration::from_millis(100)) });
+                (here, there.await.expect("it ends"))
+            });
+            assert_eq!(seen, (expected, expected));
+        }
     }
 }

@@ -3,7 +3,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Fixture, case::suite, fixture::in_time, noise};
+use super::{
+    Fixture,
+    case::suite,
+    fixture::{in_time, stretched},
+    noise,
+};
 use crate::{
     notify::{Notice, Notices, Notifier},
     port::{Capability, PortError, PortErrorKind},
@@ -32,7 +37,9 @@ suite! {
     a_lost_connection_is_a_gap,
 }
 
-const SHORT: Duration = Duration::from_millis(100);
+fn a_while() -> Duration {
+    stretched(Duration::from_millis(100))
+}
 
 fn ok<T>(result: Result<T, PortError>) -> T {
     result.unwrap_or_else(|error| panic!("the backend failed: {error}"))
@@ -45,7 +52,7 @@ async fn publish(notifier: &dyn Notifier, topic: &str, text: &str) {
 
 /// Returns the next notice; lets time pass until it arrives.
 async fn heard(fixture: &Fixture<dyn Notifier>, notices: &mut Notices) -> Notice {
-    fixture.within(SHORT * 100, "the wait for a notice", notices.recv()).await
+    fixture.within(a_while() * 100, "the wait for a notice", notices.recv()).await
 }
 
 fn message(text: &str) -> Notice {
@@ -109,7 +116,7 @@ pub async fn a_dropped_recv_loses_nothing(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.port().subscribe("t").await);
     let mut all = Vec::new();
     for i in 0..NOTICES {
-        if let First::Other(notice) = race(fixture.pass(SHORT / 20), notices.recv()).await {
+        if let First::Other(notice) = race(fixture.pass(a_while() / 20), notices.recv()).await {
             all.push(notice);
         }
         publish(fixture.port(), "t", &i.to_string()).await;
@@ -153,7 +160,7 @@ pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier
     for i in 0..4 {
         publish(fixture.port(), "quiet", &i.to_string()).await;
         publish_many(fixture, "busy", 2800).await;
-        fixture.pass(SHORT).await;
+        fixture.pass(a_while()).await;
     }
     for i in 0..4 {
         assert_eq!(heard(fixture, &mut notices).await, message(&i.to_string()));
@@ -266,7 +273,7 @@ pub async fn a_dropped_subscription_ends_no_other(fixture: &Fixture<dyn Notifier
     drop(dropped);
     for round in ["1", "2"] {
         // Lets the backend end the subscription.
-        fixture.pass(SHORT).await;
+        fixture.pass(a_while()).await;
         for topic in ["t", "u"] {
             publish(fixture.other(), topic, round).await;
         }
@@ -274,7 +281,7 @@ pub async fn a_dropped_subscription_ends_no_other(fixture: &Fixture<dyn Notifier
         assert_eq!(heard(fixture, &mut another).await, message(round));
     }
     drop(same);
-    fixture.pass(SHORT).await;
+    fixture.pass(a_while()).await;
     publish(fixture.port(), "t", "no subscriber").await;
     let mut again = ok(fixture.port().subscribe("t").await);
     publish(fixture.other(), "t", "again").await;
@@ -291,7 +298,7 @@ pub async fn a_waiting_subscriber_is_told_at_once(fixture: &Fixture<dyn Notifier
     for i in 0..5 {
         let publishes = async {
             // The subscriber waits by then.
-            fixture.pass(SHORT / 10).await;
+            fixture.pass(a_while() / 10).await;
             publish(fixture.port(), "t", &i.to_string()).await;
             std::future::pending().await
         };
@@ -311,7 +318,7 @@ async fn publish_after_a_cut(fixture: &Fixture<dyn Notifier>, text: &str) {
         if fixture.other().publish("t", Bytes::from(text.to_owned())).await.is_ok() {
             return;
         }
-        fixture.pass(SHORT).await;
+        fixture.pass(a_while()).await;
     }
     panic!("publishing fails after the connection was cut, and does not recover");
 }

@@ -1,7 +1,7 @@
 //! The contract of every [`Lease`].
 use std::time::Duration;
 
-use super::{Fixture, HOUR, NOON, case::suite, later, noise};
+use super::{Fixture, HOUR, NOON, case::suite, fixture::stretched, later, noise};
 use crate::{
     lease::{Acquired, Held, Lease, LeaseError},
     port::{Failure, FencingToken, PortErrorKind},
@@ -42,21 +42,23 @@ suite! {
     tokens_grow_over_a_restart,
 }
 
-const TERM: Duration = Duration::from_millis(400);
+fn a_term() -> Duration {
+    stretched(Duration::from_millis(400))
+}
 
 fn ok<T>(result: Result<T, LeaseError>) -> T {
     result.unwrap_or_else(|error| panic!("the backend failed: {error}"))
 }
 
 async fn grant(lease: &dyn Lease, name: &str, holder: &str) -> FencingToken {
-    match ok(lease.acquire(name, holder, TERM).await) {
+    match ok(lease.acquire(name, holder, a_term()).await) {
         Acquired::Granted(token) => token,
         Acquired::Held(held) => panic!("{name} is free, and not {held:?}"),
     }
 }
 
 async fn held(lease: &dyn Lease, name: &str, holder: &str) -> Held {
-    match ok(lease.acquire(name, holder, TERM).await) {
+    match ok(lease.acquire(name, holder, a_term()).await) {
         Acquired::Held(held) => held,
         Acquired::Granted(token) => panic!("{name} is held, and was granted: {token}"),
     }
@@ -71,7 +73,7 @@ pub async fn a_free_name_is_granted(fixture: &Fixture<dyn Lease>) {
     assert_eq!(ok(fixture.port().read("n").await), None);
     let token = grant(fixture.port(), "n", "a").await;
     let read = ok(fixture.other().read("n").await).unwrap_or_else(|| panic!("the lease must be held"));
-    assert_eq!((read.holder.as_str(), read.token, read.term), ("a", token, TERM));
+    assert_eq!((read.holder.as_str(), read.token, read.term), ("a", token, a_term()));
 }
 
 // Guarantee: lease 1.
@@ -81,7 +83,7 @@ pub async fn a_held_name_is_not_granted_to_another(fixture: &Fixture<dyn Lease>)
     for handle in [fixture.port(), fixture.other()] {
         let held = held(handle, "n", "b").await;
         assert_eq!((held.holder.as_str(), held.token), ("a", token));
-        assert!(held.free_in <= TERM);
+        assert!(held.free_in <= a_term());
     }
 }
 
@@ -105,9 +107,9 @@ pub async fn names_are_apart(fixture: &Fixture<dyn Lease>) {
 pub async fn a_term_that_is_over_is_granted_to_another_and_not_before(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
     held(fixture.other(), "n", "b").await;
-    fixture.pass(TERM * 3 / 4).await;
+    fixture.pass(a_term() * 3 / 4).await;
     held(fixture.other(), "n", "b").await;
-    fixture.pass(TERM / 2).await;
+    fixture.pass(a_term() / 2).await;
     assert!(grant(fixture.other(), "n", "b").await > first);
     assert_eq!(held(fixture.port(), "n", "a").await.holder, "b");
 }
@@ -117,8 +119,8 @@ pub async fn a_term_that_is_over_is_granted_to_another_and_not_before(fixture: &
 pub async fn a_renewed_term_lasts(fixture: &Fixture<dyn Lease>) {
     let token = grant(fixture.port(), "n", "a").await;
     for _ in 0..5 {
-        fixture.pass(TERM / 2).await;
-        assert!(!ok(fixture.port().renew("n", "a", token, TERM).await).release_requested);
+        fixture.pass(a_term() / 2).await;
+        assert!(!ok(fixture.port().renew("n", "a", token, a_term()).await).release_requested);
         assert_eq!(held(fixture.other(), "n", "b").await.token, token);
     }
 }
@@ -128,13 +130,13 @@ pub async fn a_renewed_term_lasts(fixture: &Fixture<dyn Lease>) {
 pub async fn renewing_never_revives(fixture: &Fixture<dyn Lease>) {
     let token = grant(fixture.port(), "n", "a").await;
     held(fixture.other(), "n", "b").await;
-    fixture.pass(TERM * 5 / 4).await;
-    not_held(fixture.port().renew("n", "a", token, TERM).await);
+    fixture.pass(a_term() * 5 / 4).await;
+    not_held(fixture.port().renew("n", "a", token, a_term()).await);
     let next = grant(fixture.other(), "n", "b").await;
-    not_held(fixture.port().renew("n", "a", token, TERM).await);
-    not_held(fixture.port().renew("n", "a", next, TERM).await);
-    ok(fixture.other().renew("n", "b", next, TERM).await);
-    not_held(fixture.port().renew("never granted", "a", token, TERM).await);
+    not_held(fixture.port().renew("n", "a", token, a_term()).await);
+    not_held(fixture.port().renew("n", "a", next, a_term()).await);
+    ok(fixture.other().renew("n", "b", next, a_term()).await);
+    not_held(fixture.port().renew("never granted", "a", token, a_term()).await);
 }
 
 // Guarantee: lease 3.
@@ -143,12 +145,12 @@ pub async fn a_holder_that_asks_again_is_granted_a_new_token(fixture: &Fixture<d
     let first = grant(fixture.port(), "n", "a").await;
     let second = grant(fixture.port(), "n", "a").await;
     assert!(second > first);
-    not_held(fixture.port().renew("n", "a", first, TERM).await);
+    not_held(fixture.port().renew("n", "a", first, a_term()).await);
     not_held(fixture.port().release("n", "a", first).await);
-    ok(fixture.port().renew("n", "a", second, TERM).await);
+    ok(fixture.port().renew("n", "a", second, a_term()).await);
     // A restarted process with the same id has another handle.
     assert!(grant(fixture.other(), "n", "a").await > second);
-    not_held(fixture.port().renew("n", "a", second, TERM).await);
+    not_held(fixture.port().renew("n", "a", second, a_term()).await);
 }
 
 // Guarantee: lease 5.
@@ -158,7 +160,7 @@ pub async fn releasing_frees_at_once_and_an_old_token_changes_nothing(fixture: &
     not_held(fixture.other().release("n", "b", first).await);
     ok(fixture.port().release("n", "a", first).await);
     assert_eq!(ok(fixture.other().read("n").await), None);
-    not_held(fixture.port().renew("n", "a", first, TERM).await);
+    not_held(fixture.port().renew("n", "a", first, a_term()).await);
     let second = grant(fixture.other(), "n", "b").await;
     not_held(fixture.port().release("n", "a", first).await);
     not_held(fixture.port().release("n", "a", second).await);
@@ -171,12 +173,12 @@ pub async fn tokens_grow(fixture: &Fixture<dyn Lease>) {
     let mut tokens = Vec::new();
     for _ in 0..3 {
         let token = grant(fixture.port(), "n", "a").await;
-        ok(fixture.port().renew("n", "a", token, TERM).await);
+        ok(fixture.port().renew("n", "a", token, a_term()).await);
         ok(fixture.port().release("n", "a", token).await);
         tokens.push(token);
         tokens.push(grant(fixture.other(), "n", "b").await);
         held(fixture.port(), "n", "a").await;
-        fixture.pass(TERM * 5 / 4).await;
+        fixture.pass(a_term() * 5 / 4).await;
     }
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
 }
@@ -198,12 +200,12 @@ pub async fn any_text_is_a_holder(fixture: &Fixture<dyn Lease>) {
 pub async fn a_release_request_reaches_the_holder_of_that_grant(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
     ok(fixture.other().request_release("n", first).await);
-    assert!(ok(fixture.port().renew("n", "a", first, TERM).await).release_requested);
+    assert!(ok(fixture.port().renew("n", "a", first, a_term()).await).release_requested);
     assert_eq!(held(fixture.other(), "n", "b").await.holder, "a", "it forces nothing");
     ok(fixture.port().release("n", "a", first).await);
     let second = grant(fixture.other(), "n", "b").await;
     ok(fixture.port().request_release("n", first).await);
-    assert!(!ok(fixture.other().renew("n", "b", second, TERM).await).release_requested);
+    assert!(!ok(fixture.other().renew("n", "b", second, a_term()).await).release_requested);
 }
 
 // Guarantee: lease 1.
@@ -213,7 +215,9 @@ pub async fn of_many_candidates_one_is_granted(fixture: &Fixture<dyn Lease>) {
         let tasks: Vec<_> = (0..16)
             .map(|i: usize| {
                 let handle = if i.is_multiple_of(2) { fixture.shared() } else { fixture.shared_other() };
-                tokio::spawn(async move { handle.acquire(&format!("n{round}"), &format!("c{i}"), TERM * 100).await })
+                tokio::spawn(
+                    async move { handle.acquire(&format!("n{round}"), &format!("c{i}"), a_term() * 100).await },
+                )
             })
             .collect();
         let mut granted = 0;
@@ -248,8 +252,8 @@ pub async fn invalid_arguments_are_refused(fixture: &Fixture<dyn Lease>) {
         grant(lease, &noise(longest), &noise(longest)).await;
     }
     for (name, holder, field) in &invalid {
-        refused(lease.acquire(name, holder, TERM).await, field);
-        refused(lease.renew(name, holder, token, TERM).await, field);
+        refused(lease.acquire(name, holder, a_term()).await, field);
+        refused(lease.renew(name, holder, token, a_term()).await, field);
         refused(lease.release(name, holder, token).await, field);
         if *field == "name" {
             refused(lease.read(name).await, field);
@@ -258,5 +262,5 @@ pub async fn invalid_arguments_are_refused(fixture: &Fixture<dyn Lease>) {
     }
     refused(lease.acquire("n", "a", Duration::ZERO).await, "term");
     refused(lease.renew("n", "a", token, Duration::ZERO).await, "term");
-    ok(lease.renew("n", "a", token, TERM).await);
+    ok(lease.renew("n", "a", token, a_term()).await);
 }

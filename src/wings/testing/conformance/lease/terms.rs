@@ -6,25 +6,25 @@ use super::*;
 pub async fn a_renewal_sets_the_term(fixture: &Fixture<dyn Lease>) {
     let (here, there) = (fixture.port(), fixture.other());
     let longer = grant(here, "longer", "a").await;
-    let shorter = match ok(here.acquire("shorter", "a", TERM * 10).await) {
+    let shorter = match ok(here.acquire("shorter", "a", a_term() * 10).await) {
         Acquired::Granted(token) => token,
         Acquired::Held(held) => panic!("the name is free, and not {held:?}"),
     };
-    ok(here.renew("longer", "a", longer, TERM * 3).await);
-    ok(here.renew("shorter", "a", shorter, TERM).await);
-    for (name, term) in [("longer", TERM * 3), ("shorter", TERM)] {
+    ok(here.renew("longer", "a", longer, a_term() * 3).await);
+    ok(here.renew("shorter", "a", shorter, a_term()).await);
+    for (name, term) in [("longer", a_term() * 3), ("shorter", a_term())] {
         let held = held(there, name, "b").await;
         assert_eq!(held.term, term, "{name}");
         assert!(held.free_in <= term, "{name}: {held:?}");
     }
-    fixture.pass(TERM * 5 / 4).await;
+    fixture.pass(a_term() * 5 / 4).await;
     assert!(grant(there, "shorter", "b").await > shorter);
-    not_held(here.renew("shorter", "a", shorter, TERM).await);
+    not_held(here.renew("shorter", "a", shorter, a_term()).await);
     assert_eq!(held(there, "longer", "b").await.token, longer);
     // Not added to the time that is left.
-    ok(here.renew("longer", "a", longer, TERM).await);
+    ok(here.renew("longer", "a", longer, a_term()).await);
     held(there, "longer", "b").await;
-    fixture.pass(TERM * 5 / 4).await;
+    fixture.pass(a_term() * 5 / 4).await;
     assert!(grant(there, "longer", "b").await > longer);
 }
 
@@ -35,7 +35,7 @@ pub async fn the_longest_term_does_not_end(fixture: &Fixture<dyn Lease>) {
         let granted = ok(fixture.port().acquire(name, "a", term).await);
         let Acquired::Granted(token) = granted else { panic!("the name is free, and not {granted:?}") };
         held(fixture.other(), name, "b").await;
-        let long = if fixture.is_on_manual_time() { HOUR * 24 * 364 } else { TERM / 4 };
+        let long = if fixture.is_on_manual_time() { HOUR * 24 * 364 } else { a_term() / 4 };
         fixture.pass(long).await;
         held(fixture.other(), name, "b").await;
         ok(fixture.port().renew(name, "a", token, term).await);
@@ -52,7 +52,7 @@ pub async fn the_longest_term_does_not_end(fixture: &Fixture<dyn Lease>) {
 pub async fn an_ended_grant_is_not_released(fixture: &Fixture<dyn Lease>) {
     let token = grant(fixture.port(), "n", "a").await;
     held(fixture.other(), "n", "b").await;
-    fixture.pass(TERM * 5 / 4).await;
+    fixture.pass(a_term() * 5 / 4).await;
     not_held(fixture.port().release("n", "a", token).await);
     let next = grant(fixture.other(), "n", "b").await;
     assert!(next > token);
@@ -68,14 +68,14 @@ pub async fn an_ended_grant_is_not_released(fixture: &Fixture<dyn Lease>) {
 /// first may be lost.
 pub async fn a_release_request_stays_until_its_grant_ends(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
-    assert!(!ok(fixture.port().renew("n", "a", first, TERM).await).release_requested);
+    assert!(!ok(fixture.port().renew("n", "a", first, a_term()).await).release_requested);
     ok(fixture.other().request_release("n", first).await);
     for _ in 0..3 {
-        assert!(ok(fixture.port().renew("n", "a", first, TERM).await).release_requested);
+        assert!(ok(fixture.port().renew("n", "a", first, a_term()).await).release_requested);
     }
     // The same holder's next grant is another one.
     let second = grant(fixture.port(), "n", "a").await;
-    assert!(!ok(fixture.port().renew("n", "a", second, TERM).await).release_requested);
+    assert!(!ok(fixture.port().renew("n", "a", second, a_term()).await).release_requested);
 }
 
 // Guarantee: lease 6.
@@ -90,10 +90,10 @@ pub async fn a_release_request_for_another_grant_changes_nothing(fixture: &Fixtu
     for (name, token) in [("m", second), ("n", first)] {
         ok(there.request_release(name, token).await);
     }
-    assert!(!ok(here.renew("n", "a", second, TERM).await).release_requested);
+    assert!(!ok(here.renew("n", "a", second, a_term()).await).release_requested);
     ok(there.request_release("n", second).await);
     ok(there.request_release("n", first).await);
-    assert!(ok(here.renew("n", "a", second, TERM).await).release_requested, "a later request for an earlier grant");
+    assert!(ok(here.renew("n", "a", second, a_term()).await).release_requested, "a later request for an earlier grant");
     // A token of another name may be above those of a free name, and equal to a later one.
     let mut of_n = second;
     for _ in 0..3 {
@@ -104,10 +104,10 @@ pub async fn a_release_request_for_another_grant_changes_nothing(fixture: &Fixtu
     }
     let token = grant(here, "free", "a").await;
     ok(there.request_release("free", token).await);
-    assert!(ok(here.renew("free", "a", token, TERM).await).release_requested, "after a request while it was free");
+    assert!(ok(here.renew("free", "a", token, a_term()).await).release_requested, "after a request while it was free");
     for _ in 0..10 {
         let token = grant(here, "later", "a").await;
-        assert!(!ok(here.renew("later", "a", token, TERM).await).release_requested, "before it was granted");
+        assert!(!ok(here.renew("later", "a", token, a_term()).await).release_requested, "before it was granted");
     }
 }
 
@@ -120,11 +120,11 @@ pub async fn a_dropped_request_leaves_the_name_usable(fixture: &Fixture<dyn Leas
                 yield_now().await;
             }
         };
-        let _ = race(fixture.port().acquire("n", "a", TERM), after_some_polls()).await;
+        let _ = race(fixture.port().acquire("n", "a", a_term()), after_some_polls()).await;
         // A request that still arrives is the faster one of two.
         let mut granted = None;
         for _ in 0..20 {
-            match fixture.port().acquire("n", "a", TERM).await {
+            match fixture.port().acquire("n", "a", a_term()).await {
                 Ok(Acquired::Granted(token)) => granted = Some(token),
                 Ok(Acquired::Held(held)) => panic!("its own name is held: {held:?}"),
                 Err(error) => assert_eq!(error.class(), crate::port::ErrorClass::Throttled, "{error}"),
@@ -132,10 +132,10 @@ pub async fn a_dropped_request_leaves_the_name_usable(fixture: &Fixture<dyn Leas
             if granted.is_some() {
                 break;
             }
-            fixture.pass(TERM / 20).await;
+            fixture.pass(a_term() / 20).await;
         }
         let token = granted.unwrap_or_else(|| panic!("the name is locked"));
-        let _ = race(fixture.port().renew("n", "a", token, TERM), after_some_polls()).await;
+        let _ = race(fixture.port().renew("n", "a", token, a_term()), after_some_polls()).await;
         let _ = race(fixture.port().release("n", "a", token), after_some_polls()).await;
     }
 }
@@ -150,11 +150,11 @@ pub async fn a_term_follows_no_wall_clock(fixture: &Fixture<dyn Lease>) {
     held(fixture.other(), "n", "b").await;
     fixture.set_wall(later(NOON, HOUR));
     assert_eq!(held(fixture.other(), "n", "b").await.token, token);
-    ok(fixture.port().renew("n", "a", token, TERM).await);
+    ok(fixture.port().renew("n", "a", token, a_term()).await);
     held(fixture.other(), "n", "b").await;
     fixture.set_wall(NOON);
-    fixture.pass(TERM * 5 / 4).await;
-    not_held(fixture.port().renew("n", "a", token, TERM).await);
+    fixture.pass(a_term() * 5 / 4).await;
+    not_held(fixture.port().renew("n", "a", token, a_term()).await);
     assert!(grant(fixture.other(), "n", "b").await > token);
 }
 
@@ -166,7 +166,7 @@ pub async fn what_was_accepted_outlives_a_restart(fixture: &mut Fixture<dyn Leas
     if !fixture.can_restart() {
         return;
     }
-    let kept = match ok(fixture.port().acquire("kept", "a", TERM * 50).await) {
+    let kept = match ok(fixture.port().acquire("kept", "a", a_term() * 50).await) {
         Acquired::Granted(token) => token,
         Acquired::Held(held) => panic!("the name is free, and not {held:?}"),
     };
@@ -176,11 +176,11 @@ pub async fn what_was_accepted_outlives_a_restart(fixture: &mut Fixture<dyn Leas
     fixture.restart().await;
     let seen = held(fixture.other(), "kept", "b").await;
     assert_eq!((seen.holder.as_str(), seen.token), ("a", kept));
-    not_held(fixture.port().renew("released", "a", released, TERM).await);
+    not_held(fixture.port().renew("released", "a", released, a_term()).await);
     assert!(grant(fixture.other(), "released", "b").await > released);
     // The restart may have taken the whole term.
-    let _ = ok(fixture.other().acquire("ended", "b", TERM).await);
-    fixture.pass(TERM * 5 / 4).await;
+    let _ = ok(fixture.other().acquire("ended", "b", a_term()).await);
+    fixture.pass(a_term() * 5 / 4).await;
     assert!(grant(fixture.other(), "ended", "b").await > ended);
     assert_eq!(held(fixture.other(), "kept", "b").await.token, kept);
     assert!(grant(fixture.port(), "kept", "a").await > kept, "the holder itself is granted at once");

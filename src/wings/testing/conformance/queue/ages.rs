@@ -13,20 +13,20 @@ fn assert_age(delivery: &Delivery, passed: Duration) {
 pub async fn the_age_of_a_delivery_counts_from_its_acceptance(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    fixture.pass(SHORT).await;
-    assert_age(&one(fixture.other(), SHORT).await, SHORT);
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while()).await;
+    assert_age(&one(fixture.other(), a_while()).await, a_while());
+    fixture.pass(a_while() * 2).await;
     let second = one(queue, MINUTE).await;
-    assert_age(&second, SHORT * 3);
+    assert_age(&second, a_while() * 3);
     ok(queue.release(&second.receipt, Duration::ZERO).await);
-    fixture.pass(SHORT).await;
+    fixture.pass(a_while()).await;
     let third = one(fixture.other(), MINUTE).await;
-    assert_age(&third, SHORT * 4);
+    assert_age(&third, a_while() * 4);
     ok(queue.complete(&third.receipt).await);
     if queue.capabilities().has(Capability::Delay) {
-        ok(queue.send_one(Message::new("b").delay(SHORT)).await);
-        fixture.pass(SHORT * 2).await;
-        assert_age(&one(queue, MINUTE).await, SHORT * 2);
+        ok(queue.send_one(Message::new("b").delay(a_while())).await);
+        fixture.pass(a_while() * 2).await;
+        assert_age(&one(queue, MINUTE).await, a_while() * 2);
     }
 }
 
@@ -36,11 +36,11 @@ pub async fn the_age_of_a_delivery_counts_from_its_acceptance(fixture: &Fixture<
 pub async fn a_dead_letter_keeps_its_age(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     ok(queue.dead_letter(&one(queue, MINUTE).await.receipt, "no").await);
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     let letter = one(&*dead(fixture.other()), MINUTE).await;
-    assert_age(&letter, SHORT * 4);
+    assert_age(&letter, a_while() * 4);
     send(queue, &["a"]).await;
     let again = one(queue, MINUTE).await;
     assert_age(&again, Duration::ZERO);
@@ -56,22 +56,22 @@ pub async fn no_step_of_the_wall_clock_changes_an_age(fixture: &Fixture<dyn Queu
     const DAY: u64 = 24 * 3600 * 1000;
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let first = one(queue, SHORT).await;
+    let first = one(queue, a_while()).await;
     if !fixture.set_wall(Timestamp::from_millis(first.sent_at.as_millis() + DAY)) {
         return;
     }
-    fixture.pass(SHORT * 2).await;
-    assert_age(&one(queue, SHORT).await, SHORT * 2);
+    fixture.pass(a_while() * 2).await;
+    assert_age(&one(queue, a_while()).await, a_while() * 2);
     fixture.set_wall(Timestamp::from_millis(first.sent_at.as_millis().saturating_sub(DAY)));
-    fixture.pass(SHORT * 2).await;
-    assert_age(&one(queue, MINUTE).await, SHORT * 4);
+    fixture.pass(a_while() * 2).await;
+    assert_age(&one(queue, MINUTE).await, a_while() * 4);
     fixture.set_wall(first.sent_at);
 }
 
 /// Returns the time for which an id is remembered, unless a case cannot pass it: it is long in real
 /// time, or endless, or shorter than requests may take.
 fn window(fixture: &Fixture<dyn Queue>) -> Option<Duration> {
-    let passable = if fixture.is_on_manual_time() { SHORT..=HOUR * 10_000 } else { SHORT * 5..=SHORT * 10 };
+    let passable = if fixture.is_on_manual_time() { a_while()..=HOUR * 10_000 } else { a_while() * 5..=a_while() * 10 };
     fixture.port().capabilities().deduplicates_for().filter(|window| passable.contains(window))
 }
 

@@ -18,9 +18,9 @@ pub async fn a_released_delivery_is_no_attempt(fixture: &Fixture<dyn Queue>) {
     assert!(queue.complete(&first.receipt).await.is_err_and(|e| e.is_lease_lost()), "the receipt is old");
     let second = one(fixture.other(), MINUTE).await;
     assert_eq!(counts(&second), (2, 0, 0));
-    ok(fixture.other().release(&second.receipt, SHORT).await);
+    ok(fixture.other().release(&second.receipt, a_while()).await);
     assert_eq!(take(queue, 1, MINUTE).await, [], "it is hidden for the delay");
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(counts(&one(queue, MINUTE).await), (3, 0, 0));
 }
 
@@ -45,10 +45,10 @@ pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &
     let queue = fixture.port();
     send(queue, &["a"]).await;
     for expired in 0..3 {
-        let delivery = one(queue, SHORT).await;
+        let delivery = one(queue, a_while()).await;
         assert_eq!(counts(&delivery), (expired + 1, expired, expired));
-        ok(queue.extend(&delivery.receipt, SHORT).await);
-        fixture.pass(SHORT + SHORT / 10).await;
+        ok(queue.extend(&delivery.receipt, a_while()).await);
+        fixture.pass(a_while() + a_while() / 10).await;
     }
     let delivery = one(fixture.other(), MINUTE).await;
     assert_eq!(counts(&delivery), (4, 3, 3));
@@ -63,9 +63,9 @@ async fn ended(queue: &dyn Queue, visibility: Duration) -> (Receipt, (u32, u32))
     (delivery.receipt, (delivery.expiries, delivery.crashes))
 }
 
-/// Lets a delivery of `SHORT` expire.
+/// Lets a delivery of `a_while()` expire.
 async fn expires(fixture: &Fixture<dyn Queue>) {
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
 }
 
 // Guarantee: queue 2.
@@ -74,20 +74,20 @@ async fn expires(fixture: &Fixture<dyn Queue>) {
 pub async fn only_a_delivery_whose_handling_had_begun_is_a_crash(fixture: &Fixture<dyn Queue>) {
     let (queue, other) = (fixture.port(), fixture.other());
     send(queue, &["a"]).await;
-    one(queue, SHORT).await;
+    one(queue, a_while()).await;
     expires(fixture).await;
     let (receipt, counts) = ended(other, MINUTE).await;
     assert_eq!(counts, (1, 0), "nothing tells that its handling began");
-    ok(other.mark_begun(&receipt, SHORT, true).await);
+    ok(other.mark_begun(&receipt, a_while(), true).await);
     expires(fixture).await;
     let (receipt, counts) = ended(queue, MINUTE).await;
     assert_eq!(counts, (2, 1));
-    ok(queue.extend(&receipt, SHORT).await);
+    ok(queue.extend(&receipt, a_while()).await);
     expires(fixture).await;
-    let (receipt, counts) = ended(queue, SHORT).await;
+    let (receipt, counts) = ended(queue, a_while()).await;
     assert_eq!(counts, (3, 1), "an extension is no record, and the record was of the delivery before");
-    ok(queue.mark_begun(&receipt, SHORT, true).await);
-    ok(queue.extend(&receipt, SHORT).await);
+    ok(queue.mark_begun(&receipt, a_while(), true).await);
+    ok(queue.extend(&receipt, a_while()).await);
     expires(fixture).await;
     let (receipt, counted) = ended(other, MINUTE).await;
     assert_eq!(counted, (4, 2));
@@ -108,18 +108,18 @@ pub async fn a_mark_ends_with_its_delivery_or_is_taken_back(fixture: &Fixture<dy
     let (queue, other) = (fixture.port(), fixture.other());
     send(queue, &["a"]).await;
     let (receipt, _) = ended(queue, MINUTE).await;
-    ok(queue.mark_begun(&receipt, SHORT, true).await);
-    ok(other.mark_begun(&receipt, SHORT, false).await);
+    ok(queue.mark_begun(&receipt, a_while(), true).await);
+    ok(other.mark_begun(&receipt, a_while(), false).await);
     expires(fixture).await;
     let (receipt, counts) = ended(queue, MINUTE).await;
     assert_eq!(counts, (1, 0), "it was taken back");
     ok(queue.mark_begun(&receipt, MINUTE, true).await);
     ok(queue.release(&receipt, Duration::ZERO).await);
-    one(queue, SHORT).await;
+    one(queue, a_while()).await;
     expires(fixture).await;
     let (receipt, counts) = ended(other, MINUTE).await;
     assert_eq!(counts, (2, 0), "a released delivery ended without a crash");
-    ok(other.mark_begun(&receipt, SHORT, true).await);
+    ok(other.mark_begun(&receipt, a_while(), true).await);
     expires(fixture).await;
     let (receipt, counts) = ended(queue, MINUTE).await;
     assert_eq!(counts, (3, 1));
@@ -137,13 +137,13 @@ pub async fn dead_letters_keep_crashes_and_no_mark(fixture: &Fixture<dyn Queue>)
     let queue = fixture.port();
     send(queue, &["a"]).await;
     let (receipt, _) = ended(queue, MINUTE).await;
-    ok(queue.mark_begun(&receipt, SHORT, true).await);
+    ok(queue.mark_begun(&receipt, a_while(), true).await);
     expires(fixture).await;
     let (receipt, _) = ended(queue, MINUTE).await;
     ok(queue.mark_begun(&receipt, MINUTE, true).await);
     ok(queue.dead_letter(&receipt, "bad").await);
     let dead = queue.dead_letters().expect("the queue has dead letters");
-    assert_eq!(ended(&*dead, SHORT).await.1, (1, 1));
+    assert_eq!(ended(&*dead, a_while()).await.1, (1, 1));
     expires(fixture).await;
     assert_eq!(ended(&*dead, MINUTE).await.1, (2, 1), "no receiver recorded a beginning");
 }
@@ -153,10 +153,10 @@ pub async fn dead_letters_keep_crashes_and_no_mark(fixture: &Fixture<dyn Queue>)
 pub async fn a_stale_receipt_marks_nothing(fixture: &Fixture<dyn Queue>) {
     let (queue, other) = (fixture.port(), fixture.other());
     send(queue, &["a"]).await;
-    let (first, _) = ended(queue, SHORT).await;
+    let (first, _) = ended(queue, a_while()).await;
     assert!(queue.mark_begun(&first, Duration::ZERO, true).await.is_err(), "a visibility of zero");
     expires(fixture).await;
-    let (second, counts) = ended(other, SHORT).await;
+    let (second, counts) = ended(other, a_while()).await;
     assert_eq!(counts, (1, 0));
     let stale = queue.mark_begun(&first, MINUTE, true).await;
     assert!(stale.is_err_and(|error| error.is_lease_lost()), "another delivery has the message");
@@ -177,15 +177,15 @@ pub async fn a_release_keeps_the_counts_as_they_were(fixture: &Fixture<dyn Queue
     send(queue, &["a"]).await;
     let delivery = one(queue, MINUTE).await;
     ok(queue.abandon(&delivery.receipt, Duration::ZERO).await);
-    one(queue, SHORT).await;
-    fixture.pass(SHORT + SHORT / 10).await;
+    one(queue, a_while()).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     for deliveries in 3..6 {
         let delivery = one(fixture.other(), MINUTE).await;
         assert_eq!(counts(&delivery), (deliveries, 2, 1));
         ok(queue.release(&delivery.receipt, Duration::ZERO).await);
     }
-    one(queue, SHORT).await;
-    fixture.pass(SHORT + SHORT / 10).await;
+    one(queue, a_while()).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(counts(&one(queue, MINUTE).await), (7, 3, 2), "released ones do not end the row");
 }
 
@@ -194,7 +194,7 @@ pub async fn a_release_keeps_the_counts_as_they_were(fixture: &Fixture<dyn Queue
 pub async fn attempts_are_counted_message_by_message(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["abandoned", "released", "expired"]).await;
-    let mut taken = take(queue, 3, SHORT).await;
+    let mut taken = take(queue, 3, a_while()).await;
     taken.sort_by(|one, other| one.body.cmp(&other.body));
     let settled = ok(queue
         .settle(vec![
@@ -203,7 +203,7 @@ pub async fn attempts_are_counted_message_by_message(fixture: &Fixture<dyn Queue
         ])
         .await);
     assert!(settled.iter().all(Result::is_ok));
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let mut again = take(fixture.other(), 3, MINUTE).await;
     again.sort_by(|one, other| one.body.cmp(&other.body));
     assert_eq!(bodies(&again), ["abandoned", "expired", "released"]);
@@ -215,8 +215,8 @@ pub async fn attempts_are_counted_message_by_message(fixture: &Fixture<dyn Queue
 pub async fn an_old_receipt_cannot_release(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let old = one(queue, SHORT).await.receipt;
-    fixture.pass(SHORT + SHORT / 10).await;
+    let old = one(queue, a_while()).await.receipt;
+    fixture.pass(a_while() + a_while() / 10).await;
     let current = one(fixture.other(), MINUTE).await;
     assert!(queue.release(&old, Duration::ZERO).await.is_err_and(|e| e.is_lease_lost()), "the receipt is old");
     assert_eq!(take(queue, 1, MINUTE).await, [], "the message stays hidden");
@@ -234,8 +234,8 @@ pub async fn a_dead_letter_keeps_its_counts(fixture: &Fixture<dyn Queue>) {
     ok(queue.abandon(&delivery.receipt, Duration::ZERO).await);
     let delivery = one(queue, MINUTE).await;
     ok(queue.release(&delivery.receipt, Duration::ZERO).await);
-    one(queue, SHORT).await;
-    fixture.pass(SHORT + SHORT / 10).await;
+    one(queue, a_while()).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let delivery = one(queue, MINUTE).await;
     assert_eq!(counts(&delivery), (4, 2, 1));
     ok(queue.dead_letter(&delivery.receipt, "no").await);

@@ -28,9 +28,9 @@ async fn assert_kept(fixture: &Fixture<dyn Queue>, message: Message) {
     let second = one(fixture.other(), MINUTE).await;
     assert_same(&first, &second, "after an abandon");
     ok(queue.release(&second.receipt, Duration::ZERO).await);
-    let third = one(queue, SHORT).await;
+    let third = one(queue, a_while()).await;
     assert_same(&first, &third, "after a release");
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let fourth = one(fixture.other(), MINUTE).await;
     assert_same(&first, &fourth, "after an expiry");
     assert_peeked(queue, &first, "peeked after an expiry").await;
@@ -73,21 +73,21 @@ pub async fn a_large_body_comes_through_whole(fixture: &Fixture<dyn Queue>) {
 pub async fn a_message_has_the_time_of_its_acceptance(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["first"]).await;
-    fixture.pass(SHORT * 4).await;
+    fixture.pass(a_while() * 4).await;
     send(queue, &["second"]).await;
     // Of a delivery, both would be equal.
-    fixture.pass(SHORT).await;
+    fixture.pass(a_while()).await;
     let taken = take(fixture.other(), 2, MINUTE).await;
     let at = |at: usize| taken[at].sent_at.as_millis();
     assert!(at(0) > 0, "the time is missing");
     let apart = at(1).saturating_sub(at(0));
-    assert!(apart >= SHORT.as_millis() as u64 * 3, "sent {:?} apart, and told as {apart} ms", SHORT * 4);
-    assert!(apart < MINUTE.as_millis() as u64 * 10, "sent {:?} apart, and told as {apart} ms", SHORT * 4);
+    assert!(apart >= a_while().as_millis() as u64 * 3, "sent {:?} apart, and told as {apart} ms", a_while() * 4);
+    assert!(apart < MINUTE.as_millis() as u64 * 10, "sent {:?} apart, and told as {apart} ms", a_while() * 4);
     if !fixture.is_on_manual_time() {
         let (now, day) = (Clock::tokio().wall().as_millis(), MINUTE.as_millis() as u64 * 60 * 24);
         assert!(at(0).abs_diff(now) < day, "{} ms is a day from the time of this machine, {now} ms", at(0));
     }
-    fixture.pass(SHORT * 4).await;
+    fixture.pass(a_while() * 4).await;
     ok(queue.dead_letter(&taken[0].receipt, "no").await);
     assert_eq!(one(&*dead(queue), MINUTE).await.sent_at.as_millis(), at(0));
 }

@@ -12,13 +12,13 @@ pub async fn an_empty_queue_gives_nothing_at_once(fixture: &Fixture<dyn Queue>) 
 pub async fn a_sent_message_is_received_through_a_second_handle_and_completed(fixture: &Fixture<dyn Queue>) {
     let message = Message::new("body").header("kind", "test").header("empty", "");
     let id = ok(fixture.port().send_one(message).await);
-    let delivery = one(fixture.other(), SHORT).await;
+    let delivery = one(fixture.other(), a_while()).await;
     assert_eq!((&delivery.id, &delivery.body[..], delivery.deliveries), (&id, &b"body"[..], 1));
     assert_eq!(delivery.headers.get("kind").map(String::as_str), Some("test"));
     assert_eq!((delivery.headers.len(), delivery.group, delivery.reason), (2, None, None));
     ok(fixture.other().complete(&delivery.receipt).await);
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
 }
 
@@ -42,10 +42,10 @@ pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>)
 /// receipt.
 pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
-    let first = one(fixture.port(), SHORT).await;
-    assert_eq!(take(fixture.other(), 1, SHORT).await, []);
-    fixture.pass(SHORT + SHORT / 10).await;
-    let second = one(fixture.other(), SHORT).await;
+    let first = one(fixture.port(), a_while()).await;
+    assert_eq!(take(fixture.other(), 1, a_while()).await, []);
+    fixture.pass(a_while() + a_while() / 10).await;
+    let second = one(fixture.other(), a_while()).await;
     assert_eq!((second.id, second.deliveries), (first.id, 2));
     assert_ne!(second.receipt, first.receipt);
 }
@@ -55,8 +55,8 @@ pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixtu
 pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let old = one(queue, SHORT).await.receipt;
-    fixture.pass(SHORT + SHORT / 10).await;
+    let old = one(queue, a_while()).await.receipt;
+    fixture.pass(a_while() + a_while() / 10).await;
     let current = one(queue, MINUTE).await;
     let lost = |result: Result<(), QueueError>| assert!(result.is_err_and(|e| e.is_lease_lost()), "the receipt is old");
     lost(queue.complete(&old).await);
@@ -75,10 +75,10 @@ pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
 pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let delivery = one(queue, SHORT).await;
+    let delivery = one(queue, a_while()).await;
     ok(queue.extend(&delivery.receipt, MINUTE).await);
-    fixture.pass(SHORT * 2).await;
-    assert_eq!(take(fixture.other(), 1, SHORT).await, []);
+    fixture.pass(a_while() * 2).await;
+    assert_eq!(take(fixture.other(), 1, a_while()).await, []);
     ok(queue.complete(&delivery.receipt).await);
 }
 
@@ -92,23 +92,23 @@ pub async fn an_abandoned_message_returns_after_its_delay(fixture: &Fixture<dyn 
     assert!(queue.complete(&first.receipt).await.is_err_and(|e| e.is_lease_lost()));
     let second = one(fixture.other(), MINUTE).await;
     assert_eq!(second.deliveries, 2);
-    ok(fixture.other().abandon(&second.receipt, SHORT).await);
+    ok(fixture.other().abandon(&second.receipt, a_while()).await);
     assert_eq!(take(queue, 1, MINUTE).await, []);
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(one(queue, MINUTE).await.deliveries, 3);
 }
 
 /// A delayed message is hidden until its delay is over; later messages overtake it.
 pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
-    let sent = queue.send_one(Message::new("late").delay(SHORT)).await;
+    let sent = queue.send_one(Message::new("late").delay(a_while())).await;
     if !queue.capabilities().has(Capability::Delay) {
         return assert_unsupported(sent);
     }
     ok(sent);
     send(queue, &["now"]).await;
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["now"]);
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["late"]);
 }
 
@@ -122,13 +122,13 @@ pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn 
         return assert_unsupported(queue.send_one(of("a", "a1")).await);
     }
     send_many(queue, vec![of("a", "a1"), of("a", "a2"), of("b", "b1"), Message::new("c")]).await;
-    ok(queue.send_one(of("a", "a3").delay(SHORT * 4)).await);
-    let first = take(queue, 10, SHORT).await;
+    ok(queue.send_one(of("a", "a3").delay(a_while() * 4)).await);
+    let first = take(queue, 10, a_while()).await;
     assert_eq!(bodies(&first), ["a1", "b1", "c"]);
     assert_eq!(first[0].group.as_deref(), Some("a"));
-    ok(queue.abandon(&first[0].receipt, SHORT).await);
-    assert_eq!(take(fixture.other(), 10, SHORT).await, [], "a1 waits for its return, and a2 for a1");
-    fixture.pass(SHORT + SHORT / 10).await;
+    ok(queue.abandon(&first[0].receipt, a_while()).await);
+    assert_eq!(take(fixture.other(), 10, a_while()).await, [], "a1 waits for its return, and a2 for a1");
+    fixture.pass(a_while() + a_while() / 10).await;
     let again = take(fixture.other(), 10, MINUTE).await;
     let a1 = again.iter().find(|d| &d.body[..] == b"a1").unwrap_or_else(|| panic!("a1 is back"));
     assert!(!bodies(&again).contains(&"a2".to_owned()));
@@ -137,7 +137,7 @@ pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn 
     assert_eq!(&a2.body[..], b"a2");
     ok(queue.dead_letter(&a2.receipt, "cannot").await);
     assert_eq!(take(queue, 10, MINUTE).await, [], "a3 has a delay of its own");
-    fixture.pass(SHORT * 4).await;
+    fixture.pass(a_while() * 4).await;
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["a3"]);
 }
 

@@ -109,7 +109,7 @@ pub async fn infinite_durations_hide_messages_forever(fixture: &Fixture<dyn Queu
     let taken = take(queue, 3, Duration::MAX).await;
     assert_eq!(bodies(&taken), ["a", "b", "c"]);
     ok(queue.extend(&taken[0].receipt, Duration::MAX).await);
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     assert_eq!(take(fixture.other(), 10, MINUTE).await, []);
     let depth = ok(fixture.other().depth().await);
     assert_eq!((depth.visible, depth.delayed, depth.in_flight), (0, u64::from(delays), 3));

@@ -54,8 +54,8 @@ pub async fn a_forward_ends_the_delivery_and_sends_its_messages(fixture: &Fixtur
     let Some((target, address)) = target(fixture) else { return };
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let _earlier = one(queue, SHORT).await;
-    fixture.pass(SHORT * 2).await;
+    let _earlier = one(queue, a_while()).await;
+    fixture.pass(a_while() * 2).await;
     let delivery = one(fixture.other(), MINUTE).await;
     let messages = [Message::new("b").header("step", "1"), Message::new("c")];
     ok(fixture.other().forward(&delivery.receipt, messages.map(|message| (address.clone(), message))).await);
@@ -88,8 +88,8 @@ pub async fn an_old_receipt_forwards_nothing(fixture: &Fixture<dyn Queue>) {
     let Some((target, address)) = target(fixture) else { return };
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let old = one(queue, SHORT).await.receipt;
-    fixture.pass(SHORT + SHORT / 10).await;
+    let old = one(queue, a_while()).await.receipt;
+    fixture.pass(a_while() + a_while() / 10).await;
     let current = one(fixture.other(), MINUTE).await.receipt;
     let messages = || [(address.clone(), Message::new("b"))];
     assert!(queue.forward(&old, messages()).await.is_err_and(|e| e.is_lease_lost()), "the receipt is old");
@@ -222,9 +222,9 @@ pub async fn forwarded_messages_have_their_groups_and_delays(fixture: &Fixture<d
         ok(target.complete(&one(&*target, MINUTE).await.receipt).await);
     }
     if can.has(Capability::Delay) {
-        ok(queue.forward(&taken[1].receipt, [to(Message::new("late").delay(SHORT))]).await);
+        ok(queue.forward(&taken[1].receipt, [to(Message::new("late").delay(a_while()))]).await);
         assert_eq!(take(&*target, 10, MINUTE).await, []);
-        fixture.pass(SHORT + SHORT / 10).await;
+        fixture.pass(a_while() + a_while() / 10).await;
         assert_eq!(bodies(&take(&*target, 10, MINUTE).await), ["late"]);
     }
 }
@@ -322,12 +322,15 @@ pub async fn a_waiting_receiver_gets_what_is_forwarded(fixture: &Fixture<dyn Que
     let delivery = one(queue, MINUTE).await;
     let waits = async { ok(target.receive(Receive::new(5, MINUTE).wait(MINUTE)).await) };
     let forwards = async {
-        fixture.pass(SHORT / 10).await;
+        fixture.pass(a_while() / 10).await;
         ok(queue.forward(&delivery.receipt, [(address, Message::new("b"))]).await);
         let told = target.capabilities().has(Capability::Push);
         for passes in 0u32.. {
-            assert!(!told || SHORT * passes < MINUTE / 2, "the backend states `Push`, but did not wake the receiver");
-            fixture.pass(SHORT).await;
+            assert!(
+                !told || a_while() * passes < MINUTE / 2,
+                "the backend states `Push`, but did not wake the receiver"
+            );
+            fixture.pass(a_while()).await;
         }
     };
     match race(waits, forwards).await {

@@ -18,14 +18,14 @@ pub async fn a_message_that_returns_stays_the_first_of_its_group(fixture: &Fixtu
     }
     ok(queue.send(vec![of("g", "1"), of("g", "2"), of("g", "3")]).await);
     for way in 0..4 {
-        let first = take(fixture.other(), 10, SHORT).await;
+        let first = take(fixture.other(), 10, a_while()).await;
         assert_eq!(bodies(&first), ["1"], "after {way} deliveries");
         assert_eq!(first[0].group.as_deref(), Some("g"));
         assert_eq!(take(queue, 10, MINUTE).await, [], "the rest of the group waits");
         match way {
             0 => ok(queue.abandon(&first[0].receipt, Duration::ZERO).await),
             1 => ok(queue.release(&first[0].receipt, Duration::ZERO).await),
-            2 => fixture.pass(SHORT + SHORT / 10).await,
+            2 => fixture.pass(a_while() + a_while() / 10).await,
             _ => ok(queue.complete(&first[0].receipt).await),
         }
     }
@@ -43,9 +43,9 @@ pub async fn a_delayed_message_holds_its_group(fixture: &Fixture<dyn Queue>) {
     if !has_groups(fixture) || !queue.capabilities().has(Capability::Delay) {
         return;
     }
-    ok(queue.send(vec![of("g", "1").delay(SHORT * 2), of("g", "2"), of("h", "3")]).await);
+    ok(queue.send(vec![of("g", "1").delay(a_while() * 2), of("g", "2"), of("h", "3")]).await);
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["3"]);
-    fixture.pass(SHORT * 2 + SHORT / 10).await;
+    fixture.pass(a_while() * 2 + a_while() / 10).await;
     let first = take(fixture.other(), 10, MINUTE).await;
     assert_eq!(bodies(&first), ["1"]);
     ok(queue.complete(&first[0].receipt).await);
@@ -90,9 +90,9 @@ pub async fn dead_letters_of_a_group_come_in_its_order(fixture: &Fixture<dyn Que
     assert_eq!(sorted(&first), ["1", "4"]);
     let first = first.into_iter().find(|letter| &letter.body[..] == b"1").unwrap_or_else(|| panic!("it was found"));
     assert_eq!(first.group.as_deref(), Some("g"));
-    ok(letters.abandon(&first.receipt, SHORT).await);
+    ok(letters.abandon(&first.receipt, a_while()).await);
     assert_eq!(take(&*letters, 10, MINUTE).await, [], "the first one waits for its return");
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     for body in ["1", "2", "3"] {
         let next = take(&*letters, 10, MINUTE).await;
         assert_eq!(bodies(&next), [body]);

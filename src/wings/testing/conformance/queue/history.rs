@@ -37,9 +37,9 @@ pub async fn errors_of_attempts_come_with_later_deliveries(fixture: &Fixture<dyn
     let third = one(queue, MINUTE).await;
     assert_eq!(third.errors, both);
     ok(settle(queue, &third, Settle::release(Duration::ZERO)).await);
-    let fourth = one(queue, SHORT).await;
+    let fourth = one(queue, a_while()).await;
     assert_eq!(fourth.errors, both, "a release keeps them");
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let fifth = one(queue, MINUTE).await;
     assert_eq!(fifth.errors, both, "an expiry adds none");
     ok(settle(queue, &fifth, Settle::abandon(Duration::ZERO)).await);
@@ -86,8 +86,8 @@ pub async fn of_many_errors_the_first_and_the_latest_are_kept(fixture: &Fixture<
 pub async fn an_old_receipt_adds_no_error(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    let old = one(queue, SHORT).await;
-    fixture.pass(SHORT + SHORT / 10).await;
+    let old = one(queue, a_while()).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let current = one(fixture.other(), MINUTE).await;
     for how in [Settle::abandon(Duration::ZERO), Settle::dead_letter("never")] {
         assert!(

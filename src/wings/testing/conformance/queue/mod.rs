@@ -40,7 +40,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Fixture, HOUR, NOON, case::suite, fixture::in_time, later, noise};
+use super::{
+    Fixture, HOUR, NOON,
+    case::suite,
+    fixture::{in_time, stretched},
+    later, noise,
+};
 use crate::{
     port::{Capability, ErrorClass, Failure, PortErrorKind},
     queue::{
@@ -175,8 +180,10 @@ suite! {
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Short, for backends that live in real time.
-const SHORT: Duration = Duration::from_millis(200);
+/// Short, for backends that live in real time; longer when a case is run again.
+fn a_while() -> Duration {
+    stretched(Duration::from_millis(200))
+}
 
 fn ok<T>(result: Result<T, QueueError>) -> T {
     result.unwrap_or_else(|error| panic!("the backend failed: {error}"))

@@ -47,13 +47,13 @@ pub async fn hidden_messages_return_after_a_restart(fixture: &mut Fixture<dyn Qu
         return;
     }
     send(fixture.port(), &["held"]).await;
-    let old = one(fixture.port(), SHORT * 2).await;
+    let old = one(fixture.port(), a_while() * 2).await;
     if fixture.port().capabilities().has(Capability::Delay) {
-        ok(fixture.port().send_one(Message::new("late").delay(SHORT * 2)).await);
+        ok(fixture.port().send_one(Message::new("late").delay(a_while() * 2)).await);
     }
-    fixture.pass(SHORT).await;
+    fixture.pass(a_while()).await;
     fixture.restart().await;
-    fixture.pass(SHORT + SHORT / 5).await;
+    fixture.pass(a_while() + a_while() / 5).await;
     let taken = take(fixture.port(), 10, MINUTE).await;
     let held = taken.iter().find(|delivery| delivery.id == old.id);
     assert_eq!(held.map(|held| (held.deliveries, held.attempts)), Some((2, 1)), "{taken:?}");
@@ -106,30 +106,30 @@ pub async fn a_lost_connection_loses_no_message(fixture: &Fixture<dyn Queue>) {
     }
     for round in 0..3 {
         let receiver = fixture.shared();
-        let waits = receiver.receive(Receive::new(5, SHORT).wait(MINUTE));
+        let waits = receiver.receive(Receive::new(5, a_while()).wait(MINUTE));
         let cuts = async {
-            fixture.pass(SHORT / 10).await;
+            fixture.pass(a_while() / 10).await;
             fixture.cut().await;
             // The receiver may learn of the cut before the message is there.
-            fixture.pass(SHORT / 10).await;
+            fixture.pass(a_while() / 10).await;
             // Connections of the second handle may be lost as well.
             for _ in 0..100 {
                 if fixture.other().send_one(Message::new(round.to_string())).await.is_ok() {
                     break;
                 }
-                fixture.pass(SHORT / 4).await;
+                fixture.pass(a_while() / 4).await;
             }
         };
         let (taken, ()) = fixture.within(MINUTE * 2, "the receive whose connection was cut", both(waits, cuts)).await;
         match taken {
             Ok(taken) if !taken.is_empty() => assert_eq!(&taken[0].body[..], round.to_string().as_bytes()),
             // An error, or an early end: the message may have been taken, and returns then.
-            _ => fixture.pass(SHORT + SHORT / 5).await,
+            _ => fixture.pass(a_while() + a_while() / 5).await,
         }
         let mut done = false;
         for _ in 0..100 {
             // An expired delivery, or the first one.
-            if let Ok(taken) = receiver.receive(Receive::new(1, SHORT)).await
+            if let Ok(taken) = receiver.receive(Receive::new(1, a_while())).await
                 && let Some(delivery) = taken.first()
                 && receiver.complete(&delivery.receipt).await.is_ok()
             {
@@ -137,7 +137,7 @@ pub async fn a_lost_connection_loses_no_message(fixture: &Fixture<dyn Queue>) {
                 done = true;
                 break;
             }
-            fixture.pass(SHORT / 4).await;
+            fixture.pass(a_while() / 4).await;
         }
         assert!(done, "the message was lost with the connection");
         // Copies of a send that was repeated.
@@ -162,19 +162,19 @@ pub async fn hidden_messages_follow_no_wall_clock(fixture: &Fixture<dyn Queue>) 
     let queue = fixture.port();
     let delays = queue.capabilities().has(Capability::Delay);
     send(queue, &["long", "short"]).await;
-    let mut taken = take(queue, 2, SHORT).await;
+    let mut taken = take(queue, 2, a_while()).await;
     taken.sort_by(|one, other| one.body.cmp(&other.body));
     ok(queue.extend(&taken[0].receipt, HOUR).await);
     if delays {
         ok(queue.send_one(Message::new("late").delay(HOUR)).await);
-        ok(queue.send_one(Message::new("soon").delay(SHORT)).await);
+        ok(queue.send_one(Message::new("soon").delay(a_while())).await);
     }
     fixture.set_wall(later(NOON, HOURS));
     let expected = |queue: &[&str]| queue.iter().map(|body| (*body).to_owned()).collect::<Vec<_>>();
-    let early = bodies(&take(fixture.other(), 10, SHORT).await);
+    let early = bodies(&take(fixture.other(), 10, a_while()).await);
     assert_eq!(early, expected(&[]), "the wall clock jumped forward");
     fixture.set_wall(NOON);
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let mut back = bodies(&take(fixture.other(), 10, MINUTE).await);
     back.sort_unstable();
     assert_eq!(back, expected(if delays { &["short", "soon"] } else { &["short"] }), "the wall clock jumped back");

@@ -62,7 +62,7 @@ pub async fn a_dropped_send_accepts_all_messages_or_none(fixture: &Fixture<dyn Q
         poll_times(polls, fixture.port().send(messages)).await;
     }
     // A request that was under way takes effect in the meantime.
-    fixture.pass(SHORT).await;
+    fixture.pass(a_while()).await;
     let taken = bodies(&take(fixture.other(), 8 * sent, MINUTE).await);
     for polls in 0..8 {
         let accepted = taken.iter().filter(|body| **body == format!("{polls}")).count();

@@ -10,21 +10,21 @@ pub async fn the_depth_follows_each_message(fixture: &Fixture<dyn Queue>) {
     };
     send(queue, &["a"]).await;
     depth("sent", 1, 0, 0).await;
-    one(queue, SHORT).await;
+    one(queue, a_while()).await;
     depth("received", 0, 0, 1).await;
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     depth("expired", 1, 0, 0).await;
     let second = one(queue, MINUTE).await;
-    ok(queue.abandon(&second.receipt, SHORT).await);
+    ok(queue.abandon(&second.receipt, a_while()).await);
     depth("abandoned, and hidden for a delay", 0, 0, 1).await;
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     depth("back", 1, 0, 0).await;
     ok(queue.dead_letter(&one(queue, MINUTE).await.receipt, "no").await);
     depth("a dead letter", 0, 0, 0).await;
     if can.has(Capability::Delay) {
-        ok(queue.send_one(Message::new("b").delay(SHORT)).await);
+        ok(queue.send_one(Message::new("b").delay(a_while())).await);
         depth("delayed", 0, 1, 0).await;
-        fixture.pass(SHORT + SHORT / 10).await;
+        fixture.pass(a_while() + a_while() / 10).await;
         depth("due", 1, 0, 0).await;
         ok(queue.complete(&one(queue, MINUTE).await.receipt).await);
     }

@@ -8,12 +8,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub async fn the_visibility_begins_with_each_delivery(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     for deliveries in 1..=2 {
-        assert_eq!(one(queue, SHORT * 4).await.deliveries, deliveries);
-        fixture.pass(SHORT * 5 / 2).await;
-        assert_eq!(take(fixture.other(), 1, SHORT).await, [], "delivery {deliveries} is hidden still");
-        fixture.pass(SHORT * 2).await;
+        assert_eq!(one(queue, a_while() * 4).await.deliveries, deliveries);
+        fixture.pass(a_while() * 5 / 2).await;
+        assert_eq!(take(fixture.other(), 1, a_while()).await, [], "delivery {deliveries} is hidden still");
+        fixture.pass(a_while() * 2).await;
     }
     assert_eq!(one(fixture.other(), MINUTE).await.deliveries, 3);
 }
@@ -23,9 +23,9 @@ pub async fn the_visibility_begins_with_each_delivery(fixture: &Fixture<dyn Queu
 pub async fn each_receive_has_a_visibility_of_its_own(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b"]).await;
-    let (short, long) = (one(queue, SHORT).await, one(queue, MINUTE).await);
+    let (short, long) = (one(queue, a_while()).await, one(queue, MINUTE).await);
     assert_ne!(short.id, long.id);
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let back: Vec<_> = take(fixture.other(), 10, MINUTE).await.into_iter().map(|delivery| delivery.id).collect();
     assert_eq!(back, [short.id]);
 }
@@ -37,17 +37,17 @@ pub async fn an_extension_sets_the_time_that_is_left(fixture: &Fixture<dyn Queue
     let queue = fixture.port();
     send(queue, &["a"]).await;
     let first = one(queue, MINUTE).await;
-    ok(queue.extend(&first.receipt, SHORT).await);
+    ok(queue.extend(&first.receipt, a_while()).await);
     assert_eq!(take(fixture.other(), 1, MINUTE).await, [], "it is hidden still");
-    fixture.pass(SHORT + SHORT / 10).await;
-    let second = one(fixture.other(), SHORT).await;
+    fixture.pass(a_while() + a_while() / 10).await;
+    let second = one(fixture.other(), a_while()).await;
     assert_eq!((second.id, second.deliveries), (first.id, 2));
     // Not as long as for the first time, and not one after the other.
-    ok(fixture.other().extend(&second.receipt, SHORT * 4).await);
-    ok(fixture.other().extend(&second.receipt, SHORT * 4).await);
-    fixture.pass(SHORT * 2).await;
+    ok(fixture.other().extend(&second.receipt, a_while() * 4).await);
+    ok(fixture.other().extend(&second.receipt, a_while() * 4).await);
+    fixture.pass(a_while() * 2).await;
     assert_eq!(take(queue, 1, MINUTE).await, [], "it is hidden still");
-    fixture.pass(SHORT * 3).await;
+    fixture.pass(a_while() * 3).await;
     assert_eq!(one(queue, MINUTE).await.deliveries, 3);
 }
 
@@ -73,9 +73,9 @@ pub async fn an_extension_is_no_delivery(fixture: &Fixture<dyn Queue>) {
 pub async fn an_extension_is_of_one_message(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b"]).await;
-    let taken = take(queue, 2, SHORT).await;
+    let taken = take(queue, 2, a_while()).await;
     ok(queue.extend(&taken[0].receipt, MINUTE).await);
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["b"]);
     ok(queue.complete(&taken[0].receipt).await);
 }
@@ -85,12 +85,12 @@ pub async fn an_extension_is_of_one_message(fixture: &Fixture<dyn Queue>) {
 pub async fn a_message_may_return_later_than_it_would_have_expired(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b"]).await;
-    let taken = take(queue, 2, SHORT).await;
-    ok(queue.abandon(&taken[0].receipt, SHORT * 4).await);
-    ok(queue.release(&taken[1].receipt, SHORT * 4).await);
-    fixture.pass(SHORT * 2).await;
+    let taken = take(queue, 2, a_while()).await;
+    ok(queue.abandon(&taken[0].receipt, a_while() * 4).await);
+    ok(queue.release(&taken[1].receipt, a_while() * 4).await);
+    fixture.pass(a_while() * 2).await;
     assert_eq!(take(fixture.other(), 10, MINUTE).await, [], "both wait for their return");
-    fixture.pass(SHORT * 5 / 2).await;
+    fixture.pass(a_while() * 5 / 2).await;
     assert_eq!(sorted(&take(fixture.other(), 10, MINUTE).await), ["a", "b"]);
 }
 
@@ -127,9 +127,9 @@ pub async fn long_durations_are_not_capped(fixture: &Fixture<dyn Queue>) {
 pub async fn a_late_settlement_takes_effect_or_is_refused(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["abandoned", "completed", "extended"]).await;
-    let mut taken = take(queue, 3, SHORT).await;
+    let mut taken = take(queue, 3, a_while()).await;
     taken.sort_by(|one, other| one.body.cmp(&other.body));
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     let accepted = |result: Result<(), QueueError>| match result {
         Ok(()) => true,
         Err(error) if error.is_lease_lost() => false,

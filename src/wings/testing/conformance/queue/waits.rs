@@ -16,7 +16,7 @@ type Received<'a> = QueueFuture<'a, Vec<Delivery>>;
 /// Begins a receive that waits for longer than any test.
 async fn begin_wait<'a>(fixture: &Fixture<dyn Queue>, queue: &'a dyn Queue, visibility: Duration) -> Received<'a> {
     let mut waits = queue.receive(Receive::new(1, visibility).wait(LONG));
-    still_waits(fixture, SHORT / 10, &mut waits).await;
+    still_waits(fixture, a_while() / 10, &mut waits).await;
     waits
 }
 
@@ -60,7 +60,7 @@ pub async fn a_waiting_receiver_is_woken(fixture: &Fixture<dyn Queue>) {
 /// A waiting receiver gets a message whose visibility time-out expires.
 pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
-    let _held = one(fixture.other(), SHORT).await;
+    let _held = one(fixture.other(), a_while()).await;
     let waits = begin_wait(fixture, fixture.port(), MINUTE).await;
     assert_eq!(woken(fixture, waits, "a message whose delivery expired").await[0].deliveries, 2);
 }
@@ -76,10 +76,10 @@ pub async fn a_waiting_receiver_sees_what_is_given_back(fixture: &Fixture<dyn Qu
     ok(other.abandon(&first.receipt, Duration::ZERO).await);
     let second = woken(fixture, waits, "an abandoned message").await.remove(0);
     let waits = begin_wait(fixture, fixture.port(), MINUTE * 5).await;
-    ok(other.release(&second.receipt, SHORT).await);
+    ok(other.release(&second.receipt, a_while()).await);
     let third = woken(fixture, waits, "a released message").await.remove(0);
     let waits = begin_wait(fixture, fixture.port(), MINUTE * 5).await;
-    ok(other.extend(&third.receipt, SHORT).await);
+    ok(other.extend(&third.receipt, a_while()).await);
     assert_eq!(woken(fixture, waits, "a message whose time was shortened").await[0].deliveries, 4);
 }
 
@@ -90,7 +90,7 @@ pub async fn a_waiting_receiver_sees_a_delayed_message(fixture: &Fixture<dyn Que
         return;
     }
     let waits = begin_wait(fixture, fixture.port(), MINUTE).await;
-    ok(fixture.other().send_one(Message::new("a").delay(SHORT)).await);
+    ok(fixture.other().send_one(Message::new("a").delay(a_while())).await);
     assert_eq!(bodies(&woken(fixture, waits, "a message whose delay is over").await), ["a"]);
 }
 
@@ -141,18 +141,18 @@ pub async fn each_of_several_waiting_receivers_gets_a_message(fixture: &Fixture<
 // Guarantee: queue 5.
 /// A wait without a message ends with an empty result, neither early nor much later.
 pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
-    let mut waits = fixture.port().receive(Receive::new(1, MINUTE).wait(SHORT * 4));
-    still_waits(fixture, SHORT * 3, &mut waits).await;
-    assert_eq!(ok(fixture.within(SHORT * 15, "a wait", waits).await), []);
+    let mut waits = fixture.port().receive(Receive::new(1, MINUTE).wait(a_while() * 4));
+    still_waits(fixture, a_while() * 3, &mut waits).await;
+    assert_eq!(ok(fixture.within(a_while() * 15, "a wait", waits).await), []);
 }
 
 // Guarantee: queue 5.
 /// A message that is visible when the wait ends is returned, also by a receiver that polls seldom.
 pub async fn a_wait_does_not_end_with_nothing_while_a_message_is_visible(fixture: &Fixture<dyn Queue>) {
-    let mut waits = fixture.port().receive(Receive::new(1, MINUTE).wait(SHORT * 4));
-    still_waits(fixture, SHORT * 2, &mut waits).await;
+    let mut waits = fixture.port().receive(Receive::new(1, MINUTE).wait(a_while() * 4));
+    still_waits(fixture, a_while() * 2, &mut waits).await;
     send(fixture.other(), &["a"]).await;
-    assert_eq!(bodies(&ok(fixture.within(SHORT * 15, "a wait", waits).await)), ["a"]);
+    assert_eq!(bodies(&ok(fixture.within(a_while() * 15, "a wait", waits).await)), ["a"]);
 }
 
 // Guarantee: queue 5.
@@ -160,7 +160,7 @@ pub async fn a_wait_does_not_end_with_nothing_while_a_message_is_visible(fixture
 /// requested.
 pub async fn the_visibility_begins_when_the_wait_ends(fixture: &Fixture<dyn Queue>) {
     // On manual time the receiver may notice the message a poll, or many steps of the clock, later.
-    let time = if fixture.is_on_manual_time() { MINUTE * 2 } else { SHORT };
+    let time = if fixture.is_on_manual_time() { MINUTE * 2 } else { a_while() };
     let mut waits = begin_wait(fixture, fixture.port(), time * 4).await;
     still_waits(fixture, time * 2, &mut waits).await;
     send(fixture.other(), &["a"]).await;
@@ -175,20 +175,20 @@ pub async fn the_visibility_begins_when_the_wait_ends(fixture: &Fixture<dyn Queu
 /// A receive that is dropped while it waits loses no message: one that it took, or was about to
 /// take, is visible after its visibility time-out, and it takes none later.
 pub async fn a_dropped_receive_loses_nothing(fixture: &Fixture<dyn Queue>) {
-    let waits = begin_wait(fixture, fixture.port(), SHORT).await;
+    let waits = begin_wait(fixture, fixture.port(), a_while()).await;
     send(fixture.other(), &["a"]).await;
     // The backend may hand the message to the receiver, which is gone before it sees it.
-    fixture.pass(SHORT / 10).await;
+    fixture.pass(a_while() / 10).await;
     drop(waits);
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     let first = take(fixture.port(), 5, MINUTE).await;
     assert_eq!(bodies(&first), ["a"]);
     ok(fixture.port().complete(&first[0].receipt).await);
     for _ in 0..5 {
-        drop(begin_wait(fixture, fixture.port(), SHORT).await);
+        drop(begin_wait(fixture, fixture.port(), a_while()).await);
     }
     send(fixture.other(), &["b"]).await;
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     assert_eq!(bodies(&take(fixture.port(), 5, MINUTE).await), ["b"], "the receives ended long ago");
 }
 
@@ -198,8 +198,8 @@ pub async fn a_receive_that_is_dropped_midway_loses_nothing(fixture: &Fixture<dy
     let messages: Vec<_> = (10..18).map(|i| format!("{i}")).collect();
     send_many(fixture.port(), messages.iter().map(|body| Message::new(body.clone())).collect()).await;
     for (polls, wait) in (0..8).zip([Duration::ZERO, MINUTE].into_iter().cycle()) {
-        poll_times(polls, fixture.port().receive(Receive::new(1, SHORT).wait(wait))).await;
+        poll_times(polls, fixture.port().receive(Receive::new(1, a_while()).wait(wait))).await;
     }
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     assert_eq!(sorted(&take(fixture.other(), 10, MINUTE).await), messages);
 }

@@ -248,10 +248,10 @@ pub async fn a_sequence_begins_only_where_no_put_left_a_row(fixture: &Fixture<dy
     if store.capabilities().has(Capability::TimeToLive) {
         let expires = LOG.row(2);
         // Servers on a busy machine answer late.
-        let life = if fixture.is_on_manual_time() { SHORT } else { SHORT * 5 };
+        let life = if fixture.is_on_manual_time() { a_while() } else { a_while() * 5 };
         ok(store.put(Key::new("p", &expires), "expires".into(), PutOptions::new().ttl(life)).await);
         assert!(is_invalid(fixture.other().batch("p", vec![Write::append("log/", "x")]).await));
-        fixture.pass(life + SHORT).await;
+        fixture.pass(life + a_while()).await;
     }
     for number in 1..=8 {
         assert_eq!(append(fixture.other(), "log/", "x").await, number);

@@ -7,7 +7,7 @@ async fn with_lives(fixture: &Fixture<dyn Store>) -> Option<&dyn Store> {
     if store.capabilities().has(Capability::TimeToLive) {
         return Some(store);
     }
-    let put = store.put(Key::new("p", "r"), "a".into(), PutOptions::new().ttl(SHORT)).await;
+    let put = store.put(Key::new("p", "r"), "a".into(), PutOptions::new().ttl(a_while())).await;
     assert!(is_unsupported(put));
     None
 }
@@ -16,10 +16,10 @@ async fn with_lives(fixture: &Fixture<dyn Store>) -> Option<&dyn Store> {
 /// An expired record is absent for reads, scans and preconditions.
 pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
     let (Some(store), key) = (with_lives(fixture).await, Key::new("p", "r")) else { return };
-    let version = ok(store.put(key, "a".into(), PutOptions::new().ttl(SHORT)).await);
+    let version = ok(store.put(key, "a".into(), PutOptions::new().ttl(a_while())).await);
     ok(store.insert(Key::new("p", "s"), "stays").await);
     assert_eq!(value(fixture.other(), key).await.as_deref(), Some("a"));
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(value(fixture.other(), key).await, None);
     assert_eq!(rows(fixture.other(), Scan::partition("p")).await, ["s"]);
     let late = store.replace(key, "b", version).await;
@@ -34,15 +34,15 @@ pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
 /// it.
 pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn Store>) {
     let Some(store) = with_lives(fixture).await else { return };
-    let short = PutOptions::new().ttl(SHORT);
+    let short = PutOptions::new().ttl(a_while());
     for row in ["lasts", "longer"] {
         ok(store.put(Key::new("p", row), "a".into(), short).await);
     }
     ok(store.put(Key::new("p", "lasts"), "b".into(), PutOptions::new()).await);
-    ok(store.put(Key::new("p", "longer"), "b".into(), PutOptions::new().ttl(SHORT * 3)).await);
-    fixture.pass(SHORT * 2).await;
+    ok(store.put(Key::new("p", "longer"), "b".into(), PutOptions::new().ttl(a_while() * 3)).await);
+    fixture.pass(a_while() * 2).await;
     assert_eq!(rows(store, Scan::partition("p")).await, ["lasts", "longer"]);
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     assert_eq!(rows(store, Scan::partition("p")).await, ["lasts"]);
 }
 
@@ -52,7 +52,7 @@ pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn St
 pub async fn only_an_accepted_write_changes_a_life(fixture: &Fixture<dyn Store>) {
     let Some(store) = with_lives(fixture).await else { return };
     let (read, refused, renewed) = (Key::new("p", "read"), Key::new("p", "refused"), Key::new("p", "renewed"));
-    let life = PutOptions::new().ttl(SHORT * 3);
+    let life = PutOptions::new().ttl(a_while() * 3);
     for key in [read, refused, renewed] {
         ok(store.put(key, "a".into(), life).await);
     }
@@ -60,13 +60,13 @@ pub async fn only_an_accepted_write_changes_a_life(fixture: &Fixture<dyn Store>)
     if can_batch {
         ok(store.batch("p", vec![Write::put("batched", "a", life)]).await);
     }
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     assert!(ok(fixture.other().get(read).await).is_some());
     rows(store, Scan::partition("p")).await;
     let late = store.put(refused, "b".into(), life.when(Precondition::Absent)).await;
     assert!(late.is_err_and(|error| error.is_conflict()));
     ok(store.put(renewed, "b".into(), life).await);
-    fixture.pass(SHORT * 3 / 2).await;
+    fixture.pass(a_while() * 3 / 2).await;
     assert_eq!(rows(fixture.other(), Scan::partition("p")).await, ["renewed"]);
 }
 
@@ -92,10 +92,10 @@ pub async fn a_long_life_is_not_shortened(fixture: &Fixture<dyn Store>) {
 pub async fn a_page_of_expired_rows_ends_no_scan(fixture: &Fixture<dyn Store>) {
     let Some(store) = with_lives(fixture).await else { return };
     for i in 0..12 {
-        let options = if i % 6 == 3 { PutOptions::new() } else { PutOptions::new().ttl(SHORT) };
+        let options = if i % 6 == 3 { PutOptions::new() } else { PutOptions::new().ttl(a_while()) };
         ok(store.put(Key::new("p", &format!("{i:02}")), "x".into(), options).await);
     }
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     for limit in [1, 2, 3] {
         let scan = Scan::partition("p").limit(limit);
         assert_eq!(rows(fixture.other(), scan.clone()).await, ["03", "09"]);
@@ -112,11 +112,11 @@ pub async fn a_life_follows_no_wall_clock(fixture: &Fixture<dyn Store>) {
         return;
     }
     ok(store.put(Key::new("p", "long"), "x".into(), PutOptions::new().ttl(HOUR)).await);
-    ok(store.put(Key::new("p", "short"), "x".into(), PutOptions::new().ttl(SHORT)).await);
+    ok(store.put(Key::new("p", "short"), "x".into(), PutOptions::new().ttl(a_while())).await);
     fixture.set_wall(later(NOON, 2 * HOUR));
     assert_eq!(rows(store, Scan::partition("p")).await, ["long", "short"]);
-    ok(store.put(Key::new("p", "late"), "x".into(), PutOptions::new().ttl(SHORT)).await);
+    ok(store.put(Key::new("p", "late"), "x".into(), PutOptions::new().ttl(a_while())).await);
     fixture.set_wall(NOON);
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(rows(store, Scan::partition("p")).await, ["long"]);
 }

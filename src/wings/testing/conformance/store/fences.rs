@@ -46,8 +46,8 @@ pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
     assert!(ok(store.delete(key, DeleteOptions::new().fence(high)).await));
     assert!(store.put_fenced(key, "late", low).await.is_err_and(|e| e.is_fenced()));
     if store.capabilities().has(Capability::TimeToLive) {
-        ok(store.put(key, "b".into(), PutOptions::new().fence(high).ttl(SHORT)).await);
-        fixture.pass(SHORT * 2).await;
+        ok(store.put(key, "b".into(), PutOptions::new().fence(high).ttl(a_while())).await);
+        fixture.pass(a_while() * 2).await;
         ok(store.put(Key::new("q", "r"), "x".into(), PutOptions::new()).await);
         assert!(fixture.other().put_fenced(key, "late", low).await.is_err_and(|e| e.is_fenced()));
     }

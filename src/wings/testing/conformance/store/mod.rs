@@ -25,7 +25,7 @@ pub use records::*;
 pub use restarts::*;
 pub use scans::*;
 
-use super::{Fixture, HOUR, NOON, case::suite, later, noise};
+use super::{Fixture, HOUR, NOON, case::suite, fixture::stretched, later, noise};
 use crate::{
     port::{Capability, Failure, FencingToken, PortError, PortErrorKind},
     race::{race, yield_now},
@@ -98,7 +98,9 @@ suite! {
     invalid_names_of_rows_are_refused,
 }
 
-const SHORT: Duration = Duration::from_millis(200);
+fn a_while() -> Duration {
+    stretched(Duration::from_millis(200))
+}
 
 fn ok<T>(result: Result<T, StoreError>) -> T {
     result.unwrap_or_else(|error| panic!("the backend failed: {error}"))

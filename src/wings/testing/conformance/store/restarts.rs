@@ -88,13 +88,13 @@ pub async fn lives_go_on_over_a_restart(fixture: &mut Fixture<dyn Store>) {
         return;
     }
     let store = fixture.port();
-    for (row, life) in [("ended", SHORT), ("ends", SHORT * 3), ("lives", HOUR)] {
+    for (row, life) in [("ended", a_while()), ("ends", a_while() * 3), ("lives", HOUR)] {
         ok(store.put(Key::new("p", row), "x".into(), PutOptions::new().ttl(life)).await);
     }
-    fixture.pass(SHORT * 2).await;
+    fixture.pass(a_while() * 2).await;
     fixture.restart().await;
     assert!(ok(fixture.port().get(Key::new("p", "ended")).await).is_none());
-    fixture.pass(SHORT + SHORT / 10).await;
+    fixture.pass(a_while() + a_while() / 10).await;
     assert_eq!(rows(fixture.port(), Scan::partition("p")).await, ["lives"]);
     if fixture.is_on_manual_time() {
         fixture.pass(HOUR).await;

@@ -93,12 +93,12 @@ pub async fn an_id_is_remembered_for_the_window(fixture: &Fixture<dyn Topic>) {
     let Some(window) = fixture.port().capabilities().deduplicates_for() else { return };
     append(fixture.port(), 0, vec![with_id("a", "1")]).await;
     if fixture.is_on_manual_time() {
-        fixture.pass(window - SHORT).await;
+        fixture.pass(window - a_while()).await;
     }
     assert!(append(fixture.other(), 0, vec![with_id("a", "1")]).await[0].is_duplicate);
     // A request that meets an id at the end of its life is accepted, whatever becomes of the id.
     if fixture.is_on_manual_time() {
-        fixture.pass(SHORT).await;
+        fixture.pass(a_while()).await;
         append(fixture.port(), 0, vec![with_id("a", "1"), Event::new("b")]).await;
     }
 }

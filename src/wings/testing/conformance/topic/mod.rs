@@ -3,7 +3,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Fixture, case::suite, fixture::in_time, noise};
+use super::{
+    Fixture,
+    case::suite,
+    fixture::{in_time, stretched},
+    noise,
+};
 use crate::{
     port::{Capability, PortError, PortErrorKind},
     race::{First, race},
@@ -56,7 +61,9 @@ suite! {
     what_was_accepted_outlives_a_restart,
 }
 
-const SHORT: Duration = Duration::from_millis(100);
+fn a_while() -> Duration {
+    stretched(Duration::from_millis(100))
+}
 
 fn ok<T>(result: Result<T, PortError>) -> T {
     result.unwrap_or_else(|error| panic!("the topic failed: {error}"))

@@ -98,14 +98,14 @@ pub async fn several_readers_do_not_disturb_each_other(fixture: &Fixture<dyn Top
 pub async fn a_waiting_read_is_woken_by_an_append(fixture: &Fixture<dyn Topic>) {
     for (n, by_other) in [(1, false), (2, true), (3, false)] {
         let topic = fixture.shared();
-        let reads = async { ok(topic.read(0, Read::from(n).wait(SHORT * 1000)).await) };
+        let reads = async { ok(topic.read(0, Read::from(n).wait(a_while() * 1000)).await) };
         let appends = async {
-            fixture.pass(SHORT).await;
+            fixture.pass(a_while()).await;
             let topic = if by_other { fixture.other() } else { fixture.port() };
             append(topic, 0, events([n])).await;
         };
         let both = async { crate::race::both(reads, appends).await.0 };
-        let found = fixture.within(SHORT * 100, "a waiting read", both).await;
+        let found = fixture.within(a_while() * 100, "a waiting read", both).await;
         assert_eq!(bodies(&found), [n.to_string()]);
     }
 }
@@ -114,8 +114,8 @@ pub async fn a_waiting_read_is_woken_by_an_append(fixture: &Fixture<dyn Topic>) 
 /// A read that waits in vain ends with an empty answer, also if other partitions have new events.
 pub async fn a_waiting_read_ends_with_its_time(fixture: &Fixture<dyn Topic>) {
     let topic = fixture.shared();
-    let reads = async { ok(topic.read(0, Read::from(1).wait(SHORT * 3)).await) };
+    let reads = async { ok(topic.read(0, Read::from(1).wait(a_while() * 3)).await) };
     let appends = append(fixture.other(), 1, events(["elsewhere"]));
     let both = async { crate::race::both(reads, appends).await.0 };
-    assert_eq!(fixture.within(SHORT * 100, "a read that waits in vain", both).await, []);
+    assert_eq!(fixture.within(a_while() * 100, "a read that waits in vain", both).await, []);
 }
