@@ -113,7 +113,6 @@ fn of_processes(options: &Options) -> Printed {
     let (mut table, mut all, mut broken) = (processes::table(sizes), Vec::new(), Vec::new());
     for room in Room::ALL.into_iter().filter(|room| room.name().contains(&options.only)) {
         for load in [false, true] {
-            eprintln!("{}, {}", room.name(), if load { "under load" } else { "at rest" });
             let growth = processes::grow(room, load, sizes);
             processes::rows(&growth, &mut table);
             broken.extend(growth.broken());

@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::{
     counted::Tally,
     plot::{Line, Plot},
-    rooms::{Law, Room},
+    rooms::Room,
     table::{Table, grouped},
     world::{S, World},
 };
@@ -50,9 +50,16 @@ pub fn measure(room: Room, load: bool, processes: usize) -> PerHour {
     PerHour::of(world.pass(time), time)
 }
 
+/// Measures a room. Each count is told as it comes, since those of many processes take minutes.
 pub fn grow(room: Room, load: bool, sizes: &[usize]) -> Growth {
-    let counts = sizes.iter().map(|processes| (*processes, measure(room, load, *processes))).collect();
-    Growth { room, load, counts }
+    let mut growth = Growth { room, load, counts: Vec::new() };
+    for processes in sizes {
+        let counts = measure(room, load, *processes);
+        let PerHour { requests, bytes, notices } = counts;
+        eprintln!("{}, {processes}: {requests:.0} requests, {bytes:.0} bytes, {notices:.0} notices", growth.title());
+        growth.counts.push((*processes, counts));
+    }
+    growth
 }
 
 impl Growth {
@@ -64,18 +71,14 @@ impl Growth {
         for pair in several.windows(2) {
             let ((few, fewer), (many, more)) = (pair[0], pair[1]);
             let times = *many as f64 / *few as f64 * SLACK;
-            if more.requests > fewer.requests.max(1.0) * times {
+            let pairs = (*many as f64).powi(2);
+            if more.requests > fewer.requests.max(1.0) * times + self.room.requests_of_a_pair(self.load) * pairs {
                 broken.push(format!(
                     "{name}: {few} processes make {:.0} requests an hour, {many} make {:.0}",
                     fewer.requests, more.requests
                 ));
             }
-            let linear = fewer.bytes.max(1.0) * times;
-            let most = match self.room.law(self.load) {
-                Law::Linear => linear,
-                Law::Pairs(most) => linear + most * (*many as f64).powi(2),
-            };
-            if more.bytes > most {
+            if more.bytes > fewer.bytes.max(1.0) * times + self.room.bytes_of_a_pair(self.load) * pairs {
                 broken.push(format!(
                     "{name}: {few} processes move {:.0} bytes an hour, {many} move {:.0}",
                     fewer.bytes, more.bytes
@@ -103,15 +106,15 @@ pub fn rows(growth: &Growth, table: &mut Table) {
     let cells = |of: &dyn Fn(&PerHour) -> f64| -> Vec<String> {
         growth.counts.iter().map(|(_, counts)| grouped(of(counts))).collect()
     };
-    let law = match growth.room.law(growth.load) {
-        Law::Linear => "linear".to_owned(),
-        Law::Pairs(most) => format!("linear, and {} for each pair", grouped(most)),
+    let law = |of_a_pair: f64| match of_a_pair {
+        0.0 => "linear".to_owned(),
+        most => format!("linear, and {} for each pair", grouped(most)),
     };
     let has_notices = growth.counts.iter().any(|(_, counts)| counts.notices > 0.0);
     let counts = [
-        Some(("requests an hour", cells(&|counts| counts.requests), "linear".to_owned())),
+        Some(("requests an hour", cells(&|counts| counts.requests), law(growth.room.requests_of_a_pair(growth.load)))),
         has_notices.then(|| ("notices an hour", cells(&|counts| counts.notices), String::new())),
-        Some(("bytes an hour", cells(&|counts| counts.bytes), law)),
+        Some(("bytes an hour", cells(&|counts| counts.bytes), law(growth.room.bytes_of_a_pair(growth.load)))),
     ];
     for (count, cells, law) in counts.into_iter().flatten() {
         let mut row = vec![growth.room.name(), work.to_owned(), count.to_owned()];

@@ -33,15 +33,6 @@ pub enum Room {
     Shards,
 }
 
-/// The bytes of a room by the number of processes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Law {
-    /// At most so many times as many bytes as processes, by as many processes more.
-    Linear,
-    /// Each process hears of each other one: beside what is linear, at most so many bytes an hour for each pair of processes.
-    Pairs(f64),
-}
-
 impl Room {
     pub const ALL: [Self; 10] = [
         Self::Election,
@@ -85,15 +76,24 @@ impl Room {
         }
     }
 
-    /// The law of its bytes at rest and under load.
-    pub fn law(self, load: bool) -> Law {
+    /// At most so many bytes an hour for each pair of processes, since each hears of each other one, beside what is linear.
+    pub fn bytes_of_a_pair(self, load: bool) -> f64 {
         match (self, load) {
-            (Self::Cache, true) => Law::Pairs(40_000.0),
+            (Self::Cache, true) => 40_000.0,
             // Each reads the reports of all each second, of 64 bytes and a version.
-            (Self::Breaker, true) => Law::Pairs(260_000.0),
-            (Self::Saga, true) => Law::Pairs(30_000.0),
-            (Self::Stream(_), _) => Law::Pairs(60_000.0),
-            _ => Law::Linear,
+            (Self::Breaker, true) => 260_000.0,
+            (Self::Saga, true) => 30_000.0,
+            (Self::Stream(_), _) => 60_000.0,
+            _ => 0.0,
+        }
+    }
+
+    /// The same of requests.
+    pub fn requests_of_a_pair(self, load: bool) -> f64 {
+        match self {
+            // Each reads the open sagas of all, 120 times an hour: two requests for each hundred.
+            Self::Saga if load => 120.0 * 2.0 / 100.0,
+            _ => 0.0,
         }
     }
 
