@@ -92,6 +92,12 @@ impl In {
         (length <= self.0.len()).then(|| self.0.split_to(length))
     }
 
+    /// Skips bytes or a text.
+    pub(crate) fn skip(&mut self) -> Option<()> {
+        let length = usize::try_from(self.number()?).ok()?;
+        (length <= self.0.len()).then(|| self.0.advance(length))
+    }
+
     pub(crate) fn text(&mut self) -> Option<String> {
         let length = usize::try_from(self.number()?).ok()?;
         let text = str::from_utf8(self.0.get(..length)?).ok()?.to_owned();

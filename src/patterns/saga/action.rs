@@ -74,13 +74,15 @@ pub struct Step<T> {
     pub(super) writes: Arc<Mutex<Vec<Write>>>,
 }
 
+/// End of the key of a compensation.
+pub(super) const UNDO: &str = ":undo";
+
 /// The parts of an attempt that do not depend on the type of the state.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt {
     pub(super) id: Arc<str>,
     /// Name of the step.
     pub(super) name: Arc<str>,
-    pub(super) action_key: String,
     pub(super) key: String,
     pub(super) token: FencingToken,
     pub(super) number: u32,
@@ -102,7 +104,8 @@ impl<T> Step<T> {
 
     /// Returns the key of this step's action, also in its compensation.
     pub fn action_key(&self) -> &str {
-        &self.attempt.action_key
+        let Attempt { key, direction, .. } = &self.attempt;
+        if direction.undoes() { key.strip_suffix(UNDO).unwrap_or(key) } else { key }
     }
 
     /// Returns the id of the saga.

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::{
     SagaError, SagaEvent as Event, StepOutcomeKind,
-    action::Attempt,
+    action::{Attempt, UNDO},
     plan::Attempted,
     records::{Execution, Written},
     state::{Direction, Limits, Phase, Progress, Report},
@@ -219,6 +219,7 @@ impl Execution {
         let config = if direction.undoes() { config.compensation_retry } else { config.retry };
         match after {
             Some(after) => after,
+            None if kind == StepOutcomeKind::Completed => Duration::ZERO,
             // It was no attempt, so the delay does not grow.
             None if matches!(kind, StepOutcomeKind::Refused | StepOutcomeKind::Pending) => config.base,
             None => {
@@ -233,12 +234,12 @@ impl Execution {
         let (core, step) = (self.core.clone(), &self.progress.steps[i]);
         let direction = step.status.direction();
         let (id, name) = (self.id().clone(), step.planned.name.clone());
-        let action_key = format!("{}/{id}/{name}", core.name);
-        let key = if direction.undoes() { format!("{action_key}:undo") } else { action_key.clone() };
+        let end = if direction.undoes() { UNDO } else { "" };
+        let key = [core.name.as_str(), "/", &id, "/", &name, end].concat();
         let number = step.made(direction);
         let token = FencingToken::new(self.progress.epoch);
         let headers = self.progress.hosted.origin.headers.clone();
-        let attempt = Attempt { id, name, action_key, key, token, number, direction, headers };
+        let attempt = Attempt { id, name, key, token, number, direction, headers };
         let (wait, state) = (step.wait, self.progress.state.clone());
         Box::pin(async move {
             if !wait.is_zero() {

@@ -21,11 +21,11 @@ pub(super) const STUCK: &str = "stuck";
 const USERS: &str = "u/";
 
 pub(super) fn record_row(id: &str) -> String {
-    format!("r/{id}")
+    ["r/", id].concat()
 }
 
 pub(super) fn index_row(id: &str) -> String {
-    format!("i/{id}")
+    ["i/", id].concat()
 }
 
 /// A record as it was read.
@@ -124,11 +124,11 @@ impl SagaCore {
     }
 
     /// Applies writes in one request, and returns the version of the record.
-    async fn apply(&self, writes: Vec<Write>) -> Result<Version, StoreError> {
-        if let [Write::Put { row, value, options }] = &*writes {
+    async fn apply(&self, writes: &[Write]) -> Result<Version, StoreError> {
+        if let [Write::Put { row, value, options }] = writes {
             return self.store.put(Key::new(&self.partition, row), value.clone(), *options).await;
         }
-        let versions = self.store.batch(&self.partition, writes).await?;
+        let versions = self.store.batch(&self.partition, writes.to_vec()).await?;
         let missing = || PortError::new(PortErrorKind::Other, "the backend returned no version of the record");
         Ok(versions.first().copied().flatten().ok_or_else(missing)?)
     }
@@ -147,7 +147,7 @@ impl SagaCore {
         let own = writes.len();
         writes.extend_from_slice(rows);
         loop {
-            let version = match self.patiently(|| self.apply(writes.clone())).await {
+            let version = match self.patiently(|| self.apply(&writes)).await {
                 Ok(version) => version,
                 Err(StoreError::Conflict { write: 0, .. }) => match self.read(&id).await? {
                     // The reply to an earlier request was lost. A signal may have come since.
@@ -173,7 +173,7 @@ impl SagaCore {
     pub(super) async fn signal(&self, id: &str, stored: &Stored, next: &Progress) -> Result<bool, SagaError> {
         let when = Precondition::Version(stored.version);
         let writes = self.writes(id, when, Some(stored.progress.phase), next);
-        match self.patiently(|| self.apply(writes.clone())).await {
+        match self.patiently(|| self.apply(&writes)).await {
             Ok(_) => Ok(true),
             Err(StoreError::Conflict { .. }) => Ok(false),
             Err(error) => Err(of_store(error)),
@@ -233,7 +233,7 @@ impl Execution {
         let mut writes = core.writes(&id, when, Some(self.progress.phase), &next);
         let own = writes.len();
         writes.extend_from_slice(rows);
-        match core.patiently(|| core.apply(writes.clone())).await {
+        match core.patiently(|| core.apply(&writes)).await {
             Ok(version) => {
                 (self.progress, self.version) = (next, version);
                 Ok(Written::Applied)

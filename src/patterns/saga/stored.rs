@@ -240,10 +240,16 @@ impl Lines {
 
     #[inline]
     fn digits<const BASE: u64>(&mut self, mut number: u64) -> &mut Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Most numbers of a record have one digit.
+        if number < BASE {
+            self.0.push(DIGITS[number as usize]);
+            return self;
+        }
         let (mut digits, mut at) = ([b'0'; 20], 20);
-        while at == 20 || number > 0 {
+        while number > 0 {
             at -= 1;
-            digits[at] = b"0123456789abcdef"[(number % BASE) as usize];
+            digits[at] = DIGITS[(number % BASE) as usize];
             number /= BASE;
         }
         self.0.extend_from_slice(&digits[at..]);

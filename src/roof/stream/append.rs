@@ -425,7 +425,7 @@ impl StoreTopicInner {
         let (rows, _) = self.scan_some(scan).await?;
         let (mut first, mut writes) = (head.first, Vec::new());
         for row in rows {
-            let events = StoredEvents::open(&row.row, row.value)?;
+            let mut events = StoredEvents::open(&row.row, row.value)?;
             if events.first != first {
                 break;
             }

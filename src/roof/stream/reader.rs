@@ -35,7 +35,7 @@ impl Window {
     /// Returns the events from this offset on that it has, at most `max`.
     fn events(&mut self, partition: u16, from: u64, max: usize) -> Result<Vec<Recorded>, PortError> {
         let mut taken = Vec::new();
-        for row in &self.rows {
+        for row in &mut self.rows {
             if row.end() <= from || (taken.is_empty() && row.first > from) {
                 continue;
             }

@@ -191,6 +191,9 @@ pub(super) struct StoredEvents {
     /// Number of bytes of the row.
     pub(super) size: usize,
     events: In,
+    /// The offset behind the last read, and the bytes from there on: a reader that follows the
+    /// partition skips no event that it has read.
+    place: (u64, In),
 }
 
 impl StoredEvents {
@@ -204,7 +207,8 @@ impl StoredEvents {
         if count == 0 || count > size as u64 || first.checked_add(count).is_none() {
             return Err(damaged(row));
         }
-        Ok(Self { first, count, request: (one, other), size, events })
+        let place = (first, events.clone());
+        Ok(Self { first, count, request: (one, other), size, events, place })
     }
 
     /// Returns the offset behind the last event.
@@ -214,9 +218,10 @@ impl StoredEvents {
 
     /// Returns the events from this offset on, at most `max`, with their offsets. The bodies share
     /// the memory of the row.
-    pub(super) fn events(&self, from: u64, max: usize) -> Result<Vec<(u64, Event)>, PortError> {
-        let mut input = self.events.clone();
-        let (mut offset, mut taken) = (self.first, Vec::new());
+    pub(super) fn events(&mut self, from: u64, max: usize) -> Result<Vec<(u64, Event)>, PortError> {
+        let (mut offset, mut input) =
+            if from < self.place.0 { (self.first, self.events.clone()) } else { self.place.clone() };
+        let mut taken = Vec::new();
         while offset < self.end() && taken.len() < max {
             let skips = offset < from;
             let event = take_event(&mut input, skips).ok_or_else(|| damaged(&events_row(self.first)))?;
@@ -226,6 +231,7 @@ impl StoredEvents {
         if offset == self.end() && !input.is_empty() {
             return Err(damaged(&events_row(self.first)));
         }
+        self.place = (offset, input);
         Ok(taken)
     }
 }
@@ -233,12 +239,12 @@ impl StoredEvents {
 /// Takes an event; the inner `None` is one that was skipped.
 fn take_event(input: &mut In, skips: bool) -> Option<Option<Event>> {
     if skips {
-        input.bytes()?;
-        input.option(In::bytes)?;
-        input.option(In::bytes)?;
+        input.skip()?;
+        input.option(In::skip)?;
+        input.option(In::skip)?;
         for _ in 0..input.number()? {
-            input.bytes()?;
-            input.bytes()?;
+            input.skip()?;
+            input.skip()?;
         }
         return Some(None);
     }

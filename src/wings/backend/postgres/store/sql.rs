@@ -57,13 +57,25 @@ pub(crate) const WRITE: &str = "SELECT job, write, status, number, blocking
 /// The statement of one plain put. Most replace a record: without the function, that costs what it
 /// costs without a port. The snapshot is older than the lock, but an update follows a row to its
 /// latest version, and finds none if it was deleted.
-pub(crate) const PUT: &str = "WITH replaced AS (
-        UPDATE {s}.records AS r SET value = $4, ends = {s}.now_us() + $6,
+const PUT: &str = "WITH replaced AS (
+        UPDATE {s}.records AS r SET value = $4, ends = {ends},
             version = greatest(nextval('{s}.versions'), r.version + 1)
-        WHERE r.part = $2 AND r.key = $3 AND pg_try_advisory_xact_lock({class}, $1)
-            AND ($5 IS NULL OR r.version = $5 AND (r.ends IS NULL OR r.ends > {s}.now_us()))
+        WHERE r.part = $2 AND r.key = $3 AND pg_try_advisory_xact_lock({class}, $1){when}
         RETURNING r.version)
     SELECT coalesce((SELECT version FROM replaced), {s}.store_put($1, $2, $3, $4, $5, $6)) WHERE {fits}";
+
+/// Returns the statement of one plain put. The server sets up each expression anew whenever it runs
+/// the statement, also those that it does not need. So the clock is not in that of a put without a
+/// TTL: if such a put has a precondition, a record with an end is left to the function.
+fn put(has_precondition: bool, has_ttl: bool) -> String {
+    let (ends, when) = match (has_precondition, has_ttl) {
+        (false, false) => ("NULL", ""),
+        (true, false) => ("NULL", " AND r.version = $5 AND r.ends IS NULL"),
+        (false, true) => ("{s}.now_us() + $6", ""),
+        (true, true) => ("{s}.now_us() + $6", " AND r.version = $5 AND (r.ends IS NULL OR r.ends > {s}.now_us())"),
+    };
+    PUT.replace("{ends}", ends).replace("{when}", when)
+}
 
 /// The statement of several plain puts.
 pub(crate) const PUTS: &str = "SELECT {s}.store_puts($1, $2, $3, $4, $5, $6) WHERE {fits}";
@@ -261,7 +273,8 @@ pub(crate) fn size(write: &Write) -> usize {
 pub(crate) struct SendJobs {
     pub(crate) link: Arc<Link>,
     pub(crate) sql: String,
-    put: String,
+    /// By [the form](Plain::form) of the put.
+    puts_of_one: [String; 4],
     puts: String,
 }
 
@@ -289,11 +302,17 @@ impl<'a> Plain<'a> {
             ttl: ttl.map(micros),
         })
     }
+
+    /// Returns the form of its statement: 1 for a precondition, and 2 for a TTL.
+    fn form(&self) -> usize {
+        usize::from(self.wanted.is_some()) + 2 * usize::from(self.ttl.is_some())
+    }
 }
 
 impl SendJobs {
     pub(crate) fn new(link: &Arc<Link>) -> Self {
-        Self { link: link.clone(), sql: link.sql(WRITE), put: link.sql(PUT), puts: link.sql(PUTS) }
+        let puts_of_one = [0, 1, 2, 3].map(|form| link.sql(&put(form & 1 != 0, form & 2 != 0)));
+        Self { link: link.clone(), sql: link.sql(WRITE), puts_of_one, puts: link.sql(PUTS) }
     }
 
     /// Sends plain puts, and returns the version of each, or -1 if its lock is taken, or `None` if
@@ -308,7 +327,7 @@ impl SendJobs {
                 (&put.wanted, Type::INT8),
                 (&put.ttl, Type::INT8),
             ];
-            let rows = self.link.query(Effect::Write, &self.put, &params).await?;
+            let rows = self.link.query(Effect::Write, &self.puts_of_one[put.form()], &params).await?;
             return Ok(vec![self.link.column(rows.first().ok_or_else(unexpected)?, 0)?]);
         }
         let stripes: Vec<i32> = puts.iter().map(|put| put.stripe).collect();

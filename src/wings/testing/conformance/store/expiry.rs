@@ -40,10 +40,13 @@ pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn St
     }
     ok(store.put(Key::new("p", "lasts"), "b".into(), PutOptions::new()).await);
     ok(store.put(Key::new("p", "longer"), "b".into(), PutOptions::new().ttl(a_while() * 3)).await);
+    let replaced = Key::new("p", "replaced");
+    let version = ok(store.put(replaced, "a".into(), short).await);
+    ok(store.replace(replaced, "b", version).await);
     fixture.pass(a_while() * 2).await;
-    assert_eq!(rows(store, Scan::partition("p")).await, ["lasts", "longer"]);
+    assert_eq!(rows(store, Scan::partition("p")).await, ["lasts", "longer", "replaced"]);
     fixture.pass(a_while() * 2).await;
-    assert_eq!(rows(store, Scan::partition("p")).await, ["lasts"]);
+    assert_eq!(rows(store, Scan::partition("p")).await, ["lasts", "replaced"]);
 }
 
 // Guarantee: store 5.
