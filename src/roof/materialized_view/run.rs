@@ -181,7 +181,7 @@ impl<'a, P: Projection> Projector<'a, P> {
             let begun = view.begin(&changed, Some(at), &view.before(), Origin::Events).await?;
             return Ok(Some(if begun.is_some() { Progress::More } else { Progress::CaughtUp }));
         }
-        if generations.built().is_some() && self.switches(&look, self.has_reached_goal(&look)).await? {
+        if self.resumes(&look).await? {
             return Ok(Some(Progress::More));
         }
         if self.is_abandoned(&look) {
@@ -289,14 +289,29 @@ impl<'a, P: Projection> Projector<'a, P> {
         }
     }
 
+    /// Serves a generation that has reached the served one, or its goal. Its process may have died
+    /// before it could: the sources may have been restored since.
+    async fn resumes(&self, look: &Look) -> Result<bool, ViewError> {
+        let built = look.generations.as_ref().and_then(|(generations, _)| generations.built());
+        let (Some(generation), Some(next)) = (built, &look.next) else { return Ok(false) };
+        let has_reached_goal = self.has_reached_goal(look);
+        if !look.may_switch(has_reached_goal) {
+            return Ok(false);
+        }
+        match self.view.read_page(&next.0, 0).await? {
+            Ok(_) => self.switches(look, has_reached_goal).await,
+            Err(place) => self.view.set_diverged(generation, next, place).await.map(|()| true),
+        }
+    }
+
     /// Serves the generation that was built, if that is no step back. The batch requires both
     /// checkpoints as they were compared.
     async fn switches(&self, look: &Look, has_caught_up: bool) -> Result<bool, ViewError> {
-        let (Some((generations, at)), Some((next, next_at))) = (&look.generations, &look.next) else {
+        let (Some((generations, at)), Some((_, next_at))) = (&look.generations, &look.next) else {
             return Ok(false);
         };
         let (view, version) = (self.view, self.view.config.version);
-        if !next.may_follow(look.live.as_ref().map(|(live, _)| live), has_caught_up) {
+        if !look.may_switch(has_caught_up) {
             return Ok(false);
         }
         let mut switched = generations.clone();

@@ -367,6 +367,12 @@ impl Look {
     pub(super) fn has_live(&self) -> bool {
         self.live.as_ref().is_some_and(|(live, _)| live.diverged.is_none())
     }
+
+    /// Returns `true` if the generation that is built may be served.
+    pub(super) fn may_switch(&self, has_caught_up: bool) -> bool {
+        let live = self.live.as_ref().map(|(live, _)| live);
+        self.next.as_ref().is_some_and(|(next, _)| next.may_follow(live, has_caught_up))
+    }
 }
 
 /// The text of a request to the store or a topic without an answer.
