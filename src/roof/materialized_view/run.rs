@@ -1,11 +1,11 @@
 //! The projector: it folds pages of events into generations, and serves them.
 use std::{collections::BTreeMap, future::pending, pin::pin, time::Duration};
 
-use futures_util::future::{join, select_all, try_join_all};
+use futures_util::future::{join, select_all};
 
 use super::{
     AsOf, Projection, View, ViewError, ViewEvent,
-    source::{Item, hash_of},
+    source::{Item, ReadPage, hash_of},
     state::{self, Checkpoint, Cut, Generations, Origin, Place, Rivalry, Stop, Turn},
     stored::{checkpoint_row, rows_of, version_row},
     view::{ATTEMPT, Look, ViewInner, unanswered},
@@ -399,9 +399,6 @@ async fn step<P: Projection>(
     }
 }
 
-/// The items of a page; or the place of an event that is another one by now.
-type ReadPage<E> = Result<Vec<Item<E>>, (u64, Position)>;
-
 /// A page that was read ahead, and the version of the checkpoint that it follows.
 type Ahead<E> = Option<(Version, ReadPage<E>)>;
 
@@ -437,87 +434,6 @@ impl<P: Projection> ViewInner<P> {
         let of = |identity: &str| checkpoint.sources.iter().find(|source| source.identity == identity);
         let places = self.sources.iter().filter_map(|source| of(&source.identity)).flat_map(|source| &source.places);
         places.map(|place| place.offset).collect()
-    }
-
-    /// Reads the events behind a checkpoint, all of them of whole records.
-    async fn read_page(&self, checkpoint: &Checkpoint, first: usize) -> Result<ReadPage<P::Event>, ViewError> {
-        let parts: Vec<_> = checkpoint
-            .sources
-            .iter()
-            .zip(0u64..)
-            .flat_map(|(of, source)| {
-                let at = self.sources.iter().position(|ours| ours.identity == of.identity).unwrap_or_default();
-                of.places.iter().zip(0u16..).map(move |(place, partition)| (source, at, partition, *place))
-            })
-            .collect();
-        let each = (self.config.page as usize).div_ceil(parts.len().max(1));
-        let reads = parts.iter().map(|&(source, at, partition, place)| async move {
-            self.read_part(at, partition, place, each).await.map(|found| (source, at, found))
-        });
-        let mut pages = Vec::new();
-        for (slot, (source, at, found)) in try_join_all(reads).await?.into_iter().enumerate() {
-            match found {
-                Ok(found) => pages.push((slot, at, found)),
-                Err(position) => return Ok(Err((source, position))),
-            }
-        }
-        if !pages.is_empty() {
-            // No partition waits behind the others for ever, where a page is full before it.
-            let at = first % pages.len();
-            pages.rotate_left(at);
-        }
-        let item = |slot, at: usize| move |recorded| self.sources[at].item(slot, recorded);
-        let items = pages.into_iter().flat_map(|(slot, at, found)| found.into_iter().map(item(slot, at)));
-        Ok(Ok(items.take(self.config.page as usize).collect()))
-    }
-
-    /// Reads a partition behind a place, and the event there once more. The inner error is an event
-    /// that is another one by now.
-    async fn read_part(
-        &self,
-        at: usize,
-        partition: u16,
-        place: Place,
-        most: usize,
-    ) -> Result<Result<Vec<Recorded>, Position>, ViewError> {
-        let (source, last) = (&self.sources[at], Position::new(partition, place.offset));
-        let known = place.hash.filter(|_| place.offset > 0);
-        let from = if known.is_some() { place.offset } else { place.offset + 1 };
-        let read = async |from, most| {
-            let read = ask(&self.clock, ATTEMPT, source.topic.read(partition, Read::from(from).max(most))).await;
-            read.map_err(|error| ViewError::Store(error.or_timed_out("view: a source did not answer in time")))
-        };
-        let mut found = read(from, most + usize::from(known.is_some())).await?;
-        let mut is_there = false;
-        if let (Some(known), Some(first)) = (known, found.first())
-            && first.position.offset == place.offset
-        {
-            if hash_of(&first.event) != known {
-                return Ok(Err(last));
-            }
-            found.remove(0);
-            // An answer may end with that event, although more follow.
-            if found.is_empty() {
-                found = read(place.offset + 1, most).await?;
-            }
-            // Here it stands: the log is no shorter one.
-            is_there = true;
-        }
-        let trimmed =
-            |first| ViewError::Trimmed { topic: source.name.to_string(), first: Position::new(partition, first) };
-        match found.first() {
-            Some(first) if first.position.offset > place.offset + 1 => Err(trimmed(first.position.offset)),
-            Some(_) => Ok(Ok(found)),
-            None if is_there => Ok(Ok(found)),
-            None => {
-                let bounds = self.bounds(at, partition).await.map_err(ViewError::Store)?;
-                match bounds.first {
-                    _ if bounds.next <= place.offset => Ok(Err(last)),
-                    first if first > place.offset + 1 => Err(trimmed(first)),
-                    _ => Ok(Ok(found)),
-                }
-            }
-        }
     }
 
     /// Folds records, and writes the page. `None` if another projector was faster. While a page is
