@@ -19,7 +19,7 @@ use steadfast::{
     entropy::Entropy,
     index_table::{IndexKey, IndexTable, IndexTableConfig, IndexTableError, RepairReport, is_deleted},
     store::{
-        DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Row, Scan, Store, StoreError, StoreExt,
+        DeleteOptions, InMemoryStore, Key, Page, Precondition, PutOptions, Row, Scan, Store, StoreError, StoreExt,
         StoreFuture, Version, Write,
     },
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
@@ -34,6 +34,8 @@ const ROWS: u64 = 3;
 const KEYS: u64 = 2;
 const NUMBERS: u64 = 2;
 const PARTITION: &str = "p";
+/// Longest delay of a slow request, in milliseconds.
+const SLOW: u64 = 80;
 /// The indexes with copies, by their stores, and the length of an entry of each that has no copy.
 const COPYING: [(usize, &str, usize); 2] = [(1, "by-key", 1), (2, "by-number", 5)];
 
@@ -57,6 +59,54 @@ enum Without {
     Check,
 }
 
+/// Requests that are on their way for long in a schedule, so that others come in between; there all else is fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slow {
+    /// None of them more than the others.
+    Nothing,
+    /// Writes of rows, behind their entries.
+    Rows,
+    /// Deletions of entries.
+    Deletions,
+    /// Copies that are filled in.
+    Fills,
+    /// Entries beside a row that a repair writes.
+    Mends,
+}
+
+/// How often requests of processes meet.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    slow: Slow,
+    /// Number of rows that are written.
+    rows: u64,
+    /// Longest times between two writes of a process, and between two repairs.
+    rests: [u64; 2],
+    /// Latencies, of which a schedule has one.
+    latencies: [u64; 3],
+    /// Time that a schedule lasts. All are milliseconds.
+    lasts: u64,
+}
+
+impl Pace {
+    const EVEN: Self = Self { slow: Slow::Nothing, rows: ROWS, rests: [20, 60], latencies: [0, 5, 40], lasts: 3_000 };
+
+    const fn with_slow(slow: Slow, rows: u64) -> Self {
+        Self { slow, rows, rests: [5, 5], latencies: [0, 2, 5], lasts: 400 }
+    }
+
+    /// One schedule of five is even.
+    fn of(seed: u64) -> Self {
+        match seed / 4 % 5 {
+            0 => Self::EVEN,
+            1 => Self::with_slow(Slow::Rows, 2),
+            2 => Self::with_slow(Slow::Deletions, 2),
+            3 => Self::with_slow(Slow::Fills, 1),
+            _ => Self::with_slow(Slow::Mends, ROWS),
+        }
+    }
+}
+
 /// A row, with a number of its own, so that no put writes what is there.
 #[derive(Debug, Serialize, Deserialize)]
 struct Thing {
@@ -73,7 +123,7 @@ fn json<T: Serialize + for<'a> Deserialize<'a> + 'static>() -> Codec<T> {
 
 type Entries = Vec<(Arc<dyn Store>, String, String, Bytes)>;
 
-/// A store as a process uses it, without a guard.
+/// A store as a process uses it, with its slow requests, and without a guard.
 #[derive(Debug)]
 struct Careless {
     store: Arc<dyn Store>,
@@ -83,13 +133,47 @@ struct Careless {
     bare: Option<usize>,
     /// Entries that wait for the row.
     late: Arc<Mutex<Entries>>,
+    slow: Slow,
+    clock: Clock,
+    entropy: Entropy,
+    /// The store as it is without the network.
+    beside: Arc<dyn Store>,
+}
+
+impl Careless {
+    /// Returns `true` for an entry with its copy.
+    fn is_fill(&self, value: &Bytes) -> bool {
+        self.bare.is_some_and(|bare| value.len() > bare)
+    }
+
+    /// Waits before a slow request.
+    async fn delay(&self, of: Slow) {
+        if self.slow == of {
+            self.clock.sleep(MS(self.entropy.up_to(SLOW))).await;
+        }
+    }
 }
 
 impl Store for Careless {
-    forward_store! { store: capabilities, get, scan }
+    forward_store! { store: capabilities, get }
+
+    fn scan<'a>(&'a self, scan: &'a Scan) -> StoreFuture<'a, Page> {
+        Box::pin(async move {
+            // Most partitions of an index are empty. A repair that waits for each of them meets few writers.
+            if self.slow != Slow::Nothing {
+                let page = self.beside.scan(scan).await?;
+                if page.rows.is_empty() {
+                    return Ok(page);
+                }
+            }
+            self.store.scan(scan).await
+        })
+    }
 
     fn batch<'a>(&'a self, partition: &'a str, mut writes: Vec<Write>) -> StoreFuture<'a, Vec<Option<Version>>> {
         Box::pin(async move {
+            let is_mend = writes.iter().any(|write| matches!(write, Write::Check { .. }));
+            self.delay(if is_mend { Slow::Mends } else { Slow::Rows }).await;
             if self.without == Without::Check {
                 writes.retain(|write| !matches!(write, Write::Check { .. }));
             }
@@ -120,7 +204,7 @@ impl Store for Careless {
         })
     }
 
-    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, options: PutOptions) -> StoreFuture<'a, Version> {
+    fn put<'a>(&'a self, key: Key<'a>, value: Bytes, mut options: PutOptions) -> StoreFuture<'a, Version> {
         Box::pin(async move {
             match self.without {
                 Without::Touch if self.is_base => {
@@ -153,18 +237,24 @@ impl Store for Careless {
                         }
                     }
                 }
-                Without::Fill if self.bare.is_some_and(|bare| value.len() > bare) => {
-                    return self.store.put(key, value, PutOptions::new()).await;
-                }
+                Without::Fill if self.is_fill(&value) => options.when = Precondition::Any,
                 _ => {}
+            }
+            if self.is_base {
+                self.delay(Slow::Rows).await;
+            } else if self.is_fill(&value) {
+                self.delay(Slow::Fills).await;
             }
             self.store.put(key, value, options).await
         })
     }
 
     fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> StoreFuture<'a, bool> {
-        let is_careless = self.without == Without::Version && !self.is_base;
-        self.store.delete(key, if is_careless { options.when(Precondition::Any) } else { options })
+        Box::pin(async move {
+            self.delay(Slow::Deletions).await;
+            let is_careless = self.without == Without::Version && !self.is_base;
+            self.store.delete(key, if is_careless { options.when(Precondition::Any) } else { options }).await
+        })
     }
 }
 
@@ -186,6 +276,7 @@ struct World {
     /// The rows, the entries by key, and those by number and by name.
     stores: [Arc<dyn Store>; 4],
     without: Without,
+    pace: Pace,
     /// Number of names. Every second schedule has none, and no control: more puts are refused
     /// with them.
     names: u64,
@@ -207,7 +298,8 @@ impl World {
     fn new(seed: u64, without: Without) -> Self {
         let (clock, time) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
-        let network = services::network(&entropy, [0, 5, 40], &clock);
+        let pace = Pace::of(seed);
+        let network = services::network(&entropy, pace.latencies, &clock);
         let stores = [(); 4].map(|()| Arc::new(InMemoryStore::builder().clock(&clock).build()) as Arc<dyn Store>);
         // Rows that are there before, with numbers of their own.
         for nth in 0..ROWS {
@@ -220,18 +312,21 @@ impl World {
         // Copies that come again, in every second pair of schedules. In a control they would hide violations.
         let copies = if without == Without::Nothing && seed % 4 < 2 { 2 } else { u64::MAX };
         let is_built = false;
-        Self { clock, time, entropy, network, stores, without, names, copies, violations, errors, puts, is_built }
+        Self { clock, time, entropy, network, stores, without, pace, names, copies, violations, errors, puts, is_built }
     }
 
     /// The table as a process has it, behind the network or beside the stores.
     fn table(&self, client: Option<&FaultClient>) -> IndexTable<Thing> {
-        let (late, without) =
-            (Arc::<Mutex<Entries>>::default(), if client.is_some() { self.without } else { Without::Nothing });
+        let late = Arc::<Mutex<Entries>>::default();
+        let (without, slow) =
+            if client.is_some() { (self.without, self.pace.slow) } else { (Without::Nothing, Slow::Nothing) };
         let store = |nth: usize| {
-            let store = self.stores[nth].clone();
-            let store = client.map_or(store.clone(), |client| client.store(store));
+            let beside = self.stores[nth].clone();
+            let store = client.map_or(beside.clone(), |client| client.store(beside.clone()));
             let bare = COPYING.iter().find(|(store, ..)| *store == nth).map(|(.., bare)| *bare);
-            Arc::new(Careless { store, without, is_base: nth == 0, bare, late: late.clone() }) as Arc<dyn Store>
+            let (clock, entropy) = (self.clock.clone(), Entropy::from_seed(self.entropy.next_u64()));
+            let (is_base, late) = (nth == 0, late.clone());
+            Arc::new(Careless { store, without, is_base, bare, late, slow, clock, entropy, beside }) as Arc<dyn Store>
         };
         // In a control others take over while a put is often on its way.
         let patience = if self.without == Without::Nothing { MS(40) } else { MS(5) };
@@ -261,8 +356,7 @@ impl World {
         let (table, clock, names) = (self.table(Some(client)), self.clock.clone(), self.names);
         // Puts that are not refused meet late deletions more often.
         let numbers = if self.without == Without::Version { 0 } else { NUMBERS };
-        // More repairs meet puts that are on their way.
-        let rest = if self.without == Without::Touch { 5 } else { 60 };
+        let Pace { rows, rests: [rest, until_repair], .. } = self.pace;
         let (entropy, errors, puts) =
             (Entropy::from_seed(self.entropy.next_u64()), self.errors.clone(), self.puts.clone());
         Box::pin(async move {
@@ -272,12 +366,12 @@ impl World {
                 }
                 loop {
                     let _ = table.repair(PARTITION).await;
-                    clock.sleep(MS(entropy.up_to(rest))).await;
+                    clock.sleep(MS(entropy.up_to(until_repair))).await;
                 }
             }
             loop {
-                clock.sleep(MS(entropy.up_to(20))).await;
-                let row = entropy.up_to(ROWS - 1).to_string();
+                clock.sleep(MS(entropy.up_to(rest))).await;
+                let row = entropy.up_to(rows - 1).to_string();
                 let key = Key::new(PARTITION, &row);
                 let written = if entropy.up_to(4) == 0 {
                     table.delete(key, Precondition::Any).await.map(drop)
@@ -384,8 +478,12 @@ impl World {
         let clients: Vec<_> = (0..count).map(|i| self.network.client(&format!("node-{i}"))).collect();
         let mut nodes: Vec<Node> = clients.iter().enumerate().map(|(i, client)| self.node(i, client)).collect();
         let reader = self.table(None);
+        // Before it is built, an index need not have all entries, and a repair has the most to write.
+        if !matches!(self.pace.slow, Slow::Nothing | Slow::Mends) {
+            block_on(reader.build_indexes([PARTITION])).unwrap();
+        }
         let mut cx = Context::from_waker(Waker::noop());
-        let end = self.clock.now() + MS(3_000);
+        let end = self.clock.now() + MS(self.pace.lasts);
         let mut strikes = Strikes::new(self.clock.now() + MS(100), count, (20, 150), 300);
         while self.violations.is_empty() {
             let now = self.clock.now();

@@ -196,9 +196,14 @@
 //! again. If it is another one, or gone from the end, the source was restored from a backup, and
 //! rows have events that no longer exist. A log that was lost and made anew has another identity:
 //! it is another source. The view is
-//! [`Diverged`](ViewError::Diverged): its projectors stop, and reads fail. A topic may answer from
-//! the memory of a process that has read it: stop the projectors before a source is restored, and
-//! start them behind it. An operator then
+//! [`Diverged`](ViewError::Diverged): its projectors stop, and reads fail.
+//!
+//! Projectors may run while a source is restored. A [`StoreTopic`](crate::stream::StoreTopic)
+//! compares the rows that it has in memory with its store at each page. If a topic of another kind
+//! answers from memory without that, stop the projectors before, and start them behind it. A
+//! rebuild that has folded lost events stops itself alone, if the served rows have none of them.
+//!
+//! Once a view is `Diverged`, an operator
 //!
 //! 1. finds out whether the restored source is the one to keep: the error names topic and place,
 //! 2. calls [`rebuild`](View::rebuild), which folds the events that exist; only here a place may go

@@ -1,11 +1,11 @@
 //! The projector: it folds pages of events into generations, and serves them.
 use std::{collections::BTreeMap, future::pending, pin::pin, time::Duration};
 
-use futures_util::future::{join, select_all, try_join_all};
+use futures_util::future::{join, select_all};
 
 use super::{
     AsOf, Projection, View, ViewError, ViewEvent,
-    source::{Item, hash_of},
+    source::{Item, ReadPage, hash_of},
     state::{self, Checkpoint, Cut, Generations, Origin, Place, Rivalry, Stop, Turn},
     stored::{checkpoint_row, rows_of, version_row},
     view::{ATTEMPT, Look, ViewInner, unanswered},
@@ -181,7 +181,7 @@ impl<'a, P: Projection> Projector<'a, P> {
             let begun = view.begin(&changed, Some(at), &view.before(), Origin::Events).await?;
             return Ok(Some(if begun.is_some() { Progress::More } else { Progress::CaughtUp }));
         }
-        if generations.built().is_some() && self.switches(&look, self.has_reached_goal(&look)).await? {
+        if self.resumes(&look).await? {
             return Ok(Some(Progress::More));
         }
         if self.is_abandoned(&look) {
@@ -289,14 +289,29 @@ impl<'a, P: Projection> Projector<'a, P> {
         }
     }
 
+    /// Serves a generation that has reached the served one, or its goal. Its process may have died
+    /// before it could: the sources may have been restored since.
+    async fn resumes(&self, look: &Look) -> Result<bool, ViewError> {
+        let built = look.generations.as_ref().and_then(|(generations, _)| generations.built());
+        let (Some(generation), Some(next)) = (built, &look.next) else { return Ok(false) };
+        let has_reached_goal = self.has_reached_goal(look);
+        if !look.may_switch(has_reached_goal) {
+            return Ok(false);
+        }
+        match self.view.read_page(&next.0, 0).await? {
+            Ok(_) => self.switches(look, has_reached_goal).await,
+            Err(place) => self.view.set_diverged(generation, next, place).await.map(|()| true),
+        }
+    }
+
     /// Serves the generation that was built, if that is no step back. The batch requires both
     /// checkpoints as they were compared.
     async fn switches(&self, look: &Look, has_caught_up: bool) -> Result<bool, ViewError> {
-        let (Some((generations, at)), Some((next, next_at))) = (&look.generations, &look.next) else {
+        let (Some((generations, at)), Some((_, next_at))) = (&look.generations, &look.next) else {
             return Ok(false);
         };
         let (view, version) = (self.view, self.view.config.version);
-        if !next.may_follow(look.live.as_ref().map(|(live, _)| live), has_caught_up) {
+        if !look.may_switch(has_caught_up) {
             return Ok(false);
         }
         let mut switched = generations.clone();
@@ -384,9 +399,6 @@ async fn step<P: Projection>(
     }
 }
 
-/// The items of a page; or the place of an event that is another one by now.
-type ReadPage<E> = Result<Vec<Item<E>>, (u64, Position)>;
-
 /// A page that was read ahead, and the version of the checkpoint that it follows.
 type Ahead<E> = Option<(Version, ReadPage<E>)>;
 
@@ -422,87 +434,6 @@ impl<P: Projection> ViewInner<P> {
         let of = |identity: &str| checkpoint.sources.iter().find(|source| source.identity == identity);
         let places = self.sources.iter().filter_map(|source| of(&source.identity)).flat_map(|source| &source.places);
         places.map(|place| place.offset).collect()
-    }
-
-    /// Reads the events behind a checkpoint, all of them of whole records.
-    async fn read_page(&self, checkpoint: &Checkpoint, first: usize) -> Result<ReadPage<P::Event>, ViewError> {
-        let parts: Vec<_> = checkpoint
-            .sources
-            .iter()
-            .zip(0u64..)
-            .flat_map(|(of, source)| {
-                let at = self.sources.iter().position(|ours| ours.identity == of.identity).unwrap_or_default();
-                of.places.iter().zip(0u16..).map(move |(place, partition)| (source, at, partition, *place))
-            })
-            .collect();
-        let each = (self.config.page as usize).div_ceil(parts.len().max(1));
-        let reads = parts.iter().map(|&(source, at, partition, place)| async move {
-            self.read_part(at, partition, place, each).await.map(|found| (source, at, found))
-        });
-        let mut pages = Vec::new();
-        for (slot, (source, at, found)) in try_join_all(reads).await?.into_iter().enumerate() {
-            match found {
-                Ok(found) => pages.push((slot, at, found)),
-                Err(position) => return Ok(Err((source, position))),
-            }
-        }
-        if !pages.is_empty() {
-            // No partition waits behind the others for ever, where a page is full before it.
-            let at = first % pages.len();
-            pages.rotate_left(at);
-        }
-        let item = |slot, at: usize| move |recorded| self.sources[at].item(slot, recorded);
-        let items = pages.into_iter().flat_map(|(slot, at, found)| found.into_iter().map(item(slot, at)));
-        Ok(Ok(items.take(self.config.page as usize).collect()))
-    }
-
-    /// Reads a partition behind a place, and the event there once more. The inner error is an event
-    /// that is another one by now.
-    async fn read_part(
-        &self,
-        at: usize,
-        partition: u16,
-        place: Place,
-        most: usize,
-    ) -> Result<Result<Vec<Recorded>, Position>, ViewError> {
-        let (source, last) = (&self.sources[at], Position::new(partition, place.offset));
-        let known = place.hash.filter(|_| place.offset > 0);
-        let from = if known.is_some() { place.offset } else { place.offset + 1 };
-        let read = async |from, most| {
-            let read = ask(&self.clock, ATTEMPT, source.topic.read(partition, Read::from(from).max(most))).await;
-            read.map_err(|error| ViewError::Store(error.or_timed_out("view: a source did not answer in time")))
-        };
-        let mut found = read(from, most + usize::from(known.is_some())).await?;
-        let mut is_there = false;
-        if let (Some(known), Some(first)) = (known, found.first())
-            && first.position.offset == place.offset
-        {
-            if hash_of(&first.event) != known {
-                return Ok(Err(last));
-            }
-            found.remove(0);
-            // An answer may end with that event, although more follow.
-            if found.is_empty() {
-                found = read(place.offset + 1, most).await?;
-            }
-            // Here it stands: the log is no shorter one.
-            is_there = true;
-        }
-        let trimmed =
-            |first| ViewError::Trimmed { topic: source.name.to_string(), first: Position::new(partition, first) };
-        match found.first() {
-            Some(first) if first.position.offset > place.offset + 1 => Err(trimmed(first.position.offset)),
-            Some(_) => Ok(Ok(found)),
-            None if is_there => Ok(Ok(found)),
-            None => {
-                let bounds = self.bounds(at, partition).await.map_err(ViewError::Store)?;
-                match bounds.first {
-                    _ if bounds.next <= place.offset => Ok(Err(last)),
-                    first if first > place.offset + 1 => Err(trimmed(first)),
-                    _ => Ok(Ok(found)),
-                }
-            }
-        }
     }
 
     /// Folds records, and writes the page. `None` if another projector was faster. While a page is

@@ -8,7 +8,7 @@ use crate::{
     event_sourcing::{EventCodec, StoredCommit},
     hash::stable_hash,
     port::{PortError, PortErrorKind},
-    stream::{Event, Recorded, Topic},
+    stream::{Event, Position, Recorded, Topic},
     wire::Out,
 };
 
@@ -122,6 +122,9 @@ impl<E> Source<E> {
         Item { slot, recorded, events }
     }
 }
+
+/// The items of a page; or the place of an event that is another one by now.
+pub(super) type ReadPage<E> = Result<Vec<Item<E>>, (u64, Position)>;
 
 /// Returns a number by which an event is recognised when it is read again.
 pub(super) fn hash_of(event: &Event) -> u64 {

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use super::{
     AsOf, Projection, SourceCodec, ViewConfig, ViewError, ViewEvent,
-    source::Source,
-    state::{Checkpoint, Generations},
+    source::{ReadPage, Source, hash_of},
+    state::{Checkpoint, Generations, Place},
     stored::{checkpoint_row, rows_of, version_row},
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     port::{AskError, Capabilities, Capability, PortError, PortErrorKind, ask},
     race::race,
     store::{Scan, Store, StoreError, Version},
-    stream::{Bounds, Position, Topic},
+    stream::{Bounds, Position, Read, Recorded, Topic},
     time::{Clock, Instant},
 };
 
@@ -367,6 +367,12 @@ impl Look {
     pub(super) fn has_live(&self) -> bool {
         self.live.as_ref().is_some_and(|(live, _)| live.diverged.is_none())
     }
+
+    /// Returns `true` if the generation that is built may be served.
+    pub(super) fn may_switch(&self, has_caught_up: bool) -> bool {
+        let live = self.live.as_ref().map(|(live, _)| live);
+        self.next.as_ref().is_some_and(|(next, _)| next.may_follow(live, has_caught_up))
+    }
 }
 
 /// The text of a request to the store or a topic without an answer.
@@ -419,6 +425,98 @@ impl<P: Projection> ViewInner<P> {
             Ok::<_, PortError>((source.name.clone(), ends.collect()))
         });
         Ok(AsOf::new(try_join_all(sources).await?))
+    }
+
+    /// Reads the events behind a checkpoint, all of them of whole records.
+    pub(super) async fn read_page(
+        &self,
+        checkpoint: &Checkpoint,
+        first: usize,
+    ) -> Result<ReadPage<P::Event>, ViewError> {
+        let parts: Vec<_> = checkpoint
+            .sources
+            .iter()
+            .zip(0u64..)
+            .flat_map(|(of, source)| {
+                let at = self.sources.iter().position(|ours| ours.identity == of.identity).unwrap_or_default();
+                of.places.iter().zip(0u16..).map(move |(place, partition)| (source, at, partition, *place))
+            })
+            .collect();
+        let each = (self.config.page as usize).div_ceil(parts.len().max(1));
+        let reads = parts.iter().map(|&(source, at, partition, place)| async move {
+            self.read_part(at, partition, place, each).await.map(|found| (source, at, found))
+        });
+        let mut pages = Vec::new();
+        for (slot, (source, at, found)) in try_join_all(reads).await?.into_iter().enumerate() {
+            match found {
+                Ok(found) => pages.push((slot, at, found)),
+                Err(position) => return Ok(Err((source, position))),
+            }
+        }
+        if !pages.is_empty() {
+            // No partition waits behind the others for ever, where a page is full before it.
+            let at = first % pages.len();
+            pages.rotate_left(at);
+        }
+        let item = |slot, at: usize| move |recorded| self.sources[at].item(slot, recorded);
+        let items = pages.into_iter().flat_map(|(slot, at, found)| found.into_iter().map(item(slot, at)));
+        Ok(Ok(items.take(self.config.page as usize).collect()))
+    }
+
+    /// Reads a partition behind a place, and the event there once more. The inner error is an event
+    /// that is another one by now.
+    async fn read_part(
+        &self,
+        at: usize,
+        partition: u16,
+        place: Place,
+        most: usize,
+    ) -> Result<Result<Vec<Recorded>, Position>, ViewError> {
+        let (source, last) = (&self.sources[at], Position::new(partition, place.offset));
+        let known = place.hash.filter(|_| place.offset > 0);
+        let from = if known.is_some() { place.offset } else { place.offset + 1 };
+        let read = async |from, most| {
+            let read = ask(&self.clock, ATTEMPT, source.topic.read(partition, Read::from(from).max(most))).await;
+            read.map_err(|error| ViewError::Store(error.or_timed_out("view: a source did not answer in time")))
+        };
+        let is_last = |first: &Recorded| first.position.offset == place.offset;
+        let (found, is_there) = loop {
+            let mut found = read(from, most + usize::from(known.is_some())).await?;
+            let Some((known, first)) = known.zip(found.first().filter(|first| is_last(first))) else {
+                break (found, false);
+            };
+            if hash_of(&first.event) != known {
+                return Ok(Err(last));
+            }
+            found.remove(0);
+            // An answer may end with that event, although more follow.
+            if found.is_empty() {
+                found = read(place.offset + 1, most).await?;
+                // They may be those of a log that was restored since, or before, if the event came from
+                // the memory of the process.
+                let again = if found.is_empty() { None } else { read(place.offset, 1).await?.into_iter().next() };
+                if !found.is_empty() && !again.is_some_and(|again| is_last(&again) && hash_of(&again.event) == known) {
+                    continue;
+                }
+            }
+            // Here it stands: the log is no shorter one.
+            break (found, true);
+        };
+        let trimmed =
+            |first| ViewError::Trimmed { topic: source.name.to_string(), first: Position::new(partition, first) };
+        match found.first() {
+            Some(first) if first.position.offset > place.offset + 1 => Err(trimmed(first.position.offset)),
+            Some(_) => Ok(Ok(found)),
+            None if is_there => Ok(Ok(found)),
+            None => {
+                let bounds = self.bounds(at, partition).await.map_err(ViewError::Store)?;
+                match bounds.first {
+                    _ if bounds.next <= place.offset => Ok(Err(last)),
+                    first if first > place.offset + 1 => Err(trimmed(first)),
+                    _ => Ok(Ok(found)),
+                }
+            }
+        }
     }
 
     /// Returns these rows of the view as of one moment, in their order.

@@ -1,7 +1,9 @@
 //! The reading side of a partition.
 //!
 //! Rows are never changed, so those that were read serve the next reads: a reader that follows a
-//! partition causes one request for each page. Only a trim removes them.
+//! partition causes one request for each page. A trim removes them, and so does a restore from a
+//! backup. So each page begins with the last row that is known: if it is another one, or gone, all
+//! of them are read anew.
 use std::{collections::VecDeque, ops::Bound, pin::pin, time::Duration};
 
 use super::{
@@ -19,6 +21,8 @@ use crate::{
 /// Rows of a partition without holes between them, as they were read last.
 #[derive(Debug, Default)]
 pub(super) struct Window {
+    /// The row with which the last page began, for a reader that compares its last event.
+    before: Option<StoredEvents>,
     rows: VecDeque<StoredEvents>,
     /// Events in a row, as of the last page.
     events_per_row: usize,
@@ -35,10 +39,13 @@ impl Window {
     /// Returns the events from this offset on that it has, at most `max`.
     fn events(&mut self, partition: u16, from: u64, max: usize) -> Result<Vec<Recorded>, PortError> {
         let mut taken = Vec::new();
-        for row in &mut self.rows {
-            if row.end() <= from || (taken.is_empty() && row.first > from) {
+        let mut next = from;
+        for row in self.before.iter_mut().chain(&mut self.rows) {
+            // Rows behind `before` may have been dropped.
+            if row.end() <= from || row.first > next {
                 continue;
             }
+            next = row.end();
             let found = row.events(from, max - taken.len())?;
             let at = |offset| Position::new(partition, offset);
             taken.extend(found.into_iter().map(|(offset, event)| Recorded::new(at(offset), event)));
@@ -49,16 +56,16 @@ impl Window {
         Ok(taken)
     }
 
-    /// Returns `true` if the next row begins with this offset.
-    fn ends_with(&self, offset: u64) -> bool {
-        self.rows.back().is_some_and(|last| last.end() == offset)
+    /// Returns the last row, if the next one begins with this offset.
+    fn last_before(&self, offset: u64) -> Option<StoredEvents> {
+        self.rows.back().filter(|last| last.end() == offset).cloned()
     }
 
-    /// Replaces the rows.
-    fn fill(&mut self, rows: VecDeque<StoredEvents>) {
+    /// Replaces the rows by those of a page, and what was before it.
+    fn fill(&mut self, before: Option<StoredEvents>, rows: VecDeque<StoredEvents>) {
         let events: u64 = rows.iter().map(|row| row.count).sum();
         self.events_per_row = usize::try_from(events).unwrap_or(usize::MAX) / rows.len().max(1);
-        self.rows = rows;
+        (self.before, self.rows) = (before, rows);
     }
 
     /// Drops the rows behind those that a read of events before `until` needs, as far as they are
@@ -85,9 +92,26 @@ impl Window {
 }
 
 impl Partition {
-    /// Forgets the rows that were read, after a trim.
+    /// Forgets the rows that were read, after a trim or a restore.
     pub(super) fn forget_rows(&self) {
-        self.window.lock().rows.clear();
+        let mut window = self.window.lock();
+        window.before = None;
+        window.rows.clear();
+    }
+
+    /// Keeps the rows of a page, and returns the events that are asked for.
+    fn keep(
+        &self,
+        (partition, read): (u16, &Read),
+        before: Option<StoredEvents>,
+        rows: VecDeque<StoredEvents>,
+    ) -> Result<Vec<Recorded>, PortError> {
+        let Some(first) = rows.front().map(|row| row.first) else { return Ok(Vec::new()) };
+        let mut window = self.window.lock();
+        window.fill(before, rows);
+        let events = window.events(partition, read.from.max(first), read.max)?;
+        window.shrink(events.last().map_or(0, |last| last.position.offset + 1));
+        Ok(events)
     }
 }
 
@@ -114,22 +138,28 @@ impl StoreTopicInner {
 
     /// Returns the events that there are.
     async fn read_now(&self, part: &Partition, partition: u16, read: &Read) -> Result<Vec<Recorded>, PortError> {
-        let (found, is_next, limit) = {
+        let (found, last, limit) = {
             let mut window = part.window.lock();
             let found = window.events(partition, read.from, read.max)?;
-            (found, read.from == 1 || window.ends_with(read.from), window.rows_for(read.max))
+            (found, window.last_before(read.from), window.rows_for(read.max))
         };
         if !found.is_empty() {
             return Ok(found);
         }
-        let mut is_row_start = is_next;
+        if let Some(last) = last {
+            match self.rows_behind(part, &last, limit).await? {
+                Some(rows) => return part.keep((partition, read), Some(last), rows),
+                None => part.forget_rows(),
+            }
+        }
+        let mut is_row_start = read.from == 1;
         loop {
             let rows = if is_row_start {
-                self.rows_from(part, read.from, limit).await?
+                self.rows_from(part, read.from, limit).await?.0
             } else {
                 match self.row_with(part, read.from).await? {
                     Some(row) => VecDeque::from([row]),
-                    None => self.rows_from(part, read.from, limit).await?,
+                    None => self.rows_from(part, read.from, limit).await?.0,
                 }
             };
             let Some(first) = rows.front().map(|row| row.first) else { return Ok(Vec::new()) };
@@ -139,12 +169,23 @@ impl StoreTopicInner {
                 is_row_start = false;
                 continue;
             }
-            let mut window = part.window.lock();
-            window.fill(rows);
-            let events = window.events(partition, read.from.max(first), read.max)?;
-            window.shrink(events.last().map_or(0, |last| last.position.offset + 1));
-            return Ok(events);
+            return part.keep((partition, read), None, rows);
         }
+    }
+
+    /// Returns the rows behind this one. `None` if it is another one, or gone, or if the store has
+    /// returned it alone, although more follow.
+    async fn rows_behind(
+        &self,
+        part: &Partition,
+        last: &StoredEvents,
+        limit: usize,
+    ) -> Result<Option<VecDeque<StoredEvents>>, PortError> {
+        let (mut rows, has_more) = self.rows_from(part, last.first, limit.max(1) + 1).await?;
+        let is_same =
+            |row: &StoredEvents| (row.first, row.count, row.request) == (last.first, last.count, last.request);
+        let is_there = rows.pop_front().is_some_and(|row| is_same(&row));
+        Ok((is_there && !(rows.is_empty() && has_more)).then_some(rows))
     }
 
     /// Returns the row that has this offset.
@@ -156,17 +197,19 @@ impl StoreTopicInner {
         Ok((row.end() > offset).then_some(row))
     }
 
-    /// Returns rows that begin with this offset or behind it, without holes between them.
+    /// Returns rows that begin with this offset or behind it, without holes between them, and
+    /// `true` if more may follow.
     async fn rows_from(
         &self,
         part: &Partition,
         offset: u64,
         limit: usize,
-    ) -> Result<VecDeque<StoredEvents>, PortError> {
+    ) -> Result<(VecDeque<StoredEvents>, bool), PortError> {
         let range = (Bound::Included(stored::events_row(offset)), Bound::Included(stored::events_row(u64::MAX)));
         let scan = Scan::partition(&part.name).range(range.0, range.1).limit(limit.max(1));
         let mut rows: VecDeque<StoredEvents> = VecDeque::new();
-        for row in self.scan_some(scan).await?.0 {
+        let (page, next) = self.scan_some(scan).await?;
+        for row in page {
             let row = StoredEvents::open(&row.row, row.value)?;
             // A page is one snapshot: a hole within it is damage.
             if rows.back().is_some_and(|before| before.end() != row.first) {
@@ -174,7 +217,7 @@ impl StoreTopicInner {
             }
             rows.push_back(row);
         }
-        Ok(rows)
+        Ok((rows, next.is_some()))
     }
 
     /// Returns the first page that has rows.

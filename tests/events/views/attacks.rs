@@ -7,8 +7,8 @@ use std::{
 use steadfast::{
     materialized_view::{Undecodable, View, ViewConfig, ViewError, ViewEvent},
     port::PortErrorKind,
-    store::{Key, Precondition, Scan, StoreExt},
-    stream::{Event, Position, StoreTopic, Topic},
+    store::{Key, Precondition, Row, Scan, StoreExt},
+    stream::{Event, Position, Read, StoreTopic, Topic},
 };
 
 use super::{changed::Changed, *};
@@ -367,11 +367,79 @@ async fn rows_of_a_newer_release_are_refused_and_not_written() {
     }
 }
 
+/// Returns a copy of a topic.
+async fn backup(store: &Arc<dyn Store>) -> Vec<Row> {
+    store.scan_all(Scan::partition("stream/00000/clicks")).await.unwrap()
+}
+
+async fn restore(store: &Arc<dyn Store>, backup: &[Row]) {
+    store.delete_scanned(Scan::partition("stream/00000/clicks")).await.unwrap();
+    for row in backup {
+        let key = Key::new("stream/00000/clicks", &row.row);
+        store.put(key, row.value.clone(), Precondition::Any.into()).await.unwrap();
+    }
+}
+
+// Guarantee: materialized_view 4, 8.
+#[tokio::test(start_paused = true)]
+async fn a_rebuild_of_events_that_a_restore_has_lost_does_not_take_the_place_of_rows_without_them() {
+    let (store, rows) = (memory(), memory());
+    let open = async || StoreTopic::open(store.clone(), "clicks", 1).await.unwrap();
+    let view = |rows: &Arc<dyn Store>, clicks: &StoreTopic| {
+        let view = View::builder(rows.clone(), "clicks", Sales, json(), ViewConfig::default());
+        view.source(clicks.clone(), json()).build().unwrap()
+    };
+    let clicks = open().await;
+    let appends = async |range: std::ops::Range<u64>| {
+        for at in range {
+            click(&clicks, 0, &sold("tv-1", at)).await;
+        }
+    };
+    appends(0..4).await;
+    run_for(&view(&rows, &clicks), SECOND).await.unwrap();
+    appends(4..6).await;
+    let backup = backup(&store).await;
+    appends(6..10).await;
+    // It has folded all events, and is killed before it can serve them.
+    let port = ScriptedPort::new(&Clock::tokio());
+    port.by(|call| match call.method {
+        "batch" if call.target.contains("(3 writes)") => PortAnswer::pass().request_takes(SECOND * 60),
+        _ => PortAnswer::pass(),
+    });
+    assert!(within(SECOND, view(&port.store(rows.clone()), &clicks).rebuild()).await.is_none());
+    assert!(port.calls("batch").iter().any(|call| call.target.contains("(3 writes)")), "no switch was on its way");
+    restore(&store, &backup).await;
+    let view = view(&rows, &open().await);
+    let (mut events, wanted) = (view.events(), Some(Total { n: 6, cents: 15 }));
+    run_for(&view, SECOND * 20).await.unwrap();
+    assert_eq!(view.get("tv-1").await.unwrap().row, wanted);
+    let told = told(&mut events).await;
+    assert!(told.iter().any(|event| matches!(event, ViewEvent::RebuildStopped { .. })), "{told:?}");
+    view.rebuild().await.unwrap();
+    assert_eq!(view.get("tv-1").await.unwrap().row, wanted);
+    assert_eq!(view.state().await.unwrap().next, None);
+}
+
+/// The process that follows a topic which was restored.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Follower {
+    /// It begins after that.
+    Begins,
+    /// It has the topic from before, with the rows that it has read, and runs again.
+    RunsAgain,
+    /// It runs while that happens.
+    Runs,
+    /// The same, and another reader of the process has read the new events.
+    RunsBesideAReader,
+}
+
 // Guarantee: materialized_view 8.
 #[tokio::test(start_paused = true)]
-async fn a_topic_of_the_store_that_was_restored_is_noticed_by_a_process_that_begins() {
-    // Shorter than before, as long, and longer.
-    for grown in [0, 4, 9] {
+async fn a_topic_of_the_store_that_was_restored_is_noticed_by_any_process() {
+    // The sizes of later appends: shorter than before, as long, longer; and an append over the place.
+    let appends: [&[u64]; 5] = [&[], &[1; 4], &[1; 9], &[9], &[4, 5]];
+    let followers = [Follower::Begins, Follower::RunsAgain, Follower::Runs, Follower::RunsBesideAReader];
+    for (appends, follower) in appends.iter().flat_map(|appends| followers.map(|follower| (appends, follower))) {
         let (store, rows) = (memory(), memory());
         let open = async || StoreTopic::open(store.clone(), "clicks", 1).await.unwrap();
         let view = |clicks: &StoreTopic| {
@@ -382,22 +450,42 @@ async fn a_topic_of_the_store_that_was_restored_is_noticed_by_a_process_that_beg
         for at in 0..6 {
             click(&clicks, 0, &sold("tv-1", at)).await;
         }
-        let backup = store.scan_all(Scan::partition("stream/00000/clicks")).await.unwrap();
+        let backup = backup(&store).await;
         for at in 6..10 {
             click(&clicks, 0, &sold("tv-1", at)).await;
         }
-        run_for(&view(&clicks), SECOND).await.unwrap();
-        store.delete_scanned(Scan::partition("stream/00000/clicks")).await.unwrap();
-        for row in &backup {
-            let key = Key::new("stream/00000/clicks", &row.row);
-            store.put(key, row.value.clone(), Precondition::Any.into()).await.unwrap();
-        }
-        let clicks = open().await;
-        for at in 0..grown {
-            click(&clicks, 0, &sold("tv-2", at)).await;
-        }
-        let ran = run_for(&view(&open().await), SECOND * 60).await;
-        assert!(matches!(&ran, Err(ViewError::Diverged { .. })), "{grown}: {ran:?}");
+        let followed = open().await;
+        let restores = async || {
+            restore(&store, &backup).await;
+            let clicks = open().await;
+            for size in *appends {
+                let event = |at| Event::new(serde_json::to_vec(&sold("tv-2", at)).unwrap());
+                clicks.append(0, (0..*size).map(event).collect()).await.unwrap();
+            }
+            if follower == Follower::RunsBesideAReader {
+                followed.read(0, Read::from(11)).await.unwrap();
+            }
+        };
+        let ran = if matches!(follower, Follower::Begins | Follower::RunsAgain) {
+            run_for(&view(&followed), SECOND).await.unwrap();
+            restores().await;
+            let topic = if follower == Follower::Begins { open().await } else { followed.clone() };
+            run_for(&view(&topic), SECOND * 60).await
+        } else {
+            let restores = async {
+                Clock::tokio().sleep(SECOND).await;
+                restores().await;
+            };
+            let view = view(&followed);
+            tokio::join!(run_for(&view, SECOND * 60), restores).0
+        };
+        let is_told = matches!(&ran, Err(ViewError::Diverged { position, .. }) if position.offset == 10);
+        assert!(is_told, "{follower:?} {appends:?}: {ran:?}");
+        // All that it has read is read anew.
+        view(&followed).rebuild().await.unwrap();
+        let wanted = appends.iter().sum::<u64>();
+        assert_eq!(view(&followed).get("tv-1").await.unwrap().row, Some(Total { n: 6, cents: 15 }));
+        assert_eq!(view(&followed).get("tv-2").await.unwrap().row.map_or(0, |row| row.n), wanted);
     }
 }
 
