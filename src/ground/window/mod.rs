@@ -47,9 +47,13 @@ pub(crate) struct TimeWindow {
 /// The buckets of a window, by ticks. A tick is a time divided by a width that the user knows, plus
 /// 1, so that an untouched bucket is old. It wraps after 2^32.
 struct Ring {
-    /// Number of buckets in use.
+    /// Number of ticks that count.
     live: AtomicU32,
+    /// A power of two, so that a tick finds its bucket without a division. A bucket that is not
+    /// among the last `live` ticks is not counted.
     buckets: Box<[AtomicU64]>,
+    /// Maximum of `live`.
+    capacity: u32,
 }
 
 /// A bucket holds, from the top: the tick, which is time divided by width (32 bits), the epoch (8),
@@ -77,7 +81,7 @@ impl TimeWindow {
 
     /// Returns the maximum number of buckets.
     pub(crate) fn capacity(&self) -> u32 {
-        self.ring.buckets.len() as u32
+        self.ring.capacity
     }
 
     /// Changes the span and the number of buckets, at most the capacity, and removes all events.
@@ -131,12 +135,17 @@ impl TimeWindow {
 
 impl Ring {
     fn new(buckets: u32) -> Self {
-        Self { live: AtomicU32::new(buckets), buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
+        let rounded = buckets.next_power_of_two();
+        Self {
+            live: AtomicU32::new(buckets),
+            buckets: (0..rounded).map(|_| AtomicU64::new(0)).collect(),
+            capacity: buckets,
+        }
     }
 
     #[inline]
     fn bucket(&self, tick: u64) -> &AtomicU64 {
-        &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize]
+        &self.buckets[tick as usize & (self.buckets.len() - 1)]
     }
 
     /// As [`TimeWindow::add`].

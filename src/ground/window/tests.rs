@@ -42,7 +42,7 @@ fn a_late_event_of_another_epoch_or_lap_is_not_counted() {
     let window = TimeWindow::new(Duration::from_secs(10), 10);
     let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
     window.add(2, at(100), 5);
-    window.add(2, at(90), 3); // the same bucket, a lap earlier
+    window.add(2, at(84), 3); // the same bucket of 16, a lap earlier
     assert_eq!(window.sum(2, at(100)), 5);
     window.add(1, at(101), 9); // from before a reset
     assert_eq!(window.sum(2, at(101)), 5);

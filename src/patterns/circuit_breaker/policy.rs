@@ -170,7 +170,7 @@ impl CircuitBreaker {
             let cx = CallContext::of(&operation);
             let ticket = match self.0.admit() {
                 Ok(ticket) => ticket,
-                Err(refusal) => return self.0.refused(refusal),
+                Err(refusal) => return Err(self.0.refused(refusal)),
             };
             let mut permit = Permit::new(&self.0, ticket);
             let work = permit.run(|| operation.run(cx));
@@ -181,7 +181,7 @@ impl CircuitBreaker {
                 }
                 Err(error) => {
                     permit.settle_failure();
-                    call::alone::failed(error)
+                    Err(call::alone::failed(error))
                 }
             }
         }
@@ -283,9 +283,9 @@ impl Inner {
         self.flush();
     }
 
-    /// Returns the result of a call by this breaker alone that was not admitted.
+    /// Returns the error of a call by this breaker alone that was not admitted.
     #[inline(never)]
-    fn refused<T, E>(&self, refusal: Refusal) -> Result<T, CallError<E>> {
+    fn refused<E>(&self, refusal: Refusal) -> CallError<E> {
         call::alone::refused(self.rejected(refusal))
     }
 

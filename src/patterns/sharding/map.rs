@@ -7,7 +7,7 @@ use super::{
     hash_routers::HashRouter,
     key::{KeyBytes, ShardKey, hash_bytes, with_bytes},
     move_steps::{Chunk, Move, Step},
-    pins::{Pins, Wanted},
+    pins::Pins,
     ranges::Ranges,
 };
 use crate::config::{ConfigError, require};
@@ -186,8 +186,8 @@ impl ShardMap {
     pub fn pin(&mut self, key: &(impl ShardKey + ?Sized), shard: ShardId) -> Result<(), ConfigError> {
         require(self.moving.is_none(), "key", "must not be pinned during a move")?;
         let key = KeyBytes::of(key);
-        require(!self.pinned.contains_key(key.as_slice()), "key", "must not be pinned already")?;
-        self.pinned.insert(key.as_slice().into(), shard);
+        require(!self.pinned.contains(key.as_slice()), "key", "must not be pinned already")?;
+        self.pinned.insert(key.as_slice(), shard);
         Ok(())
     }
 
@@ -201,13 +201,12 @@ impl ShardMap {
     // Into the caller, which knows the length of a number: then the hash has no branches.
     #[inline(always)]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
-        if self.pinned.is_empty() { self.shard_below(key) } else { self.pinned_or_below(key) }
+        if self.pinned.has_none_like(key) { self.shard_below(key) } else { self.pinned_or_below(key) }
     }
 
-    // Out of line: the search among pins does not gain by the length.
-    #[inline(never)]
+    #[inline]
     fn pinned_or_below(&self, key: &[u8]) -> Option<ShardId> {
-        self.pinned.get(&Wanted::new(key)).copied().or_else(|| self.shard_below(key))
+        self.pinned.get(key).or_else(|| self.shard_below(key))
     }
 
     /// Returns the shard of a key by the strategy below the pins.
@@ -223,7 +222,7 @@ impl ShardMap {
     pub fn chunk_contains(&self, chunk: &Chunk, key: &[u8]) -> bool {
         match chunk {
             Chunk::Key(one) => one == key,
-            Chunk::Range { .. } if self.pinned.contains_key(key) => false,
+            Chunk::Range { .. } if self.pinned.contains(key) => false,
             Chunk::Range { low, high } => {
                 let slot_bytes;
                 let position = match self.layout {
@@ -275,7 +274,7 @@ impl ShardMap {
     /// or backups.
     pub fn shards(&self) -> Vec<ShardId> {
         let mut all: Vec<_> =
-            self.ranges.iter().filter_map(|range| range.2).chain(self.pinned.values().copied()).collect();
+            self.ranges.iter().filter_map(|range| range.2).chain(self.pinned.iter().map(|(_, shard)| shard)).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -287,9 +286,7 @@ impl ShardMap {
         let mut pinned: Vec<_> = self.pinned.iter().collect();
         pinned.sort_unstable();
         let ranges = self.ranges.iter().map(|(low, high, owner)| (Chunk::range(low, high), owner));
-        ranges
-            .chain(pinned.into_iter().map(|(key, shard)| (Chunk::Key(key.as_slice().to_vec()), Some(*shard))))
-            .collect()
+        ranges.chain(pinned.into_iter().map(|(key, shard)| (Chunk::Key(key.to_vec()), Some(shard)))).collect()
     }
 
     /// Returns the owner of each virtual shard; empty if the map is not hashed.
@@ -301,10 +298,10 @@ impl ShardMap {
     pub(super) fn assign(&mut self, chunk: &Chunk, to: ShardId) {
         match chunk {
             Chunk::Key(key) if self.shard_below(key) == Some(to) => {
-                self.pinned.remove(key.as_slice());
+                self.pinned.remove(key);
             }
             Chunk::Key(key) => {
-                self.pinned.insert(key.as_slice().into(), to);
+                self.pinned.insert(key, to);
             }
             Chunk::Range { low, high } => {
                 self.ranges.assign(low, high.as_deref(), to);

@@ -1,6 +1,5 @@
 //! Keys that are pinned to a shard.
 use std::{
-    borrow::Borrow,
     fmt,
     hash::{BuildHasherDefault, Hash, Hasher},
 };
@@ -12,7 +11,66 @@ use crate::hash::stable_hash;
 
 /// Pinned keys, by the hash that routing uses. Operators choose these keys, so an attacker cannot
 /// make them collide.
-pub(super) type Pins = HashMap<PinnedKey, ShardId, BuildHasherDefault<KeyHasher>>;
+///
+/// Keys of eight bytes, as numbers of 64 bits are, have a table of their own: its entries are half
+/// as long, and one comparison tells such keys apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Pins {
+    words: HashMap<[u8; 8], ShardId, BuildHasherDefault<KeyHasher>>,
+    others: HashMap<PinnedKey, ShardId, BuildHasherDefault<KeyHasher>>,
+}
+
+impl Pins {
+    /// Returns `true` if the table for keys of this length is empty.
+    #[inline]
+    pub(super) fn has_none_like(&self, key: &[u8]) -> bool {
+        if key.len() == 8 { self.words.is_empty() } else { self.others.is_empty() }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, key: &[u8]) -> Option<ShardId> {
+        match key.try_into() {
+            Ok(word) => self.words.get::<[u8; 8]>(word).copied(),
+            Err(_) => self.get_other(key),
+        }
+    }
+
+    // Out of line: this search does not gain by a length that the caller knows.
+    #[inline(never)]
+    fn get_other(&self, key: &[u8]) -> Option<ShardId> {
+        self.others.get(&Wanted::new(key)).copied()
+    }
+
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(super) fn insert(&mut self, key: &[u8], shard: ShardId) {
+        match key.try_into() {
+            Ok(word) => self.words.insert(word, shard),
+            Err(_) => self.others.insert(key.into(), shard),
+        };
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        match key.try_into() {
+            Ok(word) => self.words.remove::<[u8; 8]>(word),
+            Err(_) => self.others.remove(&Wanted::new(key)),
+        };
+    }
+
+    /// Removes the keys whose shard is not `kept`.
+    pub(super) fn retain(&mut self, kept: impl Fn(ShardId) -> bool) {
+        self.words.retain(|_, shard| kept(*shard));
+        self.others.retain(|_, shard| kept(*shard));
+    }
+
+    /// Returns the keys with their shards, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], ShardId)> {
+        let words = self.words.iter().map(|(key, shard)| (key.as_slice(), *shard));
+        words.chain(self.others.iter().map(|(key, shard)| (key.as_slice(), *shard)))
+    }
+}
 
 /// Number of bytes of a key that an entry holds without an allocation: an entry is half a cache
 /// line.
@@ -21,14 +79,14 @@ const INLINE: usize = 22;
 /// The bytes of a pinned key. Most keys are inline in the entry of the hash map, because following
 /// a pointer would cost one more cache miss.
 #[derive(Clone)]
-pub(super) enum PinnedKey {
+enum PinnedKey {
     Inline { len: u8, bytes: [u8; INLINE] },
     Heap(Box<[u8]>),
 }
 
 impl PinnedKey {
     #[inline]
-    pub(super) fn as_slice(&self) -> &[u8] {
+    fn as_slice(&self) -> &[u8] {
         match self {
             Self::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
             Self::Heap(bytes) => bytes,
@@ -52,14 +110,14 @@ impl From<&[u8]> for PinnedKey {
 
 /// The bytes of a key that is looked up, with their hash. The hash is computed before the search,
 /// where the compiler knows the length of a number.
-pub(super) struct Wanted<'a> {
+struct Wanted<'a> {
     key: &'a [u8],
     hash: u64,
 }
 
 impl<'a> Wanted<'a> {
     #[inline]
-    pub(super) fn new(key: &'a [u8]) -> Self {
+    fn new(key: &'a [u8]) -> Self {
         Self { key, hash: stable_hash(key) }
     }
 }
@@ -86,13 +144,6 @@ impl Equivalent<PinnedKey> for Wanted<'_> {
     }
 }
 
-impl Borrow<[u8]> for PinnedKey {
-    #[inline]
-    fn borrow(&self) -> &[u8] {
-        self.as_slice()
-    }
-}
-
 impl Hash for PinnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_slice().hash(state);
@@ -106,18 +157,6 @@ impl PartialEq for PinnedKey {
 }
 
 impl Eq for PinnedKey {}
-
-impl PartialOrd for PinnedKey {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PinnedKey {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.as_slice().cmp(other.as_slice())
-    }
-}
 
 impl fmt::Debug for PinnedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,22 +191,34 @@ impl Hasher for KeyHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
-    fn keys_of_any_length_are_found_and_keep_their_order() {
+    fn keys_of_any_length_are_found_kept_and_removed() {
         let keys: Vec<Vec<u8>> = (0..2 * INLINE).map(|len| vec![7; len]).collect();
-        let pins: Pins = (0..).zip(&keys).map(|(i, key)| (key.as_slice().into(), ShardId(i))).collect();
-        assert_eq!(pins.len(), keys.len());
+        let mut pins = Pins::default();
         for (i, key) in (0..).zip(&keys) {
-            assert_eq!(pins.get(key.as_slice()), Some(&ShardId(i)));
-            assert_eq!(pins.get(&Wanted::new(key)), Some(&ShardId(i)));
+            assert!(!pins.contains(key));
+            pins.insert(key, ShardId(i));
+        }
+        for (i, key) in (0..).zip(&keys) {
+            assert_eq!(pins.get(key), Some(ShardId(i)));
+            assert!(!pins.has_none_like(key));
         }
         // The bytes behind a short key do not belong to it.
-        assert_eq!(pins.get([7, 0].as_slice()), None);
-        let mut sorted: Vec<_> = pins.keys().collect();
-        sorted.sort_unstable();
-        assert!(sorted.iter().map(|key| key.as_slice()).eq(keys.iter().map(Vec::as_slice)));
+        assert_eq!(pins.get(&[7, 0]), None);
+        let sorted: BTreeMap<_, _> = pins.iter().collect();
+        assert!(sorted.into_keys().eq(keys.iter().map(Vec::as_slice)));
+
+        pins.retain(|shard| shard.0 % 2 == 0);
+        for (i, key) in (0..).zip(&keys) {
+            assert_eq!(pins.contains(key), i % 2 == 0);
+            pins.remove(key);
+            assert!(!pins.contains(key));
+        }
+        assert_eq!(pins, Pins::default());
     }
 
     #[test]

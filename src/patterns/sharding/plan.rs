@@ -3,7 +3,6 @@ use super::{
     ShardingError,
     map::{Layout, ShardId, ShardMap},
     move_steps::{Chunk, PlannedMove, Step},
-    pins::PinnedKey,
 };
 use crate::config::{ConfigError, require};
 
@@ -33,7 +32,7 @@ impl ShardMap {
         let mut slots = self.slots().to_vec();
         deal(&mut slots, &wanted);
         let mut pinned = self.pinned.clone();
-        pinned.retain(|_, shard| wanted.binary_search(shard).is_ok());
+        pinned.retain(|shard| wanted.binary_search(&shard).is_ok());
         self.plan_to(&Self::of_slots(slots, pinned))
     }
 
@@ -62,12 +61,12 @@ impl ShardMap {
                 _ => plan.push(PlannedMove::new(Chunk::range(low, high), from, to)),
             }
         }
-        let mut keys: Vec<&[u8]> = self.pinned.keys().chain(wanted.pinned.keys()).map(PinnedKey::as_slice).collect();
+        let mut keys: Vec<&[u8]> = self.pinned.iter().chain(wanted.pinned.iter()).map(|(key, _)| key).collect();
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
             // A key that is pinned only in `wanted` has moved with its range by then.
-            let from = self.pinned.get(key).copied().or_else(|| wanted.shard_below(key));
+            let from = self.pinned.get(key).or_else(|| wanted.shard_below(key));
             let to = wanted.shard_of_bytes(key);
             match (from, to) {
                 (Some(from), Some(to)) if from != to => plan.push(PlannedMove::new(Chunk::Key(key.to_vec()), from, to)),
@@ -118,13 +117,13 @@ impl ShardMap {
                 let to = next.ranges.owner(low);
                 // Between a key and the same key followed by zero bytes, only such keys exist.
                 let zeros = high.filter(|high| high.strip_prefix(low).is_some_and(|rest| rest.iter().all(|b| *b == 0)));
-                let pinned = |key| self.pinned.contains_key(key) || next.pinned.contains_key(key);
+                let pinned = |key| self.pinned.contains(key) || next.pinned.contains(key);
                 let all_pinned = zeros.is_some_and(|high| (low.len()..high.len()).all(|n| pinned(&high[..n])));
                 if let Some(from) = owner.filter(|_| owner != to && !all_pinned) {
                     return Some((Chunk::range(low, high), from, to));
                 }
             }
-            for key in self.pinned.keys().chain(next.pinned.keys()).map(PinnedKey::as_slice) {
+            for key in self.pinned.iter().chain(next.pinned.iter()).map(|(key, _)| key) {
                 let (owner, to) = (self.shard_of_bytes(key), next.shard_of_bytes(key));
                 if let Some(from) = owner.filter(|_| owner != to) {
                     return Some((Chunk::Key(key.to_vec()), from, to));

@@ -71,7 +71,7 @@ impl ShardMap {
         let mut pinned: Vec<_> = self.pinned.iter().collect();
         pinned.sort();
         for (key, owner) in pinned {
-            let _ = writeln!(out, "pin {} {}", Hex(key.as_slice()), owner.0);
+            let _ = writeln!(out, "pin {} {}", Hex(key), owner.0);
         }
         if let Some(work) = &self.moving {
             let step = STEPS.iter().find(|s| s.0 == work.step).map_or("", |s| s.1);
@@ -107,7 +107,7 @@ impl ShardMap {
                 ["range", low, "-"] => ranges.push((bytes(low)?, None)),
                 ["range", low, owner] => ranges.push((bytes(low)?, Some(shard(owner)?))),
                 ["pin", key, owner] => {
-                    pinned.insert(bytes(key)?.as_slice().into(), shard(owner)?);
+                    pinned.insert(&bytes(key)?, shard(owner)?);
                 }
                 ["move", id, step, from, to, ref chunk @ ..] if moving.is_none() => {
                     let chunk = match *chunk {

@@ -105,8 +105,8 @@ impl Timeout {
             // The work is dropped by now, before the time-out is reported.
             match done {
                 Some(Ok(value)) => Ok(value),
-                Some(Err(error)) => call::alone::failed(error),
-                None => call::alone::timed_out(self.timed_out(&deadline), cx),
+                Some(Err(error)) => Err(call::alone::failed(error)),
+                None => Err(call::alone::timed_out(self.timed_out(&deadline), cx)),
             }
         }
     }

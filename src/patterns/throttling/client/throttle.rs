@@ -256,6 +256,9 @@ pub struct ClientThrottlePermit<'a> {
 
 impl ClientThrottlePermit<'_> {
     /// Records the outcome of the request.
+    // Inline: in memory, permit and verdict are read in wider words than they were written in, and
+    // each such read waits for the writes. That took 11 of 59 ns.
+    #[inline]
     pub fn record(self, verdict: Verdict) {
         self.settle(verdict.class());
     }
