@@ -201,12 +201,19 @@ impl ShardMap {
     // Into the caller, which knows the length of a number: then the hash has no branches.
     #[inline(always)]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
-        if self.pinned.has_none_like(key) { self.shard_below(key) } else { self.pinned_or_below(key) }
+        if self.pinned.has_none_like(key) {
+            return self.shard_below(key);
+        }
+        match key.try_into() {
+            Ok(word) => self.pinned.find_word(word).or_else(|| self.shard_below(key)),
+            Err(_) => self.pinned_or_below(key),
+        }
     }
 
-    #[inline]
+    // Out of line: this search does not gain by a length that the caller knows.
+    #[inline(never)]
     fn pinned_or_below(&self, key: &[u8]) -> Option<ShardId> {
-        self.pinned.get(key).or_else(|| self.shard_below(key))
+        self.pinned.find_other(key).or_else(|| self.shard_below(key))
     }
 
     /// Returns the shard of a key by the strategy below the pins.
