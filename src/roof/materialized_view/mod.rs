@@ -199,9 +199,10 @@
 //! [`Diverged`](ViewError::Diverged): its projectors stop, and reads fail.
 //!
 //! Projectors may run while a source is restored. A [`StoreTopic`](crate::stream::StoreTopic)
-//! compares the rows that it has in memory with its store at each page. If a topic of another kind
-//! answers from memory without that, stop the projectors before, and start them behind it. A
-//! rebuild that has folded lost events stops itself alone, if the served rows have none of them.
+//! compares what it has in memory with its store at each page, and at least each minute. If a topic
+//! of another kind answers from memory without that, stop the projectors before, and start them
+//! behind it. A rebuild that has folded lost events stops itself alone, if the served rows have
+//! none of them.
 //!
 //! Once a view is `Diverged`, an operator
 //!

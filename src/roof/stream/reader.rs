@@ -2,8 +2,8 @@
 //!
 //! Rows are never changed, so those that were read serve the next reads: a reader that follows a
 //! partition causes one request for each page. A trim removes them, and so does a restore from a
-//! backup. So each page begins with the last row that is known: if it is another one, or gone, all
-//! of them are read anew.
+//! backup. So the last row that is known is read again with each page: if it is another one, or
+//! gone, all of them are read anew.
 use std::{collections::VecDeque, ops::Bound, pin::pin, time::Duration};
 
 use super::{
@@ -16,11 +16,19 @@ use crate::{
     port::{PortError, ask},
     race::race,
     store::{Continuation, Row, Scan, Store},
+    time::Instant,
 };
+
+/// Number of bytes of a row that may come with each look for a page behind it, also in vain.
+const SMALL: usize = 4 << 10;
+/// Time after which a larger one is read again although no page is there.
+const COMPARES: Duration = Duration::from_secs(60);
 
 /// Rows of a partition without holes between them, as they were read last.
 #[derive(Debug, Default)]
 pub(super) struct Window {
+    /// When the last row is to be read again.
+    compare_at: Option<Instant>,
     /// The row with which the last page began, for a reader that compares its last event.
     before: Option<StoredEvents>,
     rows: VecDeque<StoredEvents>,
@@ -181,9 +189,16 @@ impl StoreTopicInner {
         last: &StoredEvents,
         limit: usize,
     ) -> Result<Option<VecDeque<StoredEvents>>, PortError> {
-        let (mut rows, has_more) = self.rows_from(part, last.first, limit.max(1) + 1).await?;
         let is_same =
             |row: &StoredEvents| (row.first, row.count, row.request) == (last.first, last.count, last.request);
+        let now = self.clock.now();
+        if last.size > SMALL && part.window.lock().compare_at.is_some_and(|at| now < at) {
+            let rows = self.rows_from(part, last.end(), limit).await?.0;
+            let is_there = rows.is_empty() || self.rows_from(part, last.first, 1).await?.0.front().is_some_and(is_same);
+            return Ok(is_there.then_some(rows));
+        }
+        part.window.lock().compare_at = Some(now + COMPARES);
+        let (mut rows, has_more) = self.rows_from(part, last.first, limit.max(1) + 1).await?;
         let is_there = rows.pop_front().is_some_and(|row| is_same(&row));
         Ok((is_there && !(rows.is_empty() && has_more)).then_some(rows))
     }

@@ -150,8 +150,8 @@ impl<P: ?Sized + 'static> Case<P> {
     }
 }
 
-/// Time for which no thread may run before a machine is taken to stall: much less than the margin of
-/// any case on real time, since a request passes several threads and processes, and waits for each.
+/// Time for which no thread may run before a machine is taken to stall: much less than the margin
+/// of any case on real time, since a request waits for several threads and processes.
 const STALL: Duration = Duration::from_millis(10);
 
 /// Measures by a thread of its own how late a machine runs threads.
