@@ -204,13 +204,18 @@ impl ShardMap {
         if self.pinned.has_none_like(key) {
             return self.shard_below(key);
         }
-        match key.try_into() {
-            Ok(word) => self.pinned.find_word(word).or_else(|| self.shard_below(key)),
+        match <&[u8; 8]>::try_from(key) {
+            Ok(word) => self.pinned_word_or_below(*word),
             Err(_) => self.pinned_or_below(key),
         }
     }
 
-    // Out of line: this search does not gain by a length that the caller knows.
+    // Both out of line, since a look-up without pins would make room on the stack for them.
+    #[inline(never)]
+    fn pinned_word_or_below(&self, key: [u8; 8]) -> Option<ShardId> {
+        self.pinned.find_word(&key).or_else(|| self.shard_below(&key))
+    }
+
     #[inline(never)]
     fn pinned_or_below(&self, key: &[u8]) -> Option<ShardId> {
         self.pinned.find_other(key).or_else(|| self.shard_below(key))
