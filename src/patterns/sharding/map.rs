@@ -201,24 +201,13 @@ impl ShardMap {
     // Into the caller, which knows the length of a number: then the hash has no branches.
     #[inline(always)]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
-        if self.pinned.has_none_like(key) {
-            return self.shard_below(key);
-        }
-        match <&[u8; 8]>::try_from(key) {
-            Ok(word) => self.pinned_word_or_below(*word),
-            Err(_) => self.pinned_or_below(key),
-        }
+        if self.pinned.has_none_like(key) { self.shard_below(key) } else { self.pinned_or_below(key) }
     }
 
-    // Both out of line, since a look-up without pins would make room on the stack for them.
-    #[inline(never)]
-    fn pinned_word_or_below(&self, key: [u8; 8]) -> Option<ShardId> {
-        self.pinned.find_word(&key).or_else(|| self.shard_below(&key))
-    }
-
+    // Out of line, since a look-up without pins would make room on the stack for this.
     #[inline(never)]
     fn pinned_or_below(&self, key: &[u8]) -> Option<ShardId> {
-        self.pinned.find_other(key).or_else(|| self.shard_below(key))
+        self.pinned.find(key).or_else(|| self.shard_below(key))
     }
 
     /// Returns the shard of a key by the strategy below the pins.
