@@ -194,6 +194,7 @@ impl StoreTopicInner {
         let now = self.clock.now();
         if last.size > SMALL && part.window.lock().compare_at.is_some_and(|at| now < at) {
             let rows = self.rows_from(part, last.end(), limit).await?.0;
+            // Behind that read, so that no row of a log that was restored in between passes.
             let is_there = rows.is_empty() || self.rows_from(part, last.first, 1).await?.0.front().is_some_and(is_same);
             return Ok(is_there.then_some(rows));
         }

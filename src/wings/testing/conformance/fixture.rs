@@ -304,7 +304,7 @@ pub fn run<F: Future>(case: F) -> F::Output {
 }
 
 thread_local! {
-    /// How many times as long the durations of a case are, on all threads of its runtime.
+    /// The factor of the durations of a case, on all threads of its runtime.
     static STRETCH: Cell<u32> = const { Cell::new(1) };
 }
 
