@@ -503,14 +503,16 @@ impl World {
         self.finish(&reader)
     }
 
-    /// What is on its way arrives, and repairs without faults do the rest.
+    /// What is on its way arrives, since a repair answers for the entries that were there before it alone, and one without
+    /// faults does the rest.
     fn finish(mut self, reader: &IndexTable<Thing>) -> Lived {
         self.network.configure(FaultConfig::default()).unwrap();
         let healthy = self.network.client("last");
         let last = self.table(Some(&healthy));
-        let clock = self.clock.clone();
+        let (clock, network) = (self.clock.clone(), self.network.clone());
         let repaired = self.time.block_on(async {
             clock.sleep(MS(1_000)).await;
+            network.deliver_late().await;
             last.build_indexes([PARTITION]).await.map(|report| report.removed)
         });
         self.look(reader, self.without == Without::Nothing);

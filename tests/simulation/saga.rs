@@ -248,9 +248,7 @@ impl World {
             ends.push(ended);
         }
         self.apply_late(Instant::FAR_FUTURE);
-        for _ in 0..50 {
-            let _ = self.time.block_on(healthy.store(self.services.clone()).get(Key::new("services", "x")));
-        }
+        self.time.block_on(self.network.deliver_late());
         self.violations(&ends)
     }
 

@@ -14,8 +14,11 @@ use steadfast::{
     FailureKind, Verdict,
     port::{Capability, Failure, PortErrorKind},
     queue::{InMemoryQueue, Queue},
-    store::{InMemoryStore, Key, Store},
-    testing::{PortAnswer, ScriptedError, ScriptedPort, ScriptedService, drop_at_every_await},
+    store::{InMemoryStore, Key, Scan, Store, StoreExt},
+    testing::{
+        PortAnswer, ScriptedError, ScriptedPort, ScriptedService, drop_at_every_await,
+        faults::{FaultConfig, FaultNetwork},
+    },
     time::Clock,
 };
 
@@ -65,6 +68,26 @@ fn a_scripted_port_answers_by_its_rule_and_records_each_call() {
     assert!(!poor.store(store.clone()).capabilities().has(Capability::Fencing));
     let queue = Arc::new(InMemoryQueue::new("jobs"));
     assert!(ScriptedPort::elsewhere(&clock).queue(queue.clone()).address().is_none() && queue.address().is_some());
+}
+
+// Guarantee: testing 5.
+#[test]
+fn requests_that_were_dropped_on_their_way_have_all_arrived_once_they_are_delivered() {
+    let (clock, time) = Clock::manual();
+    let faults = FaultConfig::default().late(1.0).latency(MS(1), MS(1));
+    let network = FaultNetwork::new(faults, 1, &clock).unwrap();
+    let backend = Arc::new(InMemoryStore::builder().clock(&clock).build());
+    let store = network.client("a").store(backend.clone());
+    for nth in 0..20 {
+        let row = nth.to_string();
+        assert!(store.put(Key::new("p", &row), "x".into(), Default::default()).now_or_never().is_none());
+    }
+    let rows = || time.block_on(backend.scan_all(Scan::partition("p"))).unwrap().len();
+    assert_eq!((rows(), network.counts().late), (0, 0));
+    time.block_on(network.deliver_late());
+    assert_eq!((rows(), network.counts().late), (20, 20));
+    time.block_on(network.deliver_late());
+    assert_eq!(network.counts().late, 20);
 }
 
 // Guarantee: testing 1.

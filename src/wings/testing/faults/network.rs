@@ -83,6 +83,18 @@ impl FaultNetwork {
         Ok(())
     }
 
+    /// Applies all requests that their callers have dropped, and that would still arrive with those
+    /// that follow: before a test looks at what is left.
+    ///
+    /// # Cancel safety
+    /// Requests that were applied stay, and one that is being applied may be lost. The same call
+    /// again applies the rest.
+    pub async fn deliver_late(&self) {
+        while !self.state().late.is_empty() {
+            self.deliver_one().await;
+        }
+    }
+
     /// Returns the counts of faults so far.
     pub fn counts(&self) -> FaultCounts {
         self.state().counts
@@ -106,19 +118,22 @@ impl FaultNetwork {
     }
 
     /// Applies some of the requests that were dropped on the way.
-    async fn deliver_late(&self) {
-        loop {
-            let late = {
-                let mut state = self.state();
-                if state.late.is_empty() || !self.hits(0.5) {
-                    return;
-                }
-                let at = self.0.entropy.up_to(state.late.len() as u64 - 1) as usize;
-                state.counts.late += 1;
-                state.late.swap_remove(at)
-            };
-            late().await;
+    async fn deliver_some(&self) {
+        while !self.state().late.is_empty() && self.hits(0.5) {
+            self.deliver_one().await;
         }
+    }
+
+    /// Applies one of the requests that were dropped on the way, unless there is none.
+    async fn deliver_one(&self) {
+        let late = {
+            let mut state = self.state();
+            let Some(last) = state.late.len().checked_sub(1) else { return };
+            state.counts.late += 1;
+            let at = self.0.entropy.up_to(last as u64) as usize;
+            state.late.swap_remove(at)
+        };
+        late().await;
     }
 }
 
@@ -195,7 +210,7 @@ impl Link for FaultClient {
         };
         let mut request = Request { network, share: config.late, apply: Some(apply) };
         self.unpaused().await;
-        network.deliver_late().await;
+        network.deliver_some().await;
         network.travel(config).await;
         if self.unpaused().await.cut || network.hits(config.errors) {
             request.apply = None;
