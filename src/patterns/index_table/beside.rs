@@ -156,7 +156,7 @@ impl<V> TableInner<V> {
             let (mut writes, mut mended) = (vec![Write::check_row(of.row, read)], Mended::default());
             for name in entries {
                 let put = |copy: &Option<Bytes>| Write::put(*name, stored::plain(copy.as_ref()), PutOptions::new());
-                match (wanted.get(*name), there.get(*name)) {
+                match (wanted.get(*name), there.get(name)) {
                     (Some((_, copy)), None) => {
                         writes.push(put(copy));
                         mended.added += 1;

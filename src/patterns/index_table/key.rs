@@ -150,38 +150,37 @@ pub(super) fn entry_beside(index: &str, key: &IndexKey, row: &str) -> String {
 /// Splits the row of an entry in the partition of its row. `None` if it is the name of no entry of
 /// the index.
 pub(super) fn parse_beside(index: &str, entry: Key<'_>) -> Option<(IndexKey, RowKey)> {
-    let parts = parts(entry.row.strip_prefix(&*beside(index))?)?;
-    let [first, second, row] = <[String; 3]>::try_from(parts).ok()?;
+    let (3, [first, second, row, _]) = parts(entry.row.strip_prefix(&*beside(index))?)? else { return None };
     Some((IndexKey { first, second }, RowKey { partition: entry.partition.to_owned(), row }))
 }
 
 /// Splits the row of an entry into the key, and the row of the table if it is named. `None` if it
 /// is the name of no entry.
 pub(super) fn parse(entry: &str) -> Option<(IndexKey, Option<RowKey>)> {
-    match <[String; 4]>::try_from(parts(entry)?) {
-        Ok([first, second, partition, row]) => Some((IndexKey { first, second }, Some(RowKey { partition, row }))),
-        Err(parts) => {
-            let [first, second] = <[String; 2]>::try_from(parts).ok()?;
-            Some((IndexKey { first, second }, None))
-        }
-    }
+    let (count, [first, second, partition, row]) = parts(entry)?;
+    let of = match count {
+        2 => None,
+        4 => Some(RowKey { partition, row }),
+        _ => return None,
+    };
+    Some((IndexKey { first, second }, of))
 }
 
-/// Splits a name into its parts. `None` if it was not made of any.
-fn parts(name: &str) -> Option<Vec<String>> {
-    let (mut parts, mut part, mut rest) = (Vec::with_capacity(4), String::new(), name);
+/// Splits a name into its parts, of which it has at most four, and returns their number. `None` if
+/// it was not made of any.
+fn parts(name: &str) -> Option<(usize, [String; 4])> {
+    let (mut nth, mut parts, mut rest) = (0, <[String; 4]>::default(), name);
     // The first characters of ends and of escaped ones: a lone one is neither.
     while let Some((before, behind)) = rest.split_once('\u{1}') {
-        part.push_str(before);
+        parts.get_mut(nth)?.push_str(before);
         let mut chars = behind.chars();
         match chars.next()? {
-            '\u{1}' => parts.push(std::mem::take(&mut part)),
-            '\u{2}' => part.push('\u{1}'),
+            '\u{1}' => nth += 1,
+            '\u{2}' => parts.get_mut(nth)?.push('\u{1}'),
             _ => return None,
         }
         rest = chars.as_str();
     }
-    part.push_str(rest);
-    parts.push(part);
-    Some(parts)
+    parts.get_mut(nth)?.push_str(rest);
+    Some((nth + 1, parts))
 }

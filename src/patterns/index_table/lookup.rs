@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use super::{
     IndexKey, IndexTable, IndexTableError, IndexTableEvent, IndexedRow, RowKey, key,
     stored::{self, STATE, State, state_partition},
-    table::{Found, Index, TableInner},
+    table::{Found, Index, Named, TableInner},
 };
 use crate::{
     port::PortError,
@@ -251,7 +251,7 @@ impl<V> TableInner<V> {
             rows.dedup();
             Ok::<_, IndexTableError>((partition.to_owned(), self.named((&*self.base, partition), &rows).await?))
         });
-        let read: BTreeMap<String, BTreeMap<String, Found>> = try_join_all(reads).await?.into_iter().collect();
+        let read: BTreeMap<String, Named> = try_join_all(reads).await?.into_iter().collect();
         let (mut rows, mut stale, mut unreadable) = (Vec::new(), 0, Vec::new());
         for of in hits {
             let hit = match of {

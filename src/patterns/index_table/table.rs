@@ -304,6 +304,16 @@ impl Found {
     }
 }
 
+/// Rows of a partition, in the order of their names.
+pub(super) struct Named(Vec<(String, Found)>);
+
+impl Named {
+    pub(super) fn get(&self, row: &str) -> Option<&Found> {
+        let at = self.0.binary_search_by(|(name, _)| name.as_str().cmp(row)).ok()?;
+        Some(&self.0[at].1)
+    }
+}
+
 /// An entry of an index: its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
@@ -616,18 +626,19 @@ impl<V> TableInner<V> {
         }
     }
 
-    /// Returns these rows of a partition, as of one moment for each
-    /// batch of them.
+    /// Returns these rows of a partition, as of one moment for each batch of them.
     pub(super) async fn named(
         &self,
         (store, partition): (&dyn Store, &str),
         rows: &[&str],
-    ) -> Result<BTreeMap<String, Found>, IndexTableError> {
+    ) -> Result<Named, IndexTableError> {
         let pages = rows.chunks(store.capabilities().max_batch()).map(async |names| {
             let scan = Scan::partition(partition).named(names.iter().copied());
             Ok::<_, IndexTableError>(self.ask(store.scan(&scan)).await?.rows)
         });
-        let rows = try_join_all(pages).await?.into_iter().flatten();
-        Ok(rows.map(|row| (row.row, Found { value: row.value, version: row.version })).collect())
+        let pages = try_join_all(pages).await?.into_iter().flatten();
+        let mut rows: Vec<_> = pages.map(|row| (row.row, Found { value: row.value, version: row.version })).collect();
+        rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(Named(rows))
     }
 }

@@ -432,7 +432,11 @@ impl EventStoreInner {
                 (Some((last, _)), Some((first, _))) if *first != last + 1 => return Ok(rows),
                 _ => {}
             }
-            rows.extend(found.into_iter().take(max - rows.len()));
+            match rows.is_empty() {
+                true => rows = found,
+                false => rows.extend(found),
+            }
+            rows.truncate(max);
             match page.next {
                 Some(next) if rows.len() < max => scan = scan.after(next).limit((max - rows.len()).min(PAGE)),
                 _ => return Ok(rows),

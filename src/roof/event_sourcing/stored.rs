@@ -312,6 +312,16 @@ pub struct CommittedEvent {
 }
 
 impl StoredCommit {
+    /// Reads the command and the first stream of a commit, whose rest may be damaged.
+    pub(super) fn decode_head(number: u64, value: Bytes) -> Result<(String, Option<String>), PortError> {
+        let read = |input: &mut In| {
+            input.number()?;
+            let (command, appends) = (input.text()?, input.number()?);
+            Some((command, if appends == 0 { None } else { Some(input.text()?) }))
+        };
+        In::begin(value, FORMAT, read).map_err(|unreadable| refuse(&COMMITS.row(number), unreadable))
+    }
+
     pub(super) fn decode(number: u64, value: Bytes) -> Result<Self, PortError> {
         let read = |input: &mut In| {
             let (at, command) = (Timestamp::from_millis(input.number()?), input.text()?);

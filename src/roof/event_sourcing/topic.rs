@@ -16,7 +16,8 @@ use crate::{
 ///
 /// The offset of an event is the number of the commit, its key is the commit's first stream, and
 /// its id is that of the command. `append` and `trim` are `Unsupported`: commits are made and
-/// trimmed by the log itself.
+/// trimmed by the log itself. A read does not decode what is in a commit: [`StoredCommit::open`]
+/// refuses one that is damaged, and a reader can pass over it.
 ///
 /// A processor orders events by their key: commits with the same first stream are in order, and
 /// those of another one run beside them, also if both append to one stream.
@@ -58,9 +59,9 @@ impl LogTopic {
     async fn read_now(&self, read: &Read) -> Result<Vec<Recorded>, PortError> {
         let rows = self.0.commit_rows(read.from - 1, read.max).await?;
         let recorded = rows.into_iter().map(|(number, row)| {
-            let commit = StoredCommit::decode(number, row.value.clone())?;
-            let mut event = Event::new(row.value).id(commit.command);
-            event.key = commit.events.into_iter().next().map(|first| first.stream);
+            let (command, stream) = StoredCommit::decode_head(number, row.value.clone())?;
+            let mut event = Event::new(row.value).id(command);
+            event.key = stream;
             Ok(Recorded::new(Position::new(0, number), event))
         });
         recorded.collect()

@@ -12,10 +12,14 @@ use crate::{
     wire::Out,
 };
 
-/// An event of a record: its stream, and the event, or the reason for which it does not decode.
-pub(super) type Decoded<E> = (Option<String>, Result<E, PortError>);
+/// An event of a record, or its stream and the reason for which it does not decode.
+pub(super) type Decoded<E> = Result<Sourced<E>, (Option<String>, PortError)>;
 
-type Decode<E> = dyn Fn(&Recorded) -> Result<Vec<Decoded<E>>, PortError> + Send + Sync;
+/// Takes an event of a record: its stream, and the event, or the reason for which it does not
+/// decode.
+type Take<'a, E> = dyn FnMut(Option<String>, Result<E, PortError>) + 'a;
+
+type Decode<E> = dyn Fn(&Recorded, &mut Take<'_, E>) -> Result<(), PortError> + Send + Sync;
 
 /// The way from the records of a topic to a view's events. A clone shares its functions.
 ///
@@ -48,24 +52,24 @@ impl<E> fmt::Debug for SourceCodec<E> {
 
 impl<E: 'static> From<EventCodec<E>> for SourceCodec<E> {
     fn from(codec: EventCodec<E>) -> Self {
-        Self(Arc::new(move |recorded| {
-            let commit = StoredCommit::open(recorded)?;
-            let mut events = Vec::with_capacity(commit.events.len());
-            events.extend(commit.events.into_iter().filter_map(|of_it| {
-                let event = codec.decode(&of_it.event).transpose()?;
-                Some((Some(of_it.stream), event))
-            }));
-            Ok(events)
+        Self(Arc::new(move |recorded, take| {
+            for of_it in StoredCommit::open(recorded)?.events {
+                if let Some(event) = codec.decode(&of_it.event).transpose() {
+                    take(Some(of_it.stream), event);
+                }
+            }
+            Ok(())
         }))
     }
 }
 
 impl<E: 'static> From<Codec<E>> for SourceCodec<E> {
     fn from(codec: Codec<E>) -> Self {
-        Self(Arc::new(move |recorded| {
+        Self(Arc::new(move |recorded, take| {
             let decoded = codec.decode(&recorded.event.body);
             let decoded = decoded.map_err(|error| PortError::new(PortErrorKind::Corrupt, error.to_string()));
-            Ok(vec![(recorded.event.key.clone(), decoded)])
+            take(recorded.event.key.clone(), decoded);
+            Ok(())
         }))
     }
 }
@@ -74,9 +78,8 @@ impl<E: 'static> SourceCodec<E> {
     /// Converts each event by a function.
     #[must_use]
     pub fn map<F>(self, map: impl Fn(E) -> F + Send + Sync + 'static) -> SourceCodec<F> {
-        SourceCodec(Arc::new(move |recorded| {
-            let events = (self.0)(recorded)?.into_iter();
-            Ok(events.map(|(stream, event)| (stream, event.map(&map))).collect())
+        SourceCodec(Arc::new(move |recorded, take| {
+            (self.0)(recorded, &mut |stream, event| take(stream, event.map(&map)))
         }))
     }
 }
@@ -95,7 +98,7 @@ pub(super) struct Item<E> {
     pub(super) slot: usize,
     pub(super) recorded: Recorded,
     /// The events; the error if the record itself does not decode.
-    pub(super) events: Result<Vec<Decoded<Sourced<E>>>, PortError>,
+    pub(super) events: Result<Vec<Decoded<E>>, PortError>,
 }
 
 impl<E> Source<E> {
@@ -106,19 +109,16 @@ impl<E> Source<E> {
 
     /// Decodes a record of one of its partitions.
     pub(super) fn item(&self, slot: usize, recorded: Recorded) -> Item<E> {
-        let events = (self.codec.0)(&recorded).map(|events| {
-            let sourced = events.into_iter().map(|(stream, event)| {
-                let event = event.map(|event| Sourced {
-                    topic: self.name.clone(),
-                    position: recorded.position,
-                    stream: stream.clone(),
-                    id: recorded.event.id.clone(),
-                    event,
-                });
-                (stream, event)
+        // Most records have one: a vector that grows begins with room for four.
+        let mut events = Vec::with_capacity(1);
+        let (topic, position, id) = (&self.name, recorded.position, &recorded.event.id);
+        let decoded = (self.codec.0)(&recorded, &mut |stream, event| {
+            events.push(match event {
+                Ok(event) => Ok(Sourced { topic: topic.clone(), position, stream, id: id.clone(), event }),
+                Err(error) => Err((stream, error)),
             });
-            sourced.collect()
         });
+        let events = decoded.map(|()| events);
         Item { slot, recorded, events }
     }
 }

@@ -6,7 +6,10 @@
 //! which it was computed, so each event is folded once, by any number of projectors. The served
 //! generation changes in one batch that requires both checkpoints as they were compared, so no
 //! reader sees an earlier place after a later one.
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::Duration,
+};
 
 use super::{
     config::Undecodable,
@@ -290,8 +293,7 @@ pub(super) fn cut<'a, P: Projection>(
             }
             Ok(_) => None,
         };
-        page.keys.retain(|_, nth| *nth < keys);
-        page.folds.truncate(folds);
+        page.undo(keys, folds);
         return page;
     }
     page
@@ -308,40 +310,63 @@ impl<'a, E> Cut<'a, E> {
         check: impl Fn(&str) -> Result<(), PortError>,
     ) -> Result<ParkedStreams, PortError> {
         let mut newly = ParkedStreams::new();
-        for (stream, event) in item.events.as_ref().map_err(Clone::clone)? {
+        for event in item.events.as_ref().map_err(Clone::clone)? {
+            let stream = match event {
+                Ok(event) => &event.stream,
+                Err((stream, _)) => stream,
+            };
             let place = || stream.clone().map(|stream| (source, stream));
             let parked = [before, &self.parked, &newly];
             if parked.iter().any(|parked| !parked.is_empty() && place().is_some_and(|of| parked.contains_key(&of))) {
                 continue;
             }
-            let folded = event.as_ref().map_err(Clone::clone).and_then(|event| {
-                let mut keys = projection.keys(event);
-                keys.sort_unstable();
-                keys.dedup();
-                // A key that has a number was checked.
-                keys.iter().filter(|key| !self.keys.contains_key(*key)).try_for_each(|key| check(key))?;
-                Ok((keys, event))
-            });
-            match (folded, place()) {
-                (Ok((keys, event)), _) => {
-                    for key in keys {
-                        let next = self.keys.len();
-                        self.folds.push((*self.keys.entry(key).or_insert(next), event));
-                    }
+            let (keys, folds) = (self.keys.len(), self.folds.len());
+            let folded = match event {
+                Ok(event) => {
+                    let mut keys = projection.keys(event);
+                    keys.sort_unstable();
+                    keys.dedup();
+                    keys.into_iter().try_for_each(|key| self.fold(key, event, &check))
                 }
+                Err((_, error)) => Err(error.clone()),
+            };
+            let Err(error) = folded else { continue };
+            self.undo(keys, folds);
+            match place() {
                 // An event of a newer release is no damage: a process of that release folds it.
-                (Err(error), Some(place))
-                    if undecodable == Undecodable::Park && error.kind() != PortErrorKind::TooNew =>
-                {
-                    newly.insert(
-                        place,
-                        Parked { position: item.recorded.position, reason: shortened(error.to_string()) },
-                    );
+                Some(place) if undecodable == Undecodable::Park && error.kind() != PortErrorKind::TooNew => {
+                    let reason = shortened(error.to_string());
+                    newly.insert(place, Parked { position: item.recorded.position, reason });
                 }
-                (Err(error), _) => return Err(error),
+                _ => return Err(error),
             }
         }
         Ok(newly)
+    }
+
+    /// Adds an event to the row with this key.
+    fn fold(
+        &mut self,
+        key: String,
+        event: &'a Sourced<E>,
+        check: impl Fn(&str) -> Result<(), PortError>,
+    ) -> Result<(), PortError> {
+        let next = self.keys.len();
+        let nth = match self.keys.entry(key) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                check(new.key())?;
+                *new.insert(next)
+            }
+        };
+        self.folds.push((nth, event));
+        Ok(())
+    }
+
+    /// Takes back all that was added behind so many keys and folds.
+    fn undo(&mut self, keys: usize, folds: usize) {
+        self.keys.retain(|_, nth| *nth < keys);
+        self.folds.truncate(folds);
     }
 }
 

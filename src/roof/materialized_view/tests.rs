@@ -36,11 +36,22 @@ impl Projection for Sums {
     }
 }
 
+/// A key that no row can have; other keys come before and behind it.
+const REFUSED: u8 = 30;
+
+fn check(key: &str) -> Result<(), PortError> {
+    match key.parse() {
+        Ok(REFUSED) => Err(PortError::invalid("keys", "must not be refused")),
+        _ => Ok(()),
+    }
+}
+
 /// A record: a stream for each of its events, and the event; `None` does not decode.
 type Record = Vec<(u8, Option<Change>)>;
 
 fn records() -> impl Strategy<Value = Vec<Record>> {
-    let change = prop::collection::vec((0u8..6, prop::bool::weighted(0.2)), 0..4).prop_map(Change);
+    let key = prop_oneof![30 => 0u8..6, 1 => Just(REFUSED)];
+    let change = prop::collection::vec((key, prop::bool::weighted(0.2)), 0..4).prop_map(Change);
     let event = (0u8..4, prop::option::weighted(0.93, change));
     prop::collection::vec(prop::collection::vec(event, 0..3), 0..40)
 }
@@ -54,6 +65,9 @@ fn naive(records: &[Record]) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
             match change {
                 _ if parked.contains_key(&stream) => {}
                 None => drop(parked.insert(stream, offset)),
+                Some(Change(changes)) if changes.iter().any(|(key, _)| *key == REFUSED) => {
+                    parked.insert(stream, offset);
+                }
                 Some(Change(changes)) => {
                     let last: BTreeMap<_, _> = changes.iter().copied().collect();
                     for (key, deletes) in last {
@@ -73,8 +87,11 @@ fn items(records: &[Record]) -> Vec<Item<(u64, Change)>> {
     let item = |(offset, record): (u64, &Record)| {
         let position = Position::new(0, offset);
         let events = record.iter().map(|(stream, change)| {
-            let event = change.clone().map(|change| Sourced::new("log", position, (offset, change)));
-            (Some(stream.to_string()), event.ok_or_else(|| PortError::new(PortErrorKind::Corrupt, "damaged")))
+            let stream = Some(stream.to_string());
+            match change.clone() {
+                Some(change) => Ok(Sourced { stream, ..Sourced::new("log", position, (offset, change)) }),
+                None => Err((stream, PortError::new(PortErrorKind::Corrupt, "damaged"))),
+            }
         });
         Item { slot: 0, recorded: Recorded::new(position, Event::new("")), events: Ok(events.collect()) }
     };
@@ -92,15 +109,16 @@ proptest! {
                 break;
             }
             let page = &items[at..items.len().min(at + size)];
-            let cut = cut(&Sums, page, (|_| 0, |_: &str| Ok(())), &parked, Undecodable::Park, most);
+            let cut = cut(&Sums, page, (|_| 0, check), &parked, Undecodable::Park, most);
             if cut.taken == 0 {
                 // Only a record that is too wide by itself ends a page before its first record.
-                let alone = items[at].events.as_ref().unwrap().iter().filter_map(|(_, event)| event.as_ref().ok());
+                let alone = items[at].events.as_ref().unwrap().iter().filter_map(|event| event.as_ref().ok());
                 let keys: std::collections::BTreeSet<_> = alone.flat_map(|event| Sums.keys(event)).collect();
                 prop_assert!(keys.len() > most);
                 return Ok(());
             }
             prop_assert!(cut.keys.len() <= most);
+            prop_assert!(cut.keys.values().all(|key| cut.folds.iter().any(|(of, _)| of == key)));
             let mut of_page: Vec<(&str, Option<u64>)> = vec![("", None); cut.keys.len()];
             for (key, nth) in &cut.keys {
                 of_page[*nth] = (key, rows.remove(key));

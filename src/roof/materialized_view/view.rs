@@ -522,10 +522,16 @@ impl<P: Projection> ViewInner<P> {
     /// Returns these rows of the view as of one moment, in their order.
     pub(super) async fn named(&self, names: &[&str]) -> Result<Vec<Option<(Bytes, Version)>>, PortError> {
         let scan = Scan::partition(&self.partition).named(names.iter().copied());
-        let rows = ask(&self.clock, ATTEMPT, self.store.scan(&scan)).await.map_err(unanswered)?.rows;
+        let mut rows = ask(&self.clock, ATTEMPT, self.store.scan(&scan)).await.map_err(unanswered)?.rows;
+        // Names that are in order, as those of a page are, have their rows one behind the other.
+        let mut next = 0;
         let found = |name: &&str| {
-            let at = rows.binary_search_by(|row| (*row.row).cmp(name)).ok()?;
-            Some((rows[at].value.clone(), rows[at].version))
+            let at = match rows.get(next) {
+                Some(row) if row.row == **name => next,
+                _ => rows.binary_search_by(|row| (*row.row).cmp(name)).ok()?,
+            };
+            next = at + 1;
+            Some((std::mem::take(&mut rows[at].value), rows[at].version))
         };
         Ok(names.iter().map(found).collect())
     }

@@ -138,6 +138,7 @@ impl StoreTopicInner {
                 }
                 Err(AskError::Failed(StoreError::Conflict { write: 0, .. })) => {
                     writer.lost();
+                    part.forget_head(version);
                     if attempt.unknown.is_none() && writer.must_wait() {
                         self.compete(attempt.until)?;
                         continue;
@@ -448,6 +449,12 @@ fn at(known: Option<(Head, Version)>) -> (Head, Option<Version>) {
 }
 
 impl Partition {
+    /// Forgets a head that was refused: of a partition that was restored, the one that is read now
+    /// is older.
+    fn forget_head(&self, refused: Option<Version>) {
+        self.head.lock().take_if(|(_, version)| Some(*version) == refused);
+    }
+
     /// Remembers a head, unless a newer one is known.
     fn remember(&self, head: Head, version: Version) {
         let mut known = self.head.lock();
