@@ -17,7 +17,7 @@ use steadfast::{
     entropy::Entropy,
     port::Failure,
     saga::{Action, Compensation, Plan, Saga, SagaConfig, SagaOutcome, SagaPhase, Step, StepOutcome},
-    store::{InMemoryStore, Key, Store, StoreError, Write},
+    store::{InMemoryStore, Store, StoreError, Write},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
 };
