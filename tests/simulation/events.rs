@@ -523,7 +523,7 @@ fn a_log_is_one_order_in_which_each_command_is_once_and_decided_on_its_version()
     println!(
         "{seeds} schedules of a log: {repeated} commands repeated, {refused} refused, {late} late requests; no violation"
     );
-    assert!(repeated > seeds && refused > seeds && late > seeds, "{repeated} {refused} {late}");
+    super::assert_met(repeated > seeds && refused > seeds && late > seeds, (repeated, refused, late));
 }
 
 #[test]

@@ -563,7 +563,7 @@ fn writers_that_meet_without_a_fault_leave_no_entry_that_is_stale_or_has_no_copy
         entries += left.indexes.iter().map(|index| index.entries).sum::<u64>();
     });
     println!("{seeds} schedules without faults: {entries} entries at the end, none of them stale or without its copy");
-    assert!(entries > seeds * 3, "{entries}");
+    super::assert_met(entries > seeds * 3, entries);
 }
 
 // Guarantee: index_table 1, 2, 3, 4, 8, 9.
@@ -578,7 +578,7 @@ fn each_row_has_its_entries_at_any_moment_and_one_row_at_most_has_a_unique_key()
         removed += lived.removed;
     });
     println!("{seeds} schedules of {WRITERS} writers: {puts} writes, {removed} stale entries at the end; no violation");
-    assert!(puts > seeds * 20 && removed > seeds / 20, "{puts} {removed}");
+    super::assert_met(puts > seeds * 20 && removed > seeds / 20, (puts, removed));
 }
 
 #[test]

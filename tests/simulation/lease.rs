@@ -323,7 +323,7 @@ fn over_a_store_with_slow_reads_a_name_has_one_holder_and_no_term_is_revived() {
         late += truth.late;
     });
     println!("{seeds} schedules: {grants} grants, {renewals} renewals, {late} renewals asked too late; no violation");
-    assert!(grants > seeds * 10 && renewals > seeds * 20 && late > seeds * 2, "{grants} {renewals} {late}");
+    super::assert_met(grants > seeds * 10 && renewals > seeds * 20 && late > seeds * 2, (grants, renewals, late));
 }
 
 #[test]

@@ -634,8 +634,8 @@ fn no_row_is_lost_or_duplicated_whatever_crashes() {
         "{seeds} schedules: {writes} writes, {reads} reads, {refused} without an answer, {steps} changes of the map, {changes} of \
          them no moves, {refused_changes} refused for want of a move; no violation"
     );
-    assert!(writes > seeds * 10 && reads > seeds * 10 && steps > seeds * 5, "{writes} {reads} {steps}");
-    assert!(changes > seeds && refused_changes > seeds / 2, "{changes} {refused_changes}");
+    super::assert_met(writes > seeds * 10 && reads > seeds * 10 && steps > seeds * 5, (writes, reads, steps));
+    super::assert_met(changes > seeds && refused_changes > seeds / 2, (changes, refused_changes));
 }
 
 // Guarantee: sharding 9.

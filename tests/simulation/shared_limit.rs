@@ -240,7 +240,7 @@ fn no_more_pass_than_the_limit_and_its_slack_whatever_fails() {
         "{seeds} schedules: {asked} calls, {admitted} admitted; the fullest window had {:.0} % of burst and slack; no violation",
         fullest * 100.0
     );
-    assert!(admitted > seeds * 100 && asked > admitted * 2, "{asked} {admitted}");
+    super::assert_met(admitted > seeds * 100 && asked > admitted * 2, (asked, admitted));
 }
 
 // Guarantee: throttling 9.

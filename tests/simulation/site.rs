@@ -483,7 +483,7 @@ fn no_page_misses_a_file_and_no_old_publisher_wins() {
         "{seeds} schedules of {PUBLISHERS} publishers and {PRUNERS} pruners: {releases} releases, {pages} pages, the last \
          pruner deleted {pruned} files; no violation"
     );
-    assert!(pages > seeds * 20 && releases > seeds * 3, "{pages} {releases}");
+    super::assert_met(pages > seeds * 20 && releases > seeds * 3, (pages, releases));
 }
 
 #[test]

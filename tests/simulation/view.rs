@@ -320,7 +320,7 @@ fn a_row_is_the_fold_up_to_its_place_and_no_place_goes_back() {
         generations += lived.generation;
     });
     println!("{seeds} schedules of {PROJECTORS} projectors: {reads} reads, {generations} generations; no violation");
-    assert!(reads > seeds * 50 && generations > seeds * 2, "{reads} {generations}");
+    super::assert_met(reads > seeds * 50 && generations > seeds * 2, (reads, generations));
 }
 
 #[test]

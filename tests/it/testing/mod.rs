@@ -78,10 +78,11 @@ fn requests_that_were_dropped_on_their_way_have_all_arrived_once_they_are_delive
     let network = FaultNetwork::new(faults, 1, &clock).unwrap();
     let backend = Arc::new(InMemoryStore::builder().clock(&clock).build());
     let store = network.client("a").store(backend.clone());
-    for nth in 0..20 {
-        let row = nth.to_string();
-        assert!(store.put(Key::new("p", &row), "x".into(), Default::default()).now_or_never().is_none());
-    }
+    let names: Vec<String> = (0..20).map(|nth| nth.to_string()).collect();
+    let put = |row| store.put(Key::new("p", row), "x".into(), Default::default());
+    let mut puts: Vec<_> = names.iter().map(|row| put(row)).collect();
+    assert!(puts.iter_mut().all(|put| put.now_or_never().is_none()));
+    drop(puts);
     let rows = || time.block_on(backend.scan_all(Scan::partition("p"))).unwrap().len();
     assert_eq!((rows(), network.counts().late), (0, 0));
     time.block_on(network.deliver_late());
