@@ -65,21 +65,13 @@ impl In {
 
     /// Reads a whole value that begins with the number of its form.
     pub(crate) fn open<T>(bytes: Bytes, form: u64, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, Unreadable> {
-        Self::begin(bytes, form, |input| read(input).filter(|_| input.is_empty()))
-    }
-
-    /// Reads the beginning of a value likewise, whatever the rest is.
-    pub(crate) fn begin<T>(
-        bytes: Bytes,
-        form: u64,
-        read: impl FnOnce(&mut Self) -> Option<T>,
-    ) -> Result<T, Unreadable> {
         let mut input = Self(bytes);
         match input.number() {
-            Some(found) if found == form => read(&mut input).ok_or(Unreadable::Foreign),
-            Some(newer) if newer > form => Err(Unreadable::TooNew),
-            _ => Err(Unreadable::Foreign),
+            Some(found) if found == form => {}
+            Some(newer) if newer > form => return Err(Unreadable::TooNew),
+            _ => return Err(Unreadable::Foreign),
         }
+        read(&mut input).filter(|_| input.is_empty()).ok_or(Unreadable::Foreign)
     }
 
     pub(crate) fn number(&mut self) -> Option<u64> {
@@ -104,6 +96,14 @@ impl In {
     pub(crate) fn skip(&mut self) -> Option<()> {
         let length = usize::try_from(self.number()?).ok()?;
         (length <= self.0.len()).then(|| self.0.advance(length))
+    }
+
+    /// Skips a text, which is checked as if it were taken.
+    pub(crate) fn skip_text(&mut self) -> Option<()> {
+        let length = usize::try_from(self.number()?).ok()?;
+        str::from_utf8(self.0.get(..length)?).ok()?;
+        self.0.advance(length);
+        Some(())
     }
 
     pub(crate) fn text(&mut self) -> Option<String> {

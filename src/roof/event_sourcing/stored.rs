@@ -203,6 +203,14 @@ fn take_headers(input: &mut In) -> Option<BTreeMap<String, String>> {
     Some(input.list(|input| Some((input.text()?, input.text()?)))?.into_iter().collect())
 }
 
+fn skip_headers(input: &mut In) -> Option<()> {
+    for _ in 0..input.number()? {
+        input.skip_text()?;
+        input.skip_text()?;
+    }
+    Some(())
+}
+
 fn add_message(out: &mut Out, (queue, message): &(String, Message)) {
     out.text(queue);
     out.option(message.group.as_deref(), Out::text);
@@ -219,6 +227,14 @@ fn take_message(input: &mut In) -> Option<(String, Message)> {
     Some((queue, message))
 }
 
+fn skip_message(input: &mut In) -> Option<()> {
+    input.skip_text()?;
+    input.option(In::skip_text)?;
+    input.number()?;
+    skip_headers(input)?;
+    input.skip()
+}
+
 fn add_event(out: &mut Out, event: &NewEvent) {
     out.text(&event.kind);
     out.number(u64::from(event.schema));
@@ -230,6 +246,13 @@ fn take_event(input: &mut In) -> Option<NewEvent> {
     let (kind, schema) = (input.text()?, u32::try_from(input.number()?).ok()?);
     let headers = take_headers(input)?;
     Some(NewEvent { kind, schema, body: input.bytes()?, headers })
+}
+
+fn skip_event(input: &mut In) -> Option<()> {
+    input.skip_text()?;
+    u32::try_from(input.number()?).ok()?;
+    skip_headers(input)?;
+    input.skip()
 }
 
 /// Encodes an event for the row of its stream.
@@ -312,14 +335,29 @@ pub struct CommittedEvent {
 }
 
 impl StoredCommit {
-    /// Reads the command and the first stream of a commit, whose rest may be damaged.
+    /// Reads the command and the first stream of a commit. It refuses what [`decode`](Self::decode)
+    /// refuses, and makes nothing of the rest.
     pub(super) fn decode_head(number: u64, value: Bytes) -> Result<(String, Option<String>), PortError> {
         let read = |input: &mut In| {
             input.number()?;
-            let (command, appends) = (input.text()?, input.number()?);
-            Some((command, if appends == 0 { None } else { Some(input.text()?) }))
+            let (command, mut first) = (input.text()?, None);
+            for _ in 0..input.number()? {
+                let stream = input.text()?;
+                input.option(In::number)?;
+                let events = input.number()?;
+                for _ in 0..events {
+                    skip_event(input)?;
+                }
+                if events > 0 {
+                    first.get_or_insert(stream);
+                }
+            }
+            for _ in 0..input.number()? {
+                skip_message(input)?;
+            }
+            Some((command, first))
         };
-        In::begin(value, FORMAT, read).map_err(|unreadable| refuse(&COMMITS.row(number), unreadable))
+        In::open(value, FORMAT, read).map_err(|unreadable| refuse(&COMMITS.row(number), unreadable))
     }
 
     pub(super) fn decode(number: u64, value: Bytes) -> Result<Self, PortError> {

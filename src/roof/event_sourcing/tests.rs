@@ -65,7 +65,14 @@ proptest! {
         let once: Vec<_> = (1..=events.len() as u64).map(|nth| after.map(|after| after + nth)).collect();
         prop_assert_eq!(versions, [once.clone(), once].concat());
         prop_assert_eq!(commit.events.into_iter().map(|event| event.event).collect::<Vec<_>>(), [events.clone(), events.clone()].concat());
-        is_robust(&value, |value| StoredCommit::decode(7, value));
+        is_robust(&value, |value| {
+            let (head, whole) = (StoredCommit::decode_head(7, value.clone()), StoredCommit::decode(7, value));
+            let of_whole = whole.as_ref().map(|commit| {
+                (commit.command.clone(), commit.events.first().map(|event| event.stream.clone()))
+            });
+            assert_eq!(head.map_err(|error| error.to_string()), of_whole.map_err(ToString::to_string));
+            whole
+        });
         prop_assert_eq!(&commit.messages[..], &messages[..]);
 
         let value = stored::encode_event(at, "cmd", &events[0]);

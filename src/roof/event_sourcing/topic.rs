@@ -16,8 +16,7 @@ use crate::{
 ///
 /// The offset of an event is the number of the commit, its key is the commit's first stream, and
 /// its id is that of the command. `append` and `trim` are `Unsupported`: commits are made and
-/// trimmed by the log itself. A read does not decode what is in a commit: [`StoredCommit::open`]
-/// refuses one that is damaged, and a reader can pass over it.
+/// trimmed by the log itself.
 ///
 /// A processor orders events by their key: commits with the same first stream are in order, and
 /// those of another one run beside them, also if both append to one stream.

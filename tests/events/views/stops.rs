@@ -1,10 +1,7 @@
 //! What a projector does not pass over: events that do not decode, wide commits, trims, restored logs.
 use std::convert::Infallible;
 
-use steadfast::{
-    materialized_view::{Undecodable, ViewConfig, ViewError, ViewEvent},
-    store::{Key, PutOptions, Sequence},
-};
+use steadfast::materialized_view::{Undecodable, ViewConfig, ViewError, ViewEvent};
 
 use super::{changed::Changed, *};
 
@@ -38,29 +35,6 @@ async fn an_event_that_does_not_decode_stops_the_projector_behind_what_came_befo
     assert_eq!(view.get("tv-1").await.unwrap().row, Some(Total { n: 1, cents: 1 }));
     let last = told(&mut events).await.pop();
     assert_eq!(last, Some(ViewEvent::Stopped { reason: stopped.to_string() }));
-}
-
-// Guarantee: materialized_view 6.
-#[tokio::test(start_paused = true)]
-async fn a_commit_that_is_damaged_stops_the_projector_by_its_place_though_it_parks_streams() {
-    let store = memory();
-    let log = crate::log(&store).await;
-    for cents in 1..4 {
-        append(&log, "a", tv(cents)).await;
-    }
-    let row = Sequence::new("c/").row(2);
-    let key = Key::new("events/log", &row);
-    let whole = store.get(key).await.unwrap().unwrap().value;
-    store.put(key, whole.slice(..whole.len() - 1), PutOptions::new()).await.unwrap();
-    for undecodable in [Undecodable::Stop, Undecodable::Park] {
-        let config = ViewConfig::default().undecodable(undecodable);
-        let view = builder(&store, &log, config).build().unwrap();
-        let stopped = run_for(&view, SECOND * 20).await;
-        assert!(
-            matches!(&stopped, Err(ViewError::Undecodable { position, .. }) if position.offset == 2),
-            "{stopped:?}"
-        );
-    }
 }
 
 // Guarantee: materialized_view 6.
