@@ -432,10 +432,7 @@ impl EventStoreInner {
                 (Some((last, _)), Some((first, _))) if *first != last + 1 => return Ok(rows),
                 _ => {}
             }
-            match rows.is_empty() {
-                true => rows = found,
-                false => rows.extend(found),
-            }
+            rows.extend(found);
             rows.truncate(max);
             match page.next {
                 Some(next) if rows.len() < max => scan = scan.after(next).limit((max - rows.len()).min(PAGE)),
